@@ -63,7 +63,7 @@ from v8.windows.span import Span
 
 POOLED_NAME = "lightgbm_pooled"
 POOLED = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
-"""For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
+"""For many series together; the size of the search in docs/research/frontier.md, not tuned further."""
 
 ON_CLOSE = "close"
 """The close alone, beside the tasks."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from v8.features.store import FeatureStore
-from v8.hardware import backend_name, memory_of
+from v8.hardware import backend_name, peak_bytes_of
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.networks import build_network, stack
@@ -63,7 +63,7 @@ def long_profile(num_bars: int) -> Profile:
 
 def peak_bytes() -> int:
     """Return the largest resident set of this process so far."""
-    return memory_of("CPU:0").peak_bytes
+    return peak_bytes_of("CPU:0")
 
 
 def make_long_series(num_bars: int) -> None:

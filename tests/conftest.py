@@ -23,13 +23,19 @@ from longest_first import longest_first
 from made_once import made_once, shared_folder
 from marks import mark_what_is_started
 
+from v8 import plugins
 from v8.families import FAMILIES
 from v8.families.family import TaughtSettings
+from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
+from v8.formulas.baselines import BASELINES
+from v8.invocation import repeated
 from v8.market.candles import Candles
 from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.market.sources.source import SOURCES, open_source
 from v8.profile import Profile, load_profile
+from v8.registry import strays
+from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 # Other work on a machine must not fail a test: none of them asserts how long something takes.
@@ -125,6 +131,48 @@ def make_data() -> Callable[..., SeriesData]:
         return prepare_series(demo_table(profile, **options), profile)
 
     return make
+
+
+HALFWAY = '''"""The close goes half of the way back to the mean of the twenty known ones."""
+
+import numpy as np
+
+from v8.columns import TASK_OHLC
+from v8.formulas.baselines import BASELINES, Baseline
+
+
+def fit_halfway(train, scaling):
+    def forecast(span):
+        halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
+        return {TASK_OHLC: np.broadcast_to(halfway[:, None, None], span.truth[TASK_OHLC].shape)}
+
+    return forecast
+
+
+BASELINES.register(Baseline("halfway", "The close goes half of the way back.", "a test", fit_halfway))
+'''
+"""A plug-in."""
+
+
+@pytest.fixture(scope="session")
+def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plug-in that registers a baseline."""
+    file = tmp_path_factory.mktemp("plugins") / "halfway.py"
+    file.write_text(HALFWAY)
+    return file
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget after a test which plug-ins it loaded, and what they registered."""
+    monkeypatch.setenv(plugins.PLACE, "")
+    before = {id(kind): (kind, dict(kind)) for kind in (BASELINES, FAMILIES, FEATURES, SOURCES, TASKS)}
+    yield
+    for kind, entries in before.values():
+        for name in kind.keys() - entries.keys():
+            del kind[name]
+    for known in (plugins.loaded, repeated, strays):
+        known.clear()
 
 
 @pytest.fixture

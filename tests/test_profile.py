@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -138,8 +140,67 @@ def test_the_digest_depends_on_every_key_and_on_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_profile_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ProfileError, match=r"Profile: is never changed itself.*\.but\(seed="):
         load_profile("aligned").seed = 1
+    with pytest.raises(ProfileError, match=r"TrainingSettings: is never changed itself.*got epochs = 3"):
+        load_profile("aligned").training.epochs = 3
+
+
+def test_a_profile_that_was_changed_is_another_one_with_a_name_of_its_own() -> None:
+    known = Profile.of("frontier")
+    changed = known.but(learning_rate=3e-4, epochs=3)
+    assert (changed.training.learning_rate, changed.training.epochs) == (3e-4, 3)
+    assert (
+        known == load_profile("frontier") and known.but(learning_rate=known.training.learning_rate) == known
+    )
+    assert re.fullmatch(r"frontier-but-[0-9a-f]{8}", changed.name) and changed.digest != known.digest
+    # However it is said, and in however many steps, it is the same one.
+    assert changed == known.but(training={"epochs": 3, "learning_rate": np.float64(3e-4)})
+    assert changed == known.but(epochs=np.int64(3)).but(learning_rate=3e-4)
+    assert known.but(epochs=4).name != changed.name
+    assert known.but(epochs=4, name="mine").name == "mine"
+    assert len(known.but(name="a" * 64).but(epochs=4).name) == 64
+
+
+def test_what_is_changed_keeps_the_rest_of_its_section() -> None:
+    known = Profile.of("frontier")
+    assert known.but(tasks={"ohlc": {"weight": 2}}).tasks["ohlc"].loss == known.tasks["ohlc"].loss
+    assert list(known.but(tasks={"bands": None}).tasks) == ["ohlc", "volatility"]
+    assert known.but(dropout=0.5).network == known.but(network={"dropout": 0.5}).network
+    assert known.but(clip_norm=None).training.clip_norm is None
+    assert known.but(features=[*known.features, "rsi"]).features[-1] == "rsi"
+    other = {"family": "lstm_dense", "encoder_units": [4], "dense_units": [4], "dropout": 0.0}
+    assert known.but(network=other).network.family == "lstm_dense"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learnin_rate": 1}, "key learnin_rate: .*Did you mean training.learning_rate"),
+        ({"learning_rate": 3}, "key training.learning_rate: .*less than or equal to 1; got 3"),
+        ({"training": {"epoch": 3}}, "key training.epoch: .*Did you mean epochs"),
+        ({"training": 3}, "key training: .*got 3"),
+        ({"scaling": "rangd"}, "key scaling: .*got 'rangd'. Did you mean ranged"),
+        ({"optimizer": "adan"}, "key training.optimizer: .*Did you mean adam"),
+        ({"tasks": {"ohlc": None}}, "must hold ohlc"),
+        ({"name": "A"}, "key name: "),
+        ({"seed": object()}, "key seed: .*valid integer"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_in_four_parts(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProfileError, match=words) as caught:
+        Profile.of("frontier").but(**changes)
+    assert caught.value.where and caught.value.fix and "pydantic" not in str(caught.value)
+
+
+def test_who_makes_a_profile_of_keywords_reads_our_errors() -> None:
+    whole = load_profile("frontier").model_dump()
+    assert Profile(**whole) == load_profile("frontier")
+    with pytest.raises(ProfileError, match=r"profile frontier, key seed: .*got -1"):
+        Profile(**whole | {"seed": -1})
+    assert Profile("frontier", epochs=3) == Profile.of("frontier").but(epochs=3)
+    with pytest.raises(ProfileError, match=r"profile fronteer: .*Did you mean frontier"):
+        Profile("fronteer")
 
 
 def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
 from v8.records import Count, Number, Sha256, Text, check_format, checked, read_json_object
@@ -23,12 +22,11 @@ class Shipment:
     stops: tuple[Text, ...] = ()
 
 
-KIND = TypeAdapter(Shipment)
 CONTENT = {"num_crates": 3, "weight_kg": 4, "receiver": "Ada", "seal": "0f" * 32, "stops": ["Bern", "Oslo"]}
 
 
 def test_a_whole_record_is_read_and_keys_it_does_not_know_are_left_alone() -> None:
-    read = checked(KIND, CONTENT | {"colour": "red"}, where="a.json", fix="Restore it")
+    read = checked(Shipment, CONTENT | {"colour": "red"}, where="a.json", fix="Restore it")
     assert read == Shipment(3, 4.0, "Ada", "0f" * 32, ("Bern", "Oslo"))
 
 
@@ -50,7 +48,7 @@ def test_a_whole_record_is_read_and_keys_it_does_not_know_are_left_alone() -> No
 )
 def test_the_first_key_at_fault_is_named_with_its_value(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ArtifactError) as caught:
-        checked(KIND, CONTENT | changes, where="a.json", fix="Restore it")
+        checked(Shipment, CONTENT | changes, where="a.json", fix="Restore it")
     assert f"a.json, {sentence}" in str(caught.value)
 
 
@@ -58,10 +56,10 @@ def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
     with pytest.raises(
         ArtifactError, match=r"^a\.json, key a\.num_crates: must be .*; got no such key\. Mend"
     ):
-        checked(KIND, {}, where="a.json, key a", fix="Mend it", rule="must be as v8 wrote it")
+        checked(Shipment, {}, where="a.json, key a", fix="Mend it", rule="must be as v8 wrote it")
     with pytest.raises(ArtifactError, match=r"got 'x{116}\.\.\. \(input should be a valid number\)\. Mend"):
         content = CONTENT | {"weight_kg": "x" * 999}
-        checked(KIND, content, where="a.json", fix="Mend it", rule="must be as v8 wrote it")
+        checked(Shipment, content, where="a.json", fix="Mend it", rule="must be as v8 wrote it")
 
 
 @pytest.mark.parametrize("content", [{"format": 4}, {"format": "3"}, {"format": True}, {}, [], None])

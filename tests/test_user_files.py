@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from ledger_entries import ISSUER, made_entry
-from pydantic import TypeAdapter
 
 from v8.app.places import LedgerReader
 from v8.errors import V8Error
@@ -131,7 +130,7 @@ def test_a_ledger_and_what_lies_beside_it_are_files(beside: str, tmp_path: Path)
 
 def test_what_only_saves_time_is_done_without(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    kind, candles = TypeAdapter(float), open_source("demo").candles(SERIES, 300)
+    kind, candles = float, open_source("demo").candles(SERIES, 300)
     kept(kind, "speed", {}, lambda: 1.0)
     (measured,) = (tmp_path / "machine").iterdir()
     store = FeatureStore()

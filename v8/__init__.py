@@ -11,30 +11,39 @@ forecaster.evaluate(candles)
 forecaster.plot(candles)
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-from v8.version import VERSION
+from v8.plugins import load_plugins as _load_plugins
+from v8.version import VERSION as _VERSION
 
-if TYPE_CHECKING:  # everything else is imported by those who use it
+if _typing.TYPE_CHECKING:  # everything else is imported by those who use it
     from v8.api.forecaster import Forecaster, load
-    from v8.api.runs import Run, train
+    from v8.api.runs import Run, plugin, train
+    from v8.profile import Profile
 
-__all__ = ["Forecaster", "Run", "features", "load", "train"]
-__version__ = VERSION
+__all__ = ["Forecaster", "Profile", "Run", "features", "load", "plugin", "train"]
 
 _DOORS = {
     "Forecaster": "v8.api.forecaster",
+    "Profile": "v8.profile",
     "Run": "v8.api.runs",
     "load": "v8.api.forecaster",
+    "plugin": "v8.api.runs",
     "train": "v8.api.runs",
 }
 """Where the names that start no library before they are used come from."""
+__version__ = _VERSION
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> _typing.Any:
     if name == "features":  # a package that can be called: features(candles, profile)
-        return import_module("v8.features")
+        return _importlib.import_module("v8.features")
     if name in _DOORS:
-        return getattr(import_module(_DOORS[name]), name)
+        _load_plugins()  # which whoever comes through may mean
+        return getattr(_importlib.import_module(_DOORS[name]), name)
     raise AttributeError(f"module 'v8' has no attribute {name!r}")

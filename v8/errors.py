@@ -21,8 +21,6 @@ command line shows `--data-dir`, a call from Python `data_dir=` (`with_parameter
     `-- PullError                5   a model that the Hub did not hand out
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -180,14 +178,14 @@ class StorageError(V8Error):
     exit_code = 6
 
     @classmethod
-    def of(cls, path: object, error: OSError) -> StorageError:
+    def of(cls, path: object, error: OSError) -> "StorageError":
         """Say what the system said about writing a file."""
         where = str(path)
         fix = "Make room or choose another place, and repeat the same command; what was finished is kept"
         return cls(where=where, rule="must be written", got=error.strerror or type(error).__name__, fix=fix)
 
     @classmethod
-    def out_of_reach(cls, error: OSError) -> StorageError:
+    def out_of_reach(cls, error: OSError) -> "StorageError":
         """Say what the system said about a place that nothing of ours looks after."""
         where, rule = str(error.filename or "the system"), "must be a place that can be reached"
         fix = "Check the path, its permissions and the space that is left"

@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import re
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +18,6 @@ import psutil
 from v8.version import VERSION
 
 _DEVICES: Final = Path("/dev")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory of what computes."""
-
-    allocated_bytes: int  # in use now: the device's on a GPU, this process's resident memory on a CPU
-    peak_bytes: int  # the most it has been in this process
-    reserved_bytes: int | None = None  # what the allocator holds of a GPU, in use or not; None if untold
 
 
 def versions() -> dict[str, str]:
@@ -97,15 +87,15 @@ def available_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def process_memory() -> Memory:
-    """Return the resident memory of this process."""
-    info = psutil.Process().memory_info()
+def peak_process_bytes() -> int:
+    """Return the most resident memory that this process has had."""
     try:
         import resource  # noqa: PLC0415 - not on Windows, where psutil tells the peak
     except ImportError:
-        return Memory(info.rss, getattr(info, "peak_wset", info.rss))
+        info = psutil.Process().memory_info()
+        return int(getattr(info, "peak_wset", info.rss))
     unit = 1 if psutil.MACOS else 1024  # macOS counts bytes, others KiB
-    return Memory(info.rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def may_have_gpu(devices: Path = _DEVICES) -> bool:
@@ -172,17 +162,14 @@ def proved_device() -> str:
     return device_of(ops.matmul(ops.ones((8, 8)), ops.ones((8, 8))))
 
 
-def memory_of(device: str) -> Memory:
-    """Ask for the memory of a device, as `device_of` names it; on a CPU that is this process's."""
+def peak_bytes_of(device: str) -> int:
+    """Return the most memory in use of a device, as `device_of` names it; on a CPU that of this process."""
     if not device.startswith("GPU"):
-        return process_memory()
+        return peak_process_bytes()
     if backend_name() == "jax":
         stats = backend().devices("gpu")[int(device.rpartition(":")[2])].memory_stats() or {}
-        in_use, peak = (stats.get(key, 0) for key in ("bytes_in_use", "peak_bytes_in_use"))
-        return Memory(in_use, peak, stats.get("pool_bytes"))
-    # Its allocator counts what it reserves, too, and tells nobody.
-    info = backend().config.experimental.get_memory_info(device)
-    return Memory(info["current"], info["peak"])
+        return int(stats.get("peak_bytes_in_use", 0))
+    return int(backend().config.experimental.get_memory_info(device)["peak"])
 
 
 def _version_of_prefix(prefix: str) -> str | None:

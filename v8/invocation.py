@@ -9,11 +9,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from v8.errors import V8Error
 
 OLDEST_PYTHON = (3, 11)
 EXIT_INTERRUPTED = 130
+repeated: Final[dict[tuple[str, str], None]] = {}
+"""Flags and their values that every command needs which is printed, such as a plug-in, in their order."""
 
 
 def command(*words: str) -> str:
@@ -22,6 +25,8 @@ def command(*words: str) -> str:
     >>> command("pull", "--repo", "you/my models")
     "python -m v8 pull --repo 'you/my models'"
     """
+    for flag, value in repeated if words else ():
+        words += (flag, value) if not {value, f"{flag}={value}"} & {*words} else ()
     return f"{os.environ.get('V8_COMMAND') or 'python -m v8'} {shlex.join(words)}".rstrip()
 
 

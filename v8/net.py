@@ -4,14 +4,14 @@ The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.
 said here. What fails and may pass is a `PassingTroubleError`; `Patience` asks again after the time that the
 server names, or else after a pause that doubles and is spread at random, so that many clients do not return
 at once. Whoever shows things opens `told_of_waiting`; whoever waits calls `tell_waiting` from the thread that
-asked.
+asked. So does whatever else takes seconds: every command gives signs of life (`counted`).
 """
 
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +25,7 @@ Tell = Callable[[str], None]
 Found = TypeVar("Found")
 
 _TELL: Final[ContextVar[Tell]] = ContextVar("tell_waiting", default=lambda text: None)
+PACE_S: Final = 2.0  # from one sign of life to the next, in seconds
 _MOST_DIGITS: Final = 300  # a longer number is none that a server means, nor one that a float holds
 
 
@@ -39,8 +40,18 @@ def told_of_waiting(tell: Tell) -> Iterator[None]:
 
 
 def tell_waiting(text: str) -> None:
-    """Tell for what, how long, and how much longer at most."""
+    """Tell what is waited for; of a network how long, and how much longer at most."""
     _TELL.get()(text)
+
+
+def counted(items: Collection[Found], what: str) -> Iterator[Found]:
+    """Yield items, and tell every `PACE_S` seconds how many of them are done."""
+    told_s = time.monotonic()
+    for num_done, item in enumerate(items):
+        if time.monotonic() - told_s > PACE_S:
+            told_s = time.monotonic()
+            tell_waiting(f"{what}: {num_done} of {len(items)}")
+        yield item
 
 
 class PassingTroubleError(Exception):

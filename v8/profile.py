@@ -6,8 +6,6 @@ the command line choose where and how far a profile runs; they never change what
 `Profile.with_budget`, which changes the digest too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import pydantic
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from v8 import columns as c
 from v8.errors import ProfileError, shown
@@ -24,7 +22,7 @@ from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkS
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of, outer
-from v8.records import Settings, first_error, first_fault, under_key
+from v8.records import Settings, adapter, first_error, first_fault, under_key
 from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json, read_given
 from v8.tasks import TASKS
@@ -46,6 +44,11 @@ TABLES_PLACE: Final = "V8_TABLES"
 
 MOST_TABLE_S: Final = 10 * 366 * 86_400  # ten years: longest delay and age of a row of a user's table
 HUBER_TURN: Final = 1.0  # residual, in scaled units, at which `huber` goes from squared to absolute
+
+_CHANGED: Final = re.compile(r"-but-[0-9a-f]{8}$")
+"""Ends the name of a profile that was changed: equal changes have equal names, and so one run folder."""
+
+_ALONE: Final = ("network", "split", "training")  # sections whose keys may stand alone: no other has such
 
 _LATER: Final = ("quantiles", "covariates")  # keys that came after profiles were published without them
 
@@ -86,9 +89,9 @@ def _of_its_family(network: Any) -> Any:
         raise ValueError(
             f"{name!r} is no network family, which are {', '.join(FAMILIES)}{or_rather(str(name), FAMILIES)}"
         )
-    of_family: TypeAdapter[Any] = TypeAdapter(dict[str, FAMILIES[name].settings])  # type: ignore[arg-type,misc]
     # As a mapping, so that errors name the family too: key network.lstm_dense.dropout.
-    return of_family.validate_python({name: _tuples(network)})[name]
+    kind: Any = dict[str, FAMILIES[name].settings]  # type: ignore[misc]
+    return adapter(kind).validate_python({name: _tuples(network)})[name]
 
 
 def _of_today(calibration: str, info: pydantic.ValidationInfo) -> str:
@@ -212,8 +215,22 @@ class TableSettings(Settings):
             yield "max_age_s must be at least available_after_s, or no row would ever count"
 
 
-class Profile(Settings):
-    """One model family, completely described."""
+class _Checking(type(pydantic.BaseModel)):  # type: ignore[misc]
+    """Lets whoever makes a profile of keywords read our errors, not those of the library that checks them."""
+
+    def __call__(cls, *names: str, **content: Any) -> Any:
+        if names:
+            return Profile.of(*names).but(**content)
+        return checked_profile(content, where=f"profile {content.get('name', 'without a name')}")
+
+
+class Profile(Settings, metaclass=_Checking):
+    """What to train, completely described; it is never changed itself.
+
+    >>> profile = Profile.of("frontier").but(learning_rate=3e-4, training={"epochs": 3})
+    >>> profile.training.learning_rate, profile.training.epochs
+    (0.0003, 3)
+    """
 
     name: ProfileName
     """Folder name of its runs: small letters, digits, dash and underscore."""
@@ -246,6 +263,31 @@ class Profile(Settings):
     other series, such as `BTCUSDT.range_20`, need no entry."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
+
+    @staticmethod
+    def of(name_or_path: str | Path) -> "Profile":
+        """Read a shipped profile by name, or your own by the path of its file, as `load_profile` does."""
+        return load_profile(str(name_or_path), where="profile")
+
+    def but(self, **changes: Any) -> "Profile":
+        """Return this profile with some keys changed, under a name of its own unless one is given.
+
+        A key of a section may stand alone: `learning_rate=3e-4` is `training={"learning_rate": 3e-4}`. A
+        section keeps what is not named, and None takes a task away. Raises `ProfileError` if there is no such
+        key, or a value breaks a rule.
+        """
+        own: dict[str, Any] = self.model_dump()
+        content, base = own, _CHANGED.sub("", self.name)
+        for key, value in changes.items():
+            section, _, inner = key_places().get(key, key).rpartition(".")
+            content = _merged(content, {section: {inner: value}} if section in _ALONE else {key: value})
+        if "name" not in changes and content != own:
+            digest = Profile(**content | {"name": base}).digest
+            content["name"] = f"{base[:51]}-but-{digest[:8]}"
+        return Profile(**content)
+
+    def __dir__(self) -> list[str]:
+        return [*Profile.model_fields, "but", "digest", "of"]
 
     def faults(self) -> Iterator[str]:
         """Yield what some keys ask that others forbid."""
@@ -362,24 +404,23 @@ class Profile(Settings):
 
     def with_budget(
         self, *, epochs: int | None = None, newest_bars: int | None = None, precision: str | None = None
-    ) -> Profile:
+    ) -> "Profile":
         """Return this profile with another budget, checked again; what is None stays as it is.
 
         A formula has no epochs. A ProfileError tells of a value that is out of its range.
         """
         training = {"epochs": 0 if self.family.is_formula else epochs, "precision": precision}
-        content = self.model_dump()
-        content["training"] |= {key: value for key, value in training.items() if value is not None}
-        if newest_bars is not None:
-            content["newest_bars"] = newest_bars
-        return _validated(content, _PROFILE, where=f"profile {self.name} with the flags given")
+        bars = {} if newest_bars is None else {"newest_bars": newest_bars}
+        asked = {"training": {key: value for key, value in training.items() if value is not None}, **bars}
+        return checked_profile(
+            _merged(self.model_dump(), asked), where=f"profile {self.name} with another budget"
+        )
 
 
-_PROFILE: Final = TypeAdapter(Profile)
 Checked = TypeVar("Checked")
 
 
-def load_profile(name_or_path: str) -> Profile:
+def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
     """Read a shipped profile by name, or any profile by the path of its file, `.yaml` or `.yml`.
 
     A ProfileError tells that there is no such file, or that its content breaks a rule.
@@ -388,11 +429,24 @@ def load_profile(name_or_path: str) -> Profile:
     if path.suffix not in (".yaml", ".yml"):
         if name_or_path not in (names := profile_names()):
             rather = advice(name_or_path, names, "Choose one of these")
-            where, rule = f"param:profile {name_or_path}", f"a shipped profile is one of {', '.join(names)}"
+            where, rule = f"{where} {name_or_path}", f"a shipped profile is one of {', '.join(names)}"
             fix = f"{rather}; a file of your own needs its .yaml ending"
             raise ProfileError(where=where, rule=rule, got=repr(name_or_path), fix=fix)
         path = config_path(name_or_path)
-    return _validated(read_yaml(path), _PROFILE, where=str(path))
+    return checked_profile(read_yaml(path), where=str(path))
+
+
+def checked_profile(content: Mapping[str, Any], *, where: str) -> Profile:
+    """Make a profile of what somebody wrote; a ProfileError, begun with `where`, if it breaks a rule."""
+    return _validated(content, Profile, where=where)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section with what is new in it; another network family begins anew."""
+    kept = {} if new.get("family", old.get("family")) != old.get("family") else dict(old)
+    for key, value in new.items():
+        kept[key] = _merged(kept.get(key) or {}, value) if isinstance(value, Mapping) else value
+    return {key: value for key, value in kept.items() if value is not None or key not in TASKS}
 
 
 def require_trainable(profile: Profile) -> None:
@@ -415,6 +469,11 @@ def network_outputs(profile: Profile) -> NetworkOutputs:
 def profile_names() -> list[str]:
     """List the shipped profiles by name, sorted."""
     return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem != "universe")
+
+
+def audiences() -> dict[str, str]:
+    """Say of each shipped profile for whom it is, the one that is trained unasked first."""
+    return read_yaml(Path(__file__).with_name("profiles.yaml"))
 
 
 def config_path(name: str) -> Path:
@@ -510,7 +569,7 @@ def _configs() -> Path:
 def recorded_profile(content: Any, *, where: str) -> Profile:
     """Read a profile from what was recorded of it as JSON; a ProfileError if it is none of this v8."""
     content = content if isinstance(content, dict) else {}
-    return _validated(content, _PROFILE, where=where, is_recorded=True)
+    return _validated(content, Profile, where=where, is_recorded=True)
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
@@ -532,23 +591,25 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:
     """Read the key `covariates` of a profile from what an artefact recorded of it as JSON."""
     fix = "Restore the file or train the series again"
-    return _validated(content, TypeAdapter(tuple[TableSettings, ...]), where=where, fix=fix)
+    return _validated(content, tuple[TableSettings, ...], where=where, fix=fix)
 
 
 def _validated(
-    content: Any, kind: TypeAdapter[Checked], *, where: str, is_recorded: bool = False, fix: str = ""
+    content: Any, kind: type[Checked], *, where: str, is_recorded: bool = False, fix: str = ""
 ) -> Checked:
     try:
-        return kind.validate_python(_tuples(content), context=is_recorded or None)
+        found: Checked = adapter(kind).validate_python(_tuples(content), context=is_recorded or None)
+        return found
     except ValidationError as error:
         key, rule, got = first_fault(error)
         raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix or _fix(error)) from error
 
 
 def _tuples(value: Any) -> Any:
-    """Turn YAML lists into tuples, which frozen models hold."""
+    """Turn lists into tuples, which frozen models hold, and numbers of NumPy into those of Python."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
+    value = value.item() if hasattr(value, "dtype") and not value.ndim else value
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
@@ -567,7 +628,8 @@ def _fix(error: ValidationError) -> str:
     elif first["type"] == "missing":
         fix = "Add it; configs/aligned.yaml shows every key"
     else:
-        fix = "Change it in the profile"
+        words = re.findall("'([^']+)'", first.get("ctx", {}).get("expected", ""))
+        fix = advice(str(first["input"]), words, "Change it in the profile")
     return fix + (f" ({len(others)} more to mend after this one)" if others else "")
 
 

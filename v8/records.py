@@ -9,15 +9,16 @@ its numbers have a place in 64 bits, and its texts become one bounded line witho
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from v8.errors import ArtifactError, shown
+from v8.errors import ArtifactError, ProfileError, shown
 from v8.storage import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # of files that nobody edits: the fault stands behind "got"
@@ -75,6 +76,11 @@ class Settings(pydantic.BaseModel):
     """A section of what users write: strict, frozen, and without keys that nobody knows."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        rule, got = "is never changed itself, because digests are of what it was", f"{name} = {shown(value)}"
+        fix = f"Take another one: v8.Profile.of(NAME).but({name}=...)"
+        raise ProfileError(where=f"v8, {type(self).__name__}", rule=rule, got=got, fix=fix)
 
     def faults(self) -> Iterable[str]:
         """Say what some of its keys ask that others forbid; the first fault is told."""
@@ -145,16 +151,19 @@ def at_keys(*path: str) -> Any:
     return Field(validation_alias=pydantic.AliasPath(*path))
 
 
-def checked(
-    kind: TypeAdapter[Record], content: Any, *, where: str, fix: str, rule: str | None = None
-) -> Record:
-    """Make a record of what JSON holds.
+adapter: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)
+"""Returns what checks and writes values of a type, made once."""
+
+
+def checked(kind: type[Record], content: Any, *, where: str, fix: str, rule: str | None = None) -> Record:
+    """Make a record of a type of what JSON holds.
 
     The error begins with `where`, a file or a file and a key of it, and says by `rule` what the whole must
     be; without one it says what the key at fault must be.
     """
     try:
-        return kind.validate_python(content)
+        found: Record = adapter(kind).validate_python(content)
+        return found
     except ValidationError as error:
         key, broken, got = first_fault(error)
         raise ArtifactError(

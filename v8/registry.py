@@ -8,10 +8,14 @@ import difflib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import yaml
 
 from v8.errors import ProfileError
+from v8.storage import packaged
 
 
 def require_package(package: str, *, where: str, rule: str) -> None:
@@ -21,20 +25,13 @@ def require_package(package: str, *, where: str, rule: str) -> None:
         raise ProfileError(where=where, rule=rule, got="none installed", fix=fix)
 
 
-class Named(Protocol):
+@dataclass(frozen=True)
+class Named:
     """What every registered thing tells of itself."""
 
-    @property
-    def name(self) -> str:
-        """Its key: what profiles, flags and files call it."""
-
-    @property
-    def sentence(self) -> str:
-        """What it is or assumes, for people."""
-
-    @property
-    def source(self) -> str:
-        """Who described it, or where its numbers come from."""
+    name: str  # its key: what profiles, flags and files call it
+    sentence: str  # what it is or assumes, for people
+    source: str  # who described it, or where its numbers come from
 
 
 T = TypeVar("T", bound=Named)
@@ -44,15 +41,19 @@ _MOST_COMPARED: Final = 100
 
 _CLOSE: Final = 0.7  # likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less
 
+strays: Final[list[tuple["Registry[Any]", Named]]] = []
+"""What was registered in this process beside v8's own and those of its plug-ins (`v8.plugins`)."""
+
 
 class Registry(dict[str, T], Generic[T]):
     """Things of one kind, such as "task" in messages, by name, in the order in which they were registered."""
 
     def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, before = kind, len(strays)
         for entry in entries:
             self.register(entry)
+        del strays[before:]
 
     def register(self, entry: T) -> T:
         """Add one under its name and return it."""
@@ -61,6 +62,7 @@ class Registry(dict[str, T], Generic[T]):
             got = f"a second one of that name ({entry.sentence})"
             raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
         self[entry.name] = entry
+        strays.append((self, entry))
         return entry
 
     def find(self, name: str, *, where: str | None = None) -> T:
@@ -112,6 +114,20 @@ def or_rather(name: str, known: Iterable[str]) -> str:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+def described(kind: Callable[..., T], package: str, file: str, *functions: str) -> list[T]:
+    """Read the entries of a registry from a file of a package.
+
+    Of keys that name `functions` the value is the place of one, see `later`.
+    """
+    told = yaml.safe_load(packaged(package, file))
+    return [kind(**one | {name: later(one[name]) for name in functions if name in one}) for one in told]
+
+
+def told_in(package: str, file: str) -> dict[str, dict[str, Any]]:
+    """Read what shipped things tell of themselves, by name, from a file of a package."""
+    return {name: {"name": name, **told} for name, told in yaml.safe_load(packaged(package, file)).items()}
 
 
 def later(place: str) -> Callable[..., Any]:

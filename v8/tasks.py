@@ -8,8 +8,6 @@ one file that calls `TASKS.register`.
 Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 
 from v8 import columns as c
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, OHLC
-from v8.registry import Registry
+from v8.registry import Named, Registry, told_in
 
 QUOTE_CURRENCY: Final = "quote currency"
 UNITLESS: Final = "unitless"
@@ -48,7 +46,7 @@ class Closes:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Task(Named):
     """One thing forecast.
 
     Args:
@@ -62,10 +60,7 @@ class Task:
             to what that says of the task, in units of the last close.
     """
 
-    name: str  # its key in profiles and files
     title: str  # what readers call it
-    sentence: str  # what it is, for people
-    source: str  # where its definition comes from
     columns: tuple[str, ...]  # what it forecasts, in the order of its output's last axis
     unit: str  # QUOTE_CURRENCY or UNITLESS; prices are judged as shares of the last close too
     colour: str  # its name in the palette
@@ -74,9 +69,7 @@ class Task:
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    on_paths: Callable[[Any, Task, Closes, Callable[[Any], Any]], Any] = lambda xp, task, closes, summed_up: (
-        summed_up(task.implied(xp, closes))
-    )
+    on_paths: Callable[..., Any] = lambda xp, task, closes, summed_up: summed_up(task.implied(xp, closes))
 
     @property
     def is_price(self) -> bool:
@@ -122,6 +115,9 @@ class Task:
         return xp.maximum(values, level if self.is_price else floor)
 
 
+_TOLD: Final = told_in("v8", "tasks.yaml")
+
+
 def _true_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:
     """Low at most open and close, high at least; nothing below a share of the last close."""
     values = xp.maximum(values, PRICE_FLOOR_SHARE * last)
@@ -137,14 +133,9 @@ def _bands(xp: Any, closes: Closes) -> Any:
 
 
 OHLC_TASK: Final = Task(
-    name=c.TASK_OHLC,
-    title="Candles",
-    sentence="Open, high, low and close of the coming candles.",
-    source="the exchange's candles",
+    **_TOLD[c.TASK_OHLC],
     columns=OHLC,
     unit=QUOTE_CURRENCY,
-    colour="blue",
-    default_weight=1.0,
     sides=(0.0, 1.0, -1.0, 0.0),
     deviations=None,
     implied=lambda xp, closes: xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1),
@@ -155,14 +146,9 @@ OHLC_TASK: Final = Task(
 
 
 BANDS_TASK: Final = Task(
-    name=c.TASK_BANDS,
-    title="Bollinger bands",
-    sentence="Upper and lower band: mean of twenty closes, two sample deviations either way.",
-    source="Bollinger, Bollinger on Bollinger Bands (2001)",
+    **_TOLD[c.TASK_BANDS],
     columns=(c.BB_UPPER, c.BB_LOWER),
     unit=QUOTE_CURRENCY,
-    colour="purple",
-    default_weight=0.8,
     sides=(1.0, -1.0),
     deviations=BAND_WIDTH_STDS,
     implied=_bands,
@@ -172,14 +158,9 @@ BANDS_TASK: Final = Task(
 
 
 VOLATILITY_TASK: Final = Task(
-    name=c.TASK_VOLATILITY,
-    title="Volatility",
-    sentence="Sample deviation of twenty closes over their mean.",
-    source="the definition of this project's ancestors",
+    **_TOLD[c.TASK_VOLATILITY],
     columns=(c.VOLATILITY,),
     unit=UNITLESS,
-    colour="orange",
-    default_weight=0.3,
     sides=(1.0,),
     deviations=1.0,
     implied=lambda xp, closes: xp.expand_dims(closes.deviation / closes.middle, -1),

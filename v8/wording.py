@@ -10,6 +10,8 @@ import io
 from collections.abc import Iterable
 from typing import Final
 
+from v8.language import ENGLISH, chosen, say, term
+
 ABSENT: Final = "–"
 
 
@@ -39,7 +41,7 @@ def epochs(best: float, run: float) -> str:
     >>> epochs(12, 30), epochs(0, 0)
     ('12 of 30', 'fitted')
     """
-    return f"{best:g} of {run:g}" if run else "fitted"
+    return say("{best} of {run}", best=f"{best:g}", run=f"{run:g}") if run else say("fitted")
 
 
 def p_value(value: float | None) -> str:
@@ -110,13 +112,23 @@ def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
     return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"
 
 
+def between(ends: Iterable[str]) -> str:
+    """Write a smallest and a largest value.
+
+    >>> between(["20 min", "30 min"])
+    '20 min to 30 min'
+    """
+    low, high = ends
+    return say("{low} to {high}", low=low, high=high)
+
+
 def plural(number: int, noun: str) -> str:
     """Write a count with its noun.
 
     >>> plural(1, "candle"), plural(3, "candle")
     ('1 candle', '3 candles')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {term(noun)}" if number == 1 or chosen() != ENGLISH else f"{number} {noun}s"
 
 
 def spaced(name: str) -> str:

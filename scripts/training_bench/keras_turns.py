@@ -17,7 +17,7 @@ from keras import ops
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
-from v8.hardware import device_of, has_gpu, memory_of
+from v8.hardware import device_of, has_gpu, peak_bytes_of
 from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
 from v8.training.progress import EpochRecord
 from v8.training.step import FleetState
@@ -168,7 +168,7 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
                 break
             due = number + max(1, int(number * min(1.0, seconds / 8 / elapsed)))
         device = device_of(state.weights)
-        told = {"num_steps": number, "device": device, "peak_memory_bytes": memory_of(device).peak_bytes}
+        told = {"num_steps": number, "device": device, "peak_memory_bytes": peak_bytes_of(device)}
         return Stretch.told([watch.after(num_windows)]) | told
 
     turn(0.0)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
 from v8.machine.choices import choose_loops, compile_loops
-from v8.runs.engines import choose_workers
+from v8.runs.engines import place
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",
@@ -33,7 +33,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         orders: Lines.
     """
     if spec["is_single_threaded"]:
-        choose_workers("cpu", "auto")  # the product's own way to make a worker single-threaded
+        place("cpu", "auto", "1")  # the product's own way to make a worker single-threaded
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
             profile = load_sized_profile(spec)
             compile_loops(choose_loops(profile, tell=lambda text: print(text, file=sys.stderr)))

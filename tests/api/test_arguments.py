@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 
 import v8
-from v8.api.runs import Flags, train
+from v8.api.runs import OPTIONS, train
 from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.cli.commands import run as run_command
+from v8.cli.options import with_plugins
 from v8.errors import ArgumentError, DataError, StorageError, V8Error
+from v8.features.table import compute_table
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
 """What no argument of the API takes."""
@@ -36,9 +38,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.train": (
             v8.train,
             {"candles": frame, "profile": profile, "series": series, "covariates": None, "runs": "runs"}
-            | dict.fromkeys(("fresh", "progress"), False)
-            | dict.fromkeys(Flags.__annotations__),
+            | dict.fromkeys(("fresh", "progress", "judge"), False)
+            | dict.fromkeys(OPTIONS),
         ),
+        "v8.plugin": (v8.plugin, {"file": "halfway.py"}),
         "v8.features": (v8.features, {**candles, "profile": profile, "series": series, "covariates": None}),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
@@ -61,6 +64,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         ),
         "v8.Forecaster.forecast": (forecaster.forecast, {"windows_NTF": None}),
         "v8.Forecaster.forecast_all": (forecaster.forecast_all, {"windows_NTF": None}),
+        "v8.Forecaster.forecast_after": (
+            forecaster.forecast_after,
+            {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
+        ),
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.judge": (forecaster.judge, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
@@ -74,7 +81,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
 
 
 def test_every_public_function_is_among_those_calls(calls: Any) -> None:
-    public = {"v8.load", "v8.train", "v8.features", "v8.Run", "v8.Forecaster"}
+    public = {f"v8.{name}" for name in dir(v8)} - {"v8.Profile"}  # whose keys are checked as those of a file
     for kind in (v8.Run, v8.Forecaster):
         names = [name for name in dir(kind) if not name.startswith("_")]
         members = {name for name in names if inspect.isroutine(getattr(kind, name))}
@@ -126,11 +133,24 @@ def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
         (lambda: v8.train("demo", bars=1.5), "v8.train, bars=: is a whole number or None; got 1.5"),
         (lambda: v8.train("demo", bars=True), "v8.train, bars=: is a whole number or None; got True"),
         (
-            lambda: v8.train("demo", "frontier", learning_rate=1e-3),
-            r"v8.train: .*got one named 'learning_rate'. training.learning_rate is a key of the profile: "
-            r"copy .*aligned.yaml to mine.yaml, change it there, and give profile=\"mine.yaml\"",
+            lambda: v8.train("demo", "frontier", learning_rate=3),
+            "profile frontier, key training.learning_rate: input should be less than or equal to 1; got 3",
         ),
-        (lambda: v8.train("demo", learnin_rate=1e-3), "training.learning_rate is a key of the profile"),
+        (
+            lambda: v8.train("demo", learnin_rate=1e-3),
+            "got one named 'learnin_rate'. Did you mean learning_rate=",
+        ),
+        (
+            lambda: v8.train("demo", scaling="rangd"),
+            "key scaling: input should be .*got 'rangd'. Did you mean ranged",
+        ),
+        (lambda: v8.train("demo", training={"epoch": 3}), "key training.epoch: .*Did you mean epochs"),
+        (
+            lambda: v8.train("demo", publish="a/b", judge=False),
+            "publish=: publishes what was judged; got judge= turned off",
+        ),
+        (lambda: v8.Profile(name="mine"), "profile mine, key .*: field required; got no such key. Add it"),
+        (lambda: v8.Profile.of("fronteer"), "profile fronteer: .*Did you mean frontier"),
         (lambda: v8.train("demo", ephocs=3), "got one named 'ephocs'. Did you mean epochs="),
         (lambda: v8.train("demo", zzzzzz=3), r"got one named 'zzzzzz'. help\(v8.train\) lists them"),
     ],
@@ -169,6 +189,18 @@ def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
 
 
 def test_other_options_of_the_command_are_arguments_of_train() -> None:
-    ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "flags")}
-    shell = set(inspect.signature(run_command).parameters) - {"source", "data_dir", "dry_run"}
-    assert shell == (ours - {"covariates", "progress"}) | set(Flags.__annotations__)
+    ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "options")}
+    shell = set(inspect.signature(with_plugins(run_command)).parameters) - {"source", "data_dir", "dry_run"}
+    shell -= {"is_list", "opens", "lang"}  # what a terminal shows, and in which language
+    assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
+
+
+def test_what_is_shown_of_it_is_what_there_is(calls: Any, trained_run: Any) -> None:
+    assert dir(v8) == sorted(v8.__all__) == [*v8.__all__]
+    assert all(getattr(v8, name) for name in dir(v8)) and v8.__version__
+    run, forecaster = v8.Run(trained_run.path), calls["v8.Forecaster.predict"][0].__self__
+    for thing in (run, run["BTCUSDT-15m"], forecaster, v8.Profile.of("frontier")):
+        assert {"predict", "leaderboard", "history", "but"} & {*dir(thing)}
+        assert not [name for name in dir(thing) if name.startswith("_")]
+    assert not {"model_dump", "model_config", "copy"} & {*dir(v8.Profile.of("frontier"))}
+    assert repr(run).endswith(": 1 series>")

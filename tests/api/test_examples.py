@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import shutil
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +20,12 @@ DOORS = (
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_examples_do_what_they_say(name: str, trained_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unloaded")
+def test_examples_do_what_they_say(
+    name: str, trained_run: Any, halfway: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(trained_run.path.parent.parent)
+    shutil.copy(halfway, "halfway.py")
     monkeypatch.setenv("V8_HOME", str(trained_run.path.parent.parent / "caches"))
     found = doctest.testmod(import_module(name), extraglobs={"candles": trained_run.candles.to_frame()})
     assert found.failed == 0

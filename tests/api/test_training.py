@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from forked import called
 
 import v8
 from v8.api.runs import _kept_tables, _with_others
-from v8.errors import DataError, ProfileError, V8Error
+from v8.errors import ArtifactError, DataError, ProfileError, V8Error
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -47,6 +48,86 @@ def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, P
     files = (path / "BTCUSDT-15m" / "model.keras" for path in (run.path, shell))
     ours, theirs = (keras.saving.load_model(file).get_weights() for file in files)
     assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def unjudged(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
+    """A run of the same frame that was not judged, of a profile that was changed by keyword."""
+    place = runs[1].parent.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("V8_HOME", str(place / "home"))
+        frame = {"BTCUSDT-15m": trained_run.candles.to_frame()}
+        return v8.train(
+            frame,
+            trained_run.profile,
+            runs="python",
+            progress=False,
+            judge=False,
+            early_stopping_patience_epochs=9,
+        )
+
+
+def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
+    unjudged: v8.Run, runs: tuple[v8.Run, Path]
+) -> None:
+    run, place = runs[0], runs[1].parent.parent
+    changed = run.record.profile | {"name": unjudged.record.profile_name}
+    changed["training"] = changed["training"] | {"early_stopping_patience_epochs": 9}
+    assert unjudged.record.profile == changed and unjudged.record.profile_digest != run.record.profile_digest
+    assert unjudged.path.name == f"{unjudged.record.profile_name}-unjudged"
+    assert re.fullmatch(r"tiny-but-[0-9a-f]{8}", unjudged.record.profile_name)
+    assert unjudged.path.parent == run.path.parent == place / "python"
+    assert " --no-judge" in unjudged.record.command and not run.record.plugins
+    assert run.record.is_judged and not unjudged.record.is_judged
+
+
+def test_a_model_that_is_not_judged_is_the_same_and_never_looks_judged(
+    unjudged: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, monkeypatch: Any
+) -> None:
+    files = (run.path / "BTCUSDT-15m" / "model.keras" for run in (runs[0], unjudged))
+    ours, theirs = (keras.saving.load_model(file).get_weights() for file in files)
+    assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
+    one = unjudged["BTCUSDT-15m"]
+    assert len(one.forecaster.predict(trained_run.candles.to_frame())) == 3
+    for told in (unjudged, one.forecaster):
+        assert repr(told).endswith(", not judged>") and "naive" not in told._repr_html_()
+    assert "It was not judged" in (one.folder / "README.md").read_text()
+    assert not (unjudged.path / "leaderboard.csv").exists()
+    for ask in (lambda: unjudged.leaderboard, lambda: one.judgement, lambda: unjudged.publish("a/b")):
+        with pytest.raises(
+            ArtifactError, match="must have been judged when it was trained; got no judgement"
+        ):
+            ask()
+    page = (unjudged.path / "report.html").read_text()
+    assert (
+        "1 of 1 series are finished.</p><p>None was to be judged" in page.replace("\n", "")
+        and "Leaderboard" not in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("report",), 0, "Not judged: nothing is known of its errors."),
+        (("predict", "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not judged"),
+        (("publish", "--repo", "a/b", "--partial"), 3, "must have been judged when it was trained"),
+        (("update",), 3, "must have been judged when it was trained"),
+        (("app",), 3, "must have been judged when it was trained"),
+    ],
+)
+def test_no_command_shows_it_as_judged(
+    unjudged: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, words: Any, code: int, said: str
+) -> None:
+    files = ("--source", "files", "--data-dir", trained_run.candles_dir)
+    words = (
+        words[0],
+        unjudged.path,
+        *words[1:],
+        *(files if words[0] in ("predict", "update", "app") else ()),
+    )
+    done = called(*words, cwd=runs[1].parent.parent, tf=True)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
 
 
 def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
@@ -108,7 +189,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     ("arguments", "words"),
     [
         ({"candles": "demoo"}, "candles=.*Did you mean demo"),
-        ({"candles": "demo", "profile": "alinged"}, "profile= alinged.*Did you mean aligned"),
+        ({"candles": "demo", "profile": "alinged"}, "profile alinged.*Did you mean aligned"),
         ({"candles": "demo", "epochs": 0, "series": "BTCUSDT-1h"}, "training.epochs"),
         ({"candles": "demo", "workers": "many", "series": "BTCUSDT-1h"}, "workers=: is auto or a number"),
         ({"candles": pd.DataFrame({"close": [1.0]})}, "series=: names the one series"),

@@ -46,6 +46,7 @@ def process(
 
 
 def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
+    assert process.stderr.readline().endswith("tiny: TensorFlow starts, which takes some seconds.\n")
     said = process.stderr.readline()
     found = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
     assert found, said
@@ -61,6 +62,7 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
 
 @pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
 def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
+    process.stderr.readline()  # that it opens the run
     url = process.stderr.readline().split()[2]
     process.send_signal(signal.SIGINT)
     assert fetch(f"{url}api/forecast/BTCUSDT-15m").status == 200
@@ -78,6 +80,8 @@ def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: A
         (["no/such/run"], "no/such/run: is a run folder; got no such folder"),
         (["--repo", "a", "--port", "70000"], "--port"),
         (["--repo", "a", "--source", "dmeo"], "Did you mean demo"),
+        (["--repo", "a", "--rate", "0"], "--rate"),
+        (["--repo", "a", "--cors", "https://a.example/"], "--cors: is scheme, host and port"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> None:
@@ -85,6 +89,27 @@ def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> No
     assert done.exit_code == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("V8_APP_TOKEN", "hunter2")
+    done = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
+    assert "hunter2" not in done.output
+
+
+@pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_who_opens_it_to_all_without_a_token_reads_that(tmp_path: Path, host: str, token: str | None) -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    env |= {"V8_APP_TOKEN": token} if token else {}
+    words = [sys.executable, "-m", "v8", "app", str(tmp_path), *MARKET, "--host", host]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 3  # there is no model
+    said = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
+    assert (said in done.stderr) == (host == "0.0.0.0" and token is None)
+    assert "made-up" not in done.stdout + done.stderr
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:
@@ -108,6 +133,6 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(commands, "EXTRA", ("starlette", "no_such_server"))
     done = CliRunner().invoke(app, ["app", "runs/a"])
     assert done.exit_code == 2
-    assert "got no package no_such_server" in done.stderr
-    assert "pip install '/path/to/checkout[app]'" in done.stderr
+    assert "needs the extra `app` of v8, a small server; got none installed. Run: " in done.stderr
+    assert done.stderr.endswith(" -m pip install no_such_server.\n")
     assert all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))

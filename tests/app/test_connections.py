@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from v8.app import guard
-from v8.app.guard import Crowd
+from v8.app import connections
+from v8.app.connections import Crowd
 
 GUARDS = ("content-security-policy", "x-content-type-options", "referrer-policy", "date")
 
@@ -25,8 +25,7 @@ CROWDED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from starlette.responses import PlainTextResponse
-from v8.app import guard
-from v8.app.guard import Crowd
+from v8.app.connections import Crowd
 from v8.app.guard import Guard, Policy
 from v8.app.server import listening, server_of
 with listening("127.0.0.1", 0, print) as listener:
@@ -124,7 +123,7 @@ def test_a_request_of_two_lengths_is_refused_and_no_other_is_seen_behind_it(
 def test_who_is_silent_is_left_and_who_drips_is_told(
     connected: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guard, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(connections, "PATIENCE_S", 0.5)
     assert all_of(connected(b"")) == b""
     assert_refused(all_of(connected(b"GET / HTTP/1.1\r\nX")), b"408", "request")
     again = connected(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api/hea")
@@ -140,7 +139,7 @@ def test_who_is_silent_is_left_and_who_drips_is_told(
 def test_an_answer_that_is_neither_made_nor_taken_in_time_is_given_up(
     serve: Callable[..., AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "TAKING_S", 0.5)
+    monkeypatch.setattr(connections, "TAKING_S", 0.5)
     is_enough = threading.Event()
     with serve(record=lambda: is_enough.wait(300.0) and None) as page:
         address = urlsplit(page.url)
@@ -174,7 +173,7 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
     assert loud[0] not in crowd
     ends = "that ask nothing; those that wait longest are closed."
     assert told == [f"There is room for 4 connections of one address {ends}"]
-    clock.now_s = guard.TOLD_EVERY_S
+    clock.now_s = connections.TOLD_EVERY_S
     crowd.leave(loud[1])
     crowd.enter(loud[1])
     crowd.enter(Toy("last", "d"))

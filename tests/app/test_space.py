@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,12 +17,13 @@ import pytest
 import yaml
 from exchange_api import ExchangeApi
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from v8.app import places
 from v8.cli.app import app
 from v8.errors import PublishError
-from v8.hub.space import NEEDED, pinned
+from v8.hub.space import DISTRIBUTION, pinned
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
@@ -82,12 +84,14 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     files = hub.files("spaces/someone/page")
     card = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert (card["sdk"], card["app_port"], card["models"]) == ("docker", 7860, ["someone/fleet"])
-    ends = (".py", ".css", ".js", ".md")
+    ends = (".py", ".css", ".html", ".js", ".md")
     sources = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "v8").rglob("*.*")}
     ours = {path for path in sources if path.endswith(ends)}
-    assert {path for path in files if path.endswith(ends)} == ours | {"app.py", "README.md"}
+    assert {path for path in files if path.endswith(ends)} == ours | {"README.md"}
     assert any(path.endswith(".css") for path in ours)
+    assert {path for path in sources if path.endswith(".yaml")} <= set(files)
     assert {"v8/configs/universe.yaml", "Dockerfile", "requirements.txt"} <= set(files)
+    assert files["LICENSE"].decode() == (REPOSITORY / "LICENSE").read_text("utf-8")
     everything = b"\n".join(files.values()).decode("utf-8")
     assert os.environ["HF_TOKEN"] not in everything
     assert str(Path.home()) + "/" not in everything
@@ -95,14 +99,14 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
 
 def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hub: Any) -> None:
     assert publish("someone/old").exit_code == 0
-    hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "app.py": b"changed"})
+    hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "Dockerfile": b"changed"})
     told = publish("someone/old", "--dry-run").output
     assert re.search(r"changed: +1 file\n.*removed: +1 file\n", told, re.DOTALL)
     assert publish("someone/old").exit_code == 0
     files = hub.files("spaces/someone/old")
     assert "v8/gone.py" not in files
     assert files["notes.md"] == b"mine"
-    assert b"someone/fleet" in files["app.py"]
+    assert b"someone/fleet" in files["Dockerfile"]
 
 
 @pytest.mark.parametrize(
@@ -140,13 +144,16 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         frame = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 900).to_frame()
         exchange.put("BTCUSDT-15m", frame)
         env["V8_REST_URL"] = env["V8_VISION_URL"] = exchange.url
-        words = [PYTHON, "-u", "app.py", "--port", "0", "--host", "127.0.0.1"]
+        started = json.loads((space / "Dockerfile").read_text().splitlines()[-1].removeprefix("CMD "))
+        assert started[0] == "python"
+        words = [PYTHON, "-u", *started[1:], "--port", "0", "--host", "127.0.0.1"]
         where = [PYTHON, "-c", "import v8; print(v8.__file__)"]
         found = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
         assert Path(found.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:
-                said = process.stderr.readline() if process.stderr else ""
+                opening, said = (process.stderr.readline() if process.stderr else "" for _ in range(2))
+                assert opening.startswith("Opening ")
                 address = re.search(r"someone/fleet: (http://[^/]*)/", said)
                 assert address, said
                 health = fetch(f"{address[1]}/api/health").json()
@@ -181,10 +188,10 @@ def test_the_pins_are_what_setup_cfg_asks_for_and_all_that_these_need() -> None:
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
     asked = [setup["options"]["install_requires"], setup["options.extras_require"]["app"]]
     names = {Requirement(line).name for text in asked for line in text.split()}
-    assert set(NEEDED) == names
-    pins = {one.name: str(one.specifier) for one in map(Requirement, pinned(NEEDED))}
+    pins = {one.name: str(one.specifier) for one in map(Requirement, pinned(*DISTRIBUTION))}
+    assert {canonicalize_name(name) for name in names} <= set(pins)
     assert {"anyio", "h11", "ml-dtypes", "pydantic-core"} <= set(pins)
     assert all(re.fullmatch(r"==[0-9][0-9a-z.]*", pin) for pin in pins.values())
     assert not {"pytest", "v8", "v8-forecasters", "mypy"} & set(pins)
     with pytest.raises(PublishError, match=r"got no package no-such-package\. Install v8 with its extra app"):
-        pinned(["no_such_package"])
+        pinned("no-such-package", "app")

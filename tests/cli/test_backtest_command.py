@@ -7,8 +7,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from forked import called
+from narrow import require_narrow
 
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -29,14 +31,17 @@ def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:
-    done = call(place, *SMALL, *ONE)
+    done = call(place, *SMALL, *ONE, "--forecasts", "all.parquet")
     assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(place / "all.parquet")
+    assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in done.stdout
     assert "Fold 1 of 1: 1 series." in done.stdout
     assert (
         "1 fold of 1 series, each fitted anew on 2,300 candles from demo: 1 of 1 models judged."
         in done.stdout
     )
     assert "Simulated market" in done.stdout
+    require_narrow(done.stdout, "all folds, 15m")
     found = json.loads((place / "seasons" / "backtest.json").read_text("utf-8"))
     assert [one["name"] for one in found["results"]["pools"]] == ["all folds"]
     assert (place / "seasons" / "fold-1" / "report.html").is_file()

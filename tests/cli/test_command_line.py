@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -148,12 +149,13 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     for name in ("BTC_USDT-1h.csv", "BINANCE_ETHUSDT, 240.csv"):
         (tmp_path / name).write_text("1704067200,1,2,0.5,1,3\n")
     done: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "Found 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n")
+    signs = "Reading candles from files.\nFound 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n"
+    assert (done.returncode, done.stderr) == (0, signs)
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["BTCUSDT-1h", "ETHUSDT-4h"]
     universe = tmp_path / "mine.yaml"
     universe.write_text("series: [BTC/USDT-1h]\n")
     chosen: Any = call("data", "--source", "files", "--data-dir", str(tmp_path), "--universe", str(universe))
-    assert (chosen.returncode, chosen.stderr) == (0, "")
+    assert (chosen.returncode, chosen.stderr) == (0, "Reading candles from files.\n")
     assert chosen.stdout.startswith("BTCUSDT-1h: 1 of 1 rows kept")
     twice = call("data", "--universe", str(universe), "--series", "BTCUSDT-1h")
     assert twice.returncode == 2
@@ -163,4 +165,4 @@ def test_the_version_is_told_without_a_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"v8 {VERSION}\n"
+    assert re.fullmatch(rf"v8 {VERSION}( \(commit [0-9a-f]{{12}}(, changed since)?\))?\n", done.stdout)

@@ -55,5 +55,5 @@ def test_features_of_a_profile_are_explained_with_where_they_come_from(profile: 
     # A range over 20 bars is in multiples of one over 240, so it needs 239 candles before its first.
     assert re.search(r"BTCUSDT\.range_20 +BTCUSDT +239 +range_20 of the candles of BTCUSDT", told)
     assert re.search(r"csv\.funding_rate +funding\.csv +0 +funding_rate, a column of the user's", told)
-    assert re.search(r"\n close +the series +0 +last traded price", told)
+    assert re.search(r"\nclose +the series +0 +last traded price", told)
     assert "funding.csv: a row counts from its time plus 60 s until a newer one does" in told

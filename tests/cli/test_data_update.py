@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from exchange_api import NOW_S, ExchangeApi
+from narrow import require_narrow
 from typer.testing import CliRunner
 
 from v8.cli.app import app
@@ -64,8 +65,9 @@ def test_a_series_that_fails_exits_3_and_the_others_are_updated(exchange: Exchan
     done = update("--bars", "900", names=("NOPEUSDT-1h", NAMES[0]))
     assert done.exit_code == 3
     assert "1 of 2 series have no usable candles" in done.output
-    assert "Invalid symbol" in done.output
+    assert "-1121 Invalid symbol. Check the symbol." in " ".join(done.output.split())
     assert re.search(r"BTCUSDT-15m +1,000", done.output)
+    require_narrow(done.stdout, "2024-09-04T11:45:00Z")
 
 
 def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange: ExchangeApi) -> None:

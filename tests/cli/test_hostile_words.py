@@ -82,7 +82,7 @@ def require_one_line(done: Result) -> str:
         (["report", "a\udcff"], r"got a\udcff. Write that word otherwise"),
         (["data", "--source", "files", "--data-dir", "../a-file"], "got ../a-file, which is no folder"),
         (["data", "--source", "files", "--data-dir", "none"], "got none, which is no folder"),
-        (["predict", "a", "--repo", "b/c"], "needs one place of the model"),
+        (["predict", "a", "--repo", "b/c"], "needs one place of models"),
         (
             ["predict", "a", *DEMO, "--plot", "none/a.png"],
             "got no folder none. Make it first: mkdir -p none.",
@@ -145,7 +145,6 @@ def test_a_picture_replaces_only_a_picture_of_ours(tmp_path: Path) -> None:
 
     Path(tmp_path / "text.png").write_text("mine")
     Figure().savefig(tmp_path / "theirs.png")
-    (tmp_path / "folder.png").mkdir()
     (tmp_path / "link.png").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.png")
     for file in sorted(tmp_path.glob("*.png")):

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from exchange_api import ExchangeApi
+from narrow import require_narrow
 from renamed_models import name_model
 from typer.testing import CliRunner, Result
 
@@ -64,6 +65,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     printed = call(*files(trained_run, "--bars", "700", "--format", "csv"))
     told = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
     table = call(*files(trained_run, "--bars", "700"))
+    require_narrow(table.stdout, "01-01 00:00  ")
     read = list(DictReader(io.StringIO(printed.stdout)))
     numbers = [[float(row[name]) for name in forecast.columns] for row in read]
     np.testing.assert_array_equal(numbers, forecast.to_numpy())
@@ -81,8 +83,9 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
         "last_open": "2024-12-31T23:45:00Z",
         "closed_at": "2025-01-01T00:00:00Z",
     }
-    for value in forecast.to_numpy().ravel():
-        assert f" {value:.7g} " in table.stdout
+    for name, values in forecast.items():
+        for value in values:
+            assert (f"{100 * value:.2f} %" if name == "volatility" else f"  {value:.6g}") in table.stdout
     quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
     assert quality in table.stdout
     assert quality in printed.stderr
@@ -110,7 +113,7 @@ def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> N
     assert (done.exit_code, done.stdout) == (3, "")
     assert re.match(
         r"error: BTCUSDT-15m: at most 2 bars may have closed after the newest candle; got .*--allow-old",
-        done.stderr,
+        done.stderr.splitlines()[-1],
     )
 
 
@@ -137,6 +140,9 @@ def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> Non
         assert done.exit_code == 0, done.stderr
     assert f"Picture: {file}" in done.stderr
     assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    (tmp_path / "folder.png").mkdir()
+    assert call(*files(trained_run, "--plot", str(tmp_path / "folder.png"))).exit_code == 0
+    assert (tmp_path / "folder.png" / "BTCUSDT-15m.png").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("columns", [["open", "high", "low", "close"], None])
@@ -154,7 +160,7 @@ def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ([], "error: python -m v8 predict: needs one place of the model: a folder, or --repo; got neither"),
+        ([], "error: python -m v8 predict: needs one place of models: a run folder, or --repo; got neither"),
         (["runs/aligned", "--repo", "a/b"], "got both"),
         (["runs/aligned", "--format", "xml"], "error: --format: is one of table, csv, json; got 'xml'"),
         (["runs/aligned", "--plot", "a.gif"], r"error: --plot: is a file that ends in \.png; got 'a\.gif'"),
@@ -196,7 +202,8 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
     assert [one["series"] for one in told] == ["BTCUSDT-15m", "ETHUSDT-15m"]
     assert told[0]["forecast"] == told[1]["forecast"]
     table = call(*many, *both).stdout
-    assert "BTCUSDT-15m: forecast issued" in table and "ETHUSDT-15m: forecast issued" in table
+    assert "2 forecasts issued at " in table
+    assert "BTCUSDT-15m: 3 bars from 2025-01-01T00:00:00Z on" in table and "ETHUSDT-15m: 3 bars" in table
     rows = list(DictReader(io.StringIO(call(*many, *both, "--format", "csv").stdout)))
     assert [row["series"] for row in rows] == ["BTCUSDT-15m"] * 3 + ["ETHUSDT-15m"] * 3
     refused = call(*many, *both, "--plot", str(tmp_path / "both.png"))
@@ -206,25 +213,49 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
     assert refused.exit_code == 2 and "each series is given once" in refused.output
 
 
-def test_all_series_are_a_row_each_with_what_one_alone_says(many: list[str], tmp_path: Path) -> None:
+def test_all_series_are_a_row_each_with_what_one_alone_says(
+    many: list[str], trained_run: Any, tmp_path: Path
+) -> None:
     done = call(*many, "--all", "--plot", str(tmp_path))
     assert done.exit_code == 0, done.stderr
     alone = json.loads(call(*many, "--series", "SOLUSDT-15m", "--format", "json").stdout)
-    (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"]]
-    bars = alone["forecast"]
-    assert row[1:3] == ["2025-01-01T00:00Z", "3"]
-    assert row[4:7] == [
-        f"{min(bar['low'] for bar in bars):.7g}",
-        f"{max(bar['high'] for bar in bars):.7g}",
-        f"{bars[-1]['close']:.7g}",
-    ]
-    assert row[-2:] == [str(alone["model"]["age_s"] // 86_400), "days"]
-    assert row[-3] == f"{alone['model']['quality']['ohlc']['multiple_of_best']:.3f}"
+    parts = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"])
+    row = [cell for part in parts for cell in part[1:]]
+    bars, known = alone["forecast"], trained_run.candles.to_frame().tail(20)
+    low, high = min(bar["low"] for bar in bars), max(bar["high"] for bar in bars)
+    close, now = known["close"].iloc[-1], known.tail(3)
+    assert row[:3] == [f"{value:.5g}" for value in (close, low, high)]
+    assert [float(share) for share in row[3:-1:2]] == pytest.approx(
+        [
+            100 * sorted(bar["high"] - bar["low"] for bar in bars)[1] / close,  # the median of three
+            100 * (now["high"] - now["low"]).median() / close,
+            100 * bars[-1]["volatility"],
+            100 * known["close"].std() / known["close"].mean(),
+        ],
+        abs=0.005,
+    )
+    assert row[-1] == f"{alone['model']['quality']['volatility']['multiple_of_best']:.3f}"
+    require_narrow(done.stdout, "SOLUSDT-15m", *row[:3])
     assert "6 forecasts issued at " in done.stdout and f"Models: {many[0]}, profile tiny." in done.stdout
+    old = f"The oldest has seen candles until {alone['model']['age_s'] // 86_400:,} days before."
+    assert f"profile tiny. {old} Candles: files." in done.stdout
     assert {file.name for file in tmp_path.iterdir()} == {f"{name}.png" for name in ("BTCUSDT-15m", *MORE)}
     told = json.loads(call(*many, "--all", "--format", "json").stdout)
     assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
     assert all(one["forecast"] == bars for one in told)
+
+
+@pytest.mark.parametrize("place", ["pulled/models", "run/generations/2025-01-01"])
+def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
+    place: str, many: list[str], tmp_path: Path
+) -> None:
+    shutil.copytree(many[0], tmp_path / place, ignore=lambda *_: ["run.json"] if "pulled" in place else [])
+    where = tmp_path / "pulled" if "pulled" in place else tmp_path / place
+    told = json.loads(call(str(where), *many[1:], "--format", "json").stdout)
+    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
+    refused = call(str(where), *many[1:], "--plot", str(tmp_path / "all.png"))
+    assert refused.exit_code == 2
+    assert "is a folder that exists where several series are forecast" in refused.stderr
 
 
 def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
@@ -234,7 +265,8 @@ def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     done = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
     assert done.exit_code == 4
     assert [one["series"] for one in json.loads(done.stdout)] == ["ETHUSDT-15m"]
-    assert re.fullmatch(r"failed: DOGEUSDT-15m: .* got 'DOGEUSDT-15m' of .*\n", done.stderr)
+    *signs, failed = done.stderr.splitlines()
+    assert len(signs) == 2 and re.fullmatch(r"failed: DOGEUSDT-15m: .* got 'DOGEUSDT-15m' of .*", failed)
     (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m]")
     shutil.copytree(many[0], tmp_path / "run")
     damaged = tmp_path / "run" / "ETHUSDT-15m" / "model.keras"
@@ -302,7 +334,9 @@ def test_all_series_ask_the_exchange_once_each_and_for_its_time(
     exchange.is_blocked = True
     done = call(many[0], "--all")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert len(done.stderr.splitlines()) == 1
+    opening, reading, refused = done.stderr.splitlines()
+    assert opening.startswith("Opening ") and reading == "Reading the candles of 6 series from live."
+    assert refused.startswith("error: ")
 
 
 def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

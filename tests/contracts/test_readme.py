@@ -1,4 +1,4 @@
-"""Every command in the README exists, with every flag it shows."""
+"""Every command in the README and on the pages of the site exists, with every flag it shows."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from v8.profile import profile_names
 
 REPOSITORY = Path(__file__).parents[2]
 
-
 README = (REPOSITORY / "README.md").read_text("utf-8")
+PAGES = "\n".join(page.read_text("utf-8") for page in sorted((REPOSITORY / "docs/en").rglob("*.md")))
 BLOCK = re.compile(r"```[a-z]*\n(.*?)```", re.DOTALL)
 
 
-def shown_commands() -> list[str]:
-    """Return the command lines of the README's code blocks, comments cut off."""
-    lines = "\n".join(BLOCK.findall(README)).splitlines()
+def shown_commands(text: str) -> list[str]:
+    """Return the command lines of a text's code blocks, comments cut off."""
+    lines = "\n".join(BLOCK.findall(text)).splitlines()
     commands = [line.partition(" #")[0].strip() for line in lines]
     return [line for line in commands if re.match(r"scripts/|python -m v8|v8 ", line)]
 
 
-def named_commands() -> list[str]:
-    """Return the commands that stand in the README's sentences and tables, each once."""
-    found = re.findall(r"`(scripts/(?:run|v8)\s[^`]+)`", BLOCK.sub("", README))
+def named_commands(text: str) -> list[str]:
+    """Return the commands that stand in a text's sentences and tables, each once."""
+    found = re.findall(r"`(scripts/(?:run|v8)\s[^`]+)`", BLOCK.sub("", text))
     return sorted({" ".join(command.split()) for command in found} - {"scripts/v8 COMMAND"})
 
 
 def test_the_readme_shows_the_main_job_both_scripts_and_one_form_of_command() -> None:
-    assert {"scripts/run", "scripts/test", "scripts/v8"} == {line.split()[0] for line in shown_commands()}
+    assert {"scripts/run", "scripts/test", "scripts/v8"} == {
+        line.split()[0] for line in shown_commands(README)
+    }
 
 
-@pytest.mark.parametrize("line", [*shown_commands(), *named_commands()])
-def test_a_command_of_the_readme_parses(line: str) -> None:
+@pytest.mark.parametrize(
+    "line", dict.fromkeys([*shown_commands(README + PAGES), *named_commands(README), *named_commands(PAGES)])
+)
+def test_a_command_of_the_readme_or_a_page_parses(line: str) -> None:
     program, *words = shlex.split(line)
     assert (REPOSITORY / program).is_file()
     if program == "scripts/test":

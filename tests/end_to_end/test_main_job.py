@@ -42,11 +42,16 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert "2 series trained now, 0 finished before, 1 failed." in done.stdout
     # The last lines: where it all lies, and what to do with it.
     *_, report, folder, forecast = done.stdout.splitlines()
-    assert report == f"Report: {place.run / 'report.html'}"
+    page = (place.run / "report.html").as_uri()
+    assert report == f"Report: {page}"
+    # There was something to look at as soon as one series was finished, and each says what it is worth.
+    lines = done.stdout.splitlines()
+    (told,) = (number for number, line in enumerate(lines) if line.endswith(f"after each series: {page}"))
+    ended = [number for number, line in enumerate(lines) if " of naive, " in line and " ended" in line]
+    assert len(ended) == 2
+    assert ended[0] < told < ended[1]
     assert folder == f"Run folder: {place.run}"
-    assert forecast.startswith(
-        f"Forecast: python -m v8 predict {place.run} --series {GOOD[0]} --source files "
-    )
+    assert forecast.startswith(f"Forecast: python -m v8 predict {place.run} --source files ")
     assert "Publish:" not in done.stdout  # not while a series has failed
 
 
@@ -127,6 +132,20 @@ def test_g12_a_second_call_trains_nothing_and_says_so(workplace: Any, snapshot: 
     assert "0 series trained now, 2 finished before, 0 failed." in again.stdout
     assert "epoch" not in again.stdout.replace("best epoch", "")
     assert snapshot(workplace.run / "BTCUSDT-15m") == before
+
+
+def test_the_page_of_a_run_is_opened_on_request(workplace: Any) -> None:
+    opened = workplace.folder / "opened"
+    workplace.env["BROWSER"] = f"sh -c 'echo %s >> {opened}'"
+    again = workplace.call(workplace.words(*GOOD, more=("--open",)))
+    assert again.returncode == 0, again.stderr
+    assert opened.read_text() == f"{(workplace.run / 'report.html').as_uri()}\n"
+    workplace.env["BROWSER"] = "false"
+    none = workplace.call(workplace.words(*GOOD, more=("--open",)))
+    assert none.returncode == 0
+    assert none.stderr.splitlines()[-1] == (
+        "There is no browser to open the page with; its address opens it in any."
+    )
 
 
 def test_newer_candles_do_not_disturb_a_run_that_is_pinned(workplace: Any) -> None:
@@ -224,8 +243,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Any, snapshot:
     assert "1 series would fail" in plan.stdout and f"{MISSING} from files: needs a file" in plan.stdout
     # 400 bars - 19 of warm-up = 381 rows; 381 - 2 x 22 embargo = 337 usable, of which 70 % are 236;
     # 236 - 22 + 1 = 215 train windows; 51 and 50 rows give 30 and 29.
-    assert "381" in plan.stdout
-    assert "215/30/29" in plan.stdout
+    assert "215/30/29, in 400 candles" in plan.stdout
     assert "done" in plan.stdout
     assert "failed" in plan.stdout
     # One series is left of those that the run before trained two of.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from v8.columns import OHLC
+from v8.columns import OHLC, OPEN_TIME, VOLUME
 from v8.errors import DataError
 from v8.features import formulas
 from v8.features.indicators import (
@@ -17,6 +19,7 @@ from v8.features.indicators import (
     check_columns,
     definition_digest,
     definitions,
+    formula_of,
     warmup_bars,
 )
 from v8.features.table import compute
@@ -48,7 +51,7 @@ def test_every_known_column_is_a_price_or_a_registered_indicator() -> None:
 
 def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
     half = Formula(lambda close, divisor: close / divisor, ("close",), {"divisor": 2.0}, warmup_bars=1)
-    FEATURES.register(Feature("half", Kind.PRICE, "half of the close, quote currency", half, "this test"))
+    FEATURES.register(Feature("half", "half of the close, quote currency", "this test", Kind.PRICE, half))
     try:
         candles = walk(3)
         computed = compute(check_columns(["half"]), candles)["half"]
@@ -142,6 +145,16 @@ def test_every_column_has_a_sentence_with_its_unit() -> None:
         assert any(unit in sentence for unit in ("quote currency", "unitless", "percent", "0 to 100")), (
             sentence
         )
+
+
+def test_a_sentence_tells_the_numbers_of_its_formula() -> None:
+    told = ("period_bars", "step", "num_waves", "fast_bars", "slow_bars", "signal_bars")
+    for name in {*INDICATORS} - {"bb_position"}:  # it speaks of the bands
+        stages = [each for each in formula_of(name).inputs if each not in {*FEATURES, OPEN_TIME, VOLUME}]
+        read = map(formula_of, [name, *stages])
+        numbers = {str(each.parameters[key]) for each in read for key in told if key in each.parameters}
+        assert numbers, name
+        assert numbers <= set(re.findall(r"[0-9]+", FEATURES[name].sentence)), name
 
 
 def test_an_unknown_column_names_its_nearest_neighbour() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.formulas.baselines import EWMA, SCALED, fit_har
+from v8.formulas.baselines import BASELINES, fit_har
 from v8.tasks import future_weights
 from v8.windows.span import Span
 
@@ -38,7 +38,7 @@ def test_constants_of_a_market_that_follows_the_formula_are_found(
     make_market_span, name: str, constant: float
 ) -> None:
     series = make_market_span(horizon_bars=4)
-    fit = SCALED.fit if name == "scaled" else EWMA.fit
+    fit = BASELINES[name].fit
 
     def truth(span: Span) -> dict[str, np.ndarray]:
         variance = span.range_variance(20) if name == "scaled" else span.ewma_variance

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from forked import called
 from judging import judge
+from signs import without_signs
 from typer.testing import CliRunner
 
 import v8
@@ -96,11 +97,6 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
         ),
         (["pull", "--repo", REPO, "--series", "BTCUSDT-1h"], 5, r"Did you mean BTCUSDT-15m\."),
         (["pull", "--repo", REPO, "--offline"], 5, r"without the Hub, a model must be in the cache"),
-        (
-            ["predict", "--repo", REPO, "--source", "demo"],
-            5,
-            r"error: someone/tiny: needs the series to load",
-        ),
     ],
 )
 def test_a_refusal_is_one_line_without_the_token(
@@ -122,7 +118,7 @@ def test_a_refusal_is_one_line_without_the_token(
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (status, "")
     assert re.search(match, done.stderr), done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(without_signs(done.stderr).splitlines()) == 1
     assert tokens.write not in done.stderr
 
 

@@ -35,6 +35,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, recorded_profile
+from v8.runs.export import forecast_test_span
 from v8.runs.local import train_all
 from v8.runs.outputs import write_outputs
 from v8.runs.plan import Job
@@ -99,6 +100,17 @@ def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNames
     pd.testing.assert_frame_equal(last, made.forecaster.predict(made.candles))
 
 
+def test_an_export_holds_the_quantiles_that_were_judged(made: SimpleNamespace) -> None:
+    source = open_source("files", data_dir=made.run.parents[1] / "candles")
+    table = forecast_test_span(made.forecaster, source)
+    judged = made.forecaster.about.quantiles.tasks["ohlc"].errors["model"]
+    within = [
+        (table[f"{name}_q5"] <= table[f"{name}_truth"]) & (table[f"{name}_truth"] <= table[f"{name}_q95"])
+        for name in ("open", "high", "low", "close")
+    ]
+    assert np.mean(within) == pytest.approx(judged.mean_coverage(0), abs=1e-12)
+
+
 def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
     content = read_metadata(made.folder).content
     assert content["profile"]["quantiles"] == list(LEVELS)
@@ -124,14 +136,20 @@ def test_every_form_of_predict_prints_them(
 ) -> None:
     printed = {}
     for name, printer in PRINTERS.items():
-        printer([issued], is_many=False)
+        printer([issued], False)
         printed[name] = capsys.readouterr().out
     told = json.loads(printed["json"])
     assert told["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
     assert told["model"]["quantiles"]["levels"] == list(LEVELS)
     assert set(told["model"]["quantiles"]["tasks"]["ohlc"]["coverage"]) == {"90 %", "50 %"}
     assert "volatility_q95" in printed["csv"].splitlines()[0]
-    assert "90 % intervals" in printed["table"] and "50 % intervals" in printed["table"]
+    assert "BTCUSDT-15m: central intervals" in printed["table"]
+    first = issued.forecast.iloc[0]
+    for level, (low, high) in {"90 %": ("q5", "q95"), "50 %": ("q25", "q75")}.items():
+        assert level in printed["table"]
+        assert f"{first[f'close_{low}']:.6g} – {first[f'close_{high}']:.6g}" in printed["table"]
+        ends = (100 * first[f"volatility_{each}"] for each in (low, high))
+        assert "{:.2f} – {:.2f} %".format(*ends) in printed["table"]
     draw_forecast(issued.candles, issued.forecast, tmp_path / "one.png", notes=[])
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
@@ -176,9 +194,10 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     for name, shown in RECORD_PRINTERS.items():
         shown(record)
         printed = capsys.readouterr().out
-        assert {"table": "ohlc 90 %", "json": '"coverage"', "csv": ",crps,within_90,within_50"}[
-            name
-        ] in printed
+        sure = f"ohlc: CRPS {live.crps_multiple:.3f} of naive's error; truths of the newest "
+        held = f": {percent(share)} in the 90 % interval, "
+        assert {"table": sure, "json": '"coverage"', "csv": ",crps,within_90,within_50"}[name] in printed
+        assert name != "table" or held in printed
     page = str(record_part(track(record, made.candles.series)))
     assert "<th>within 90 %" in page.replace(' scope="col"', "") and percent(share) in page
     names = ("model", *entry.issuer.forecasters[-4:])
@@ -203,8 +222,7 @@ def test_a_contest_tells_how_sure_both_models_were(
     assert read_serving(tmp_path).decisions == (decision,)
     print_decisions(Renewed("2026-01-01", (decision,), ()))
     printed = capsys.readouterr().out
-    assert "(truths within 90 % / 50 %)" in printed
-    assert f"{told.crps:.3f} ({percent(told.coverage['90 %'])} / " in printed
+    assert "BTCUSDT-15m: the champion stays; of the challenger: " in printed
 
 
 def test_a_notebook_shows_how_sure_models_are(made: SimpleNamespace) -> None:

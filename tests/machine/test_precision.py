@@ -11,7 +11,7 @@ import pytest
 
 from v8.machine import choices
 from v8.machine.choices import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest
-from v8.profile import Profile
+from v8.profile import Profile, load_profile
 
 MakeProfile = Callable[..., Profile]
 
@@ -21,6 +21,7 @@ AUTO = {"precision": "auto"}
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
+    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", 0.0)  # else no network of a test is worth a measurement
     return tmp_path
 
 
@@ -79,6 +80,20 @@ def test_a_format_that_was_asked_for_needs_no_measurement(
     profile = make_profile(training={"precision": "mixed_float16"})
     assert choose_precision(profile, may_have_gpu=True, tell=lambda text: None) == "mixed_float16"
     assert not asked
+
+
+def test_work_of_seconds_is_not_measured_first(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", 2e13)
+    asked, lines = told(monkeypatch), list[str]()
+    for profile in (load_profile("frontier"), make_profile(training=AUTO)):
+        assert choose_precision(profile, may_have_gpu=False, tell=lines.append) == "float32"
+    assert (asked, lines) == ([], [])
+    # 100 epochs over 8,000 bars of 127 MFLOP each are an hour of a core: worth 20 s.
+    asked = told(monkeypatch, {"float32": 100.0})
+    choose_precision(load_profile("aligned"), may_have_gpu=False, tell=lines.append)
+    assert len(asked) == 1
 
 
 def test_a_measurement_that_fails_means_float32_and_says_so(

@@ -11,7 +11,7 @@ import pytest
 from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
-from v8.formulas.baselines import RANGE_PATHS
+from v8.formulas.baselines import BASELINES
 from v8.networks.published import forecast_windows
 from v8.profile import Profile, load_profile
 from v8.training.formula import FormulaModel, FormulaTrainer, num_fitted
@@ -44,7 +44,7 @@ def test_it_forecasts_what_the_baseline_does(series: list[SeriesData], fitted: l
     for data, model in zip(series, fitted, strict=True):  # the second after the first, in one shared graph
         test = data.spans["test"]
         made = model.forecast(test.raw_windows())
-        for task, wanted in RANGE_PATHS.fit(data.spans["train"], data.scaling)(test).items():
+        for task, wanted in BASELINES["range_paths"].fit(data.spans["train"], data.scaling)(test).items():
             np.testing.assert_allclose(made[task], wanted, rtol=TOLERANCE)
 
 

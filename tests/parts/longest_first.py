@@ -17,6 +17,8 @@ LONGEST: tuple[str, ...] = (
     "runs/test_workers.py",
     "end_to_end/test_ctrl_c.py",
     "cli/test_scripts.py",
+    "end_to_end/test_wheel.py",
+    "end_to_end/test_image.py",
     "hub/test_notebook.py",
     "end_to_end/test_ledger.py",
     "networks/test_stacking.py",

@@ -79,7 +79,7 @@ def test_every_feature_goes_on_from_any_row_across_any_hole(
 @given(seed=SEEDS, cut=st.integers(1, NUM_ROWS - 1))
 def test_a_formula_of_ones_own_may_look_at_all_of_its_piece(seed: int, cut: int) -> None:
     total = Formula(np.cumsum, ("volume",), warmup_bars=1)
-    FEATURES.register(Feature("total", Kind.POSITIVE, "volume so far, base currency", total, "this test"))
+    FEATURES.register(Feature("total", "volume so far, base currency", "this test", Kind.POSITIVE, total))
     try:
         candles = random_candles(seed, [])
         known = compute_columns(candles.newest(NUM_ROWS, int(candles.open_time_s[cut - 1])), ["total", "rsi"])

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from v8.artifacts.metadata import read_metadata
@@ -22,6 +23,7 @@ from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.execution import AskedBacktest, begin_or_continue, run_fold, run_folds
+from v8.runs.export import write_forecasts
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
 from v8.views.backtest import backtest_page, headline, read_results, write_backtest
@@ -117,6 +119,24 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
             assert {"scaled", "har", "ewma", "offset"} < result["multiples"].keys()
     page = (undisturbed / "backtest.html").read_text("utf-8")
     assert "Simulated market" in page and "Back-test of profile range_paths" in page
+
+
+def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_path: Path) -> None:
+    file, one, demo = tmp_path / "all.parquet", tmp_path / "one.csv", lambda name: DemoSource()
+    num_rows = write_forecasts(undisturbed, file, form="parquet", open_source=demo)
+    table = pd.read_parquet(file)
+    assert len(table) == num_rows
+    found = table.groupby(["fold", "series"])
+    assert set(found.groups) == {(fold, str(series)) for fold in (1, 2) for series in SERIES}
+    for (fold, name), rows in found:
+        about = read_metadata(undisturbed / f"fold-{fold}" / name)
+        assert int(rows["issued_at"].min().timestamp()) >= about.seen_until_s
+        assert len(rows) == about.judgement.num_windows * 2
+        errors = (rows["volatility"] - rows["volatility_truth"]).abs()
+        assert errors.mean() == pytest.approx(about.judgement.error("volatility").overall, rel=1e-9)
+    assert (table["open_time"] >= table["issued_at"]).all()
+    write_forecasts(undisturbed, one, form="csv", open_source=demo, names=["ETHUSDT-15m"])
+    assert set(pd.read_csv(one)["series"]) == {"ETHUSDT-15m"}
 
 
 @pytest.mark.parametrize("num_outcomes", [1])

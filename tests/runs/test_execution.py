@@ -214,7 +214,7 @@ def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan:
         summary = execute(plan, folder, market, workshop, events.append)
     assert [job.series for job in workshop.jobs] == [TWO]
     assert (summary.num_trained, summary.num_finished_before, summary.failures) == (1, 1, ())
-    notes = [event.text for event in events if isinstance(event, Note)]
+    notes = [event.text for event in events if type(event) is Note]
     assert notes == ["1 of 2 series are already finished and are skipped."]
     # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
     assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
@@ -333,7 +333,7 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
         summary = execute(plan, folder, Market(), Workshop(), told_once(events.append))
     assert (summary.num_trained, summary.failures) == (2, ())
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
-    (said,) = [event.text for event in events if isinstance(event, Note)]
+    (said,) = [event.text for event in events if type(event) is Note]
     assert said == (
         f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
         f"place of a file. Make room, then draw them again with `python -m v8 report {plan.path}`."
@@ -347,7 +347,7 @@ def test_an_error_that_cannot_be_kept_stops_nobody(plan: Plan) -> None:
         summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), events.append)
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert summary.num_trained == 1
-    notes = [event.text for event in events if isinstance(event, Note)]
+    notes = [event.text for event in events if type(event) is Note]
     assert [note.partition(";")[0] for note in notes] == [
         f"{plan.path / 'BTCUSDT-15m' / 'error.txt'}: must be written"
     ]
@@ -376,7 +376,7 @@ def test_a_finished_run_needs_no_folder_that_can_be_written(plan: Plan) -> None:
         summary = execute(plan, folder, Market(), Workshop(), events.append)
     assert (summary.num_trained, summary.num_finished_before, summary.failures) == (0, 2, ())
     said = "2 of 2 series are already finished and are skipped. There is nothing to do."
-    assert [event.text for event in events if isinstance(event, Note)] == [said]
+    assert [event.text for event in events if type(event) is Note] == [said]
 
 
 def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_reads_candles(

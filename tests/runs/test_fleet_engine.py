@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+from v8.artifacts.metadata import read_metadata
 from v8.errors import DivergedError
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -100,9 +101,13 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
         assert training["device"].startswith(("CPU:", "GPU:"))
         assert training["peak_memory_bytes"] > 0
         assert training["windows_per_s"] > 0
-    notes = [event.text for event in told if isinstance(event, Note)]
-    assert len(notes) == 3
-    assert all(" in a fleet of 3, " in note for note in notes)
+        assert training["fleet_size"] == 3
+    assert not [event for event in told if isinstance(event, Note)]
+    folders = {job.series: job.folder for job in jobs}
+    for outcome in outcomes:
+        judgement = read_metadata(folders[outcome.series]).judgement
+        beside = dict.fromkeys(("roll_forward", judgement.best_baseline("ohlc")))
+        assert outcome.worth == tuple(judgement.against("ohlc", name) for name in beside)
 
 
 class Sick(Trainer):
@@ -180,7 +185,7 @@ def test_g10_a_series_without_enough_candles_leaves_its_fleet_before_training(
     jobs = make_jobs(*NAMES)
     jobs[1] = replace(jobs[1], candles=jobs[1].candles.newest(40))
     outcomes = by_name(train_all(jobs, ignore, 3, one_trainer))
-    assert outcomes[NAMES[1]].is_data_error
+    assert outcomes[NAMES[1]].error.exit_code == 3
     for job in (jobs[0], jobs[2]):
         assert outcomes[str(job.series)].reason is None
         assert_same_weights(weights_in(job), serial[str(job.series)])

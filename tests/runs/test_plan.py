@@ -10,8 +10,9 @@ import pytest
 
 from v8.errors import DataError
 from v8.market.series import Series, load_universe
+from v8.networks.cost import training_flop_per_window
 from v8.profile import load_profile
-from v8.runs.plan import estimate_work, make_plan, series_seed, smoke_bars, training_flop_per_window
+from v8.runs.plan import count_windows, make_plan, series_seed, smoke_bars
 
 BTC = Series("BTCUSDT", "15m")
 
@@ -39,20 +40,11 @@ def test_the_largest_seed_stays_in_range(make_profile: Any) -> None:
     assert series_seed(make_profile(seed=2**31 - 1), Series("BTCUSDT", "1h")) == 0
 
 
-def test_work_counts_rows_and_windows_as_the_split_does(make_profile: Any, make_data: Any) -> None:
+def test_windows_are_counted_as_the_split_does(make_profile: Any, make_data: Any) -> None:
     profile = make_profile()
-    data, work = make_data(profile), estimate_work(profile)
-    assert work.num_windows == {name: data.num_windows(name) for name in ("train", "validation", "test")}
-    assert work.num_rows == len(data.table)
-
-
-def test_time_grows_with_epochs_and_shrinks_with_cores(make_profile: Any) -> None:
-    short = estimate_work(make_profile(training={"epochs": 1}), num_cores=1)
-    long = estimate_work(make_profile(training={"epochs": 11}), num_cores=1)
-    wide = estimate_work(make_profile(training={"epochs": 11}), num_cores=2)
-    assert long.training_s > short.training_s
-    assert long.training_s == pytest.approx(11 * short.training_s)
-    assert long.training_s == pytest.approx(2 * wide.training_s)
+    data = make_data(profile)
+    spans = ("train", "validation", "test")
+    assert count_windows(profile) == {name: data.num_windows(name) for name in spans}
 
 
 def test_flop_of_a_dense_network_follow_the_formula(make_profile: Any) -> None:
@@ -64,13 +56,13 @@ def test_flop_of_a_dense_network_follow_the_formula(make_profile: Any) -> None:
 @pytest.mark.parametrize("name", ["aligned", "stable", "v7"])
 def test_a_smoke_budget_is_enough_for_every_shipped_profile(name: str) -> None:
     profile = load_profile(name)
-    work = estimate_work(profile.with_budget(newest_bars=smoke_bars(profile), epochs=1))
-    assert min(work.num_windows.values()) >= 20
+    budget = profile.with_budget(newest_bars=smoke_bars(profile), epochs=1)
+    assert min(count_windows(budget).values()) >= 20
 
 
 def test_too_few_bars_are_refused_before_anything_starts(make_profile: Any) -> None:
     with pytest.raises(DataError, match=r"100 candles: needs at least \d+ rows"):
-        estimate_work(make_profile(newest_bars=100))
+        count_windows(make_profile(newest_bars=100))
 
 
 def test_a_plan_is_plain_data(make_profile: Any, tmp_path: Path) -> None:

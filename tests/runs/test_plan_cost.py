@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from v8.cli.printing import print_plan
+from v8.cli.printing import print_plan, print_profiles
 from v8.formulas import baselines
 from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
+from v8.profile import audiences, load_profile, profile_names
+from v8.runs.options import RunOptions
 from v8.runs.plan import RunCost, keep_cost, known_cost, make_plan
+
+NOT_KNOWN = (
+    "Estimated time: not known. A run of more series than are at work at once measures it: 3 with 2 workers."
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +34,11 @@ def told(profile: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out.splitlines()[-1]
 
 
-def test_where_nothing_was_measured_judging_is_named_and_no_whole_is_told(
+def test_where_nothing_was_measured_no_time_is_told_but_how_it_gets_measured(
     make_profile: Any, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = told(make_profile(), tmp_path, capsys)
-    assert said.startswith("Estimated time: not known. Training itself takes at most ")
-    assert "judging (every baseline is fitted for each series) and saving come on top" in said
+    assert said == NOT_KNOWN
     assert not home.exists()  # a plan does nothing
 
 
@@ -39,27 +46,64 @@ def test_a_plan_counts_all_that_the_largest_run_took(
     make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = make_profile()
-    for cost in (RunCost(1, 30.0), RunCost(20, 90.0), RunCost(2, 40.0)):
+    for cost in (RunCost(1, 30.0, 30.0, 1), RunCost(20, 90.0, 8.0, 2), RunCost(2, 40.0, 8.0, 2)):
         keep_cost(profile, cost)
-    assert known_cost(profile) == RunCost(20, 90.0)
-    # 90 s for 20 are 4.5 s each and 180 s for 40.
+    assert known_cost(profile) == RunCost(20, 90.0, 8.0, 2)
+    # 20 series, two at a time, are ten rounds of 8 s; 40 are ten rounds more: 90 s and 80 s.
     assert told(profile, tmp_path, capsys) == (
-        "Estimated time: about 3 min, judging and saving included: 20 models took 2 min here, of at most 3 "
-        "epochs each."
+        "Estimated time: about 3 min, judging and saving included: 20 series took 2 min here."
     )
+
+
+def test_a_plan_of_nothing_takes_no_time(
+    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(make_profile(), load_universe(), tmp_path)
+    print_plan(replace(plan, series=tuple(replace(one, status="done") for one in plan.series)), DemoSource())
+    assert capsys.readouterr().out.splitlines()[-1] == "Estimated time: none, for every series is done."
+
+
+def test_what_ran_all_at_once_says_nothing_of_more(
+    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of 30 s nobody knows how many were for what is done once, and more may run side by side.
+    keep_cost(make_profile(), RunCost(1, 30.0, 30.0, 1))
+    assert told(make_profile(), tmp_path, capsys) == NOT_KNOWN
+
+
+def test_a_cost_that_an_older_v8_kept_says_nothing(make_profile: Any, home: Path) -> None:
+    keep_cost(make_profile(), RunCost(2, 40.0, 8.0, 2))
+    (file,) = (home / "machine").iterdir()
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "found": {"num_series": 20, "seconds": 90.0}}))
+    assert known_cost(make_profile()) is None
+
+
+def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_here(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sorted(audiences()) == profile_names()
+    assert next(iter(audiences())) == RunOptions().profile == "frontier"
+    keep_cost(load_profile("frontier"), RunCost(20, 90.0, 8.0, 2))
+    print_profiles()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "40 series of each took here profile time for whom" in told
+    assert "frontier 3 min whoever wants the most skill for the least time; the default" in told
+    assert "aligned – whoever comes from V8_ALIGNED_WITH_V7 and wants its network, for hours on a CPU" in told
+    assert told.endswith("A run of more series than are at work at once measures it: 3 with 2 workers.")
 
 
 def test_a_newer_run_of_as_many_series_counts(make_profile: Any) -> None:
     for seconds in (90.0, 60.0):
-        keep_cost(make_profile(), RunCost(20, seconds))
-    assert known_cost(make_profile()) == RunCost(20, 60.0)
+        keep_cost(make_profile(), RunCost(20, seconds, 8.0, 2))
+    assert known_cost(make_profile()) == RunCost(20, 60.0, 8.0, 2)
 
 
 def test_what_was_measured_with_other_work_says_nothing(
     make_profile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_cost(make_profile(), RunCost(20, 90.0))
-    assert known_cost(make_profile(name="renamed", seed=7)) == RunCost(20, 90.0)
+    keep_cost(make_profile(), RunCost(20, 90.0, 8.0, 2))
+    assert known_cost(make_profile(name="renamed", seed=7)) == RunCost(20, 90.0, 8.0, 2)
     assert known_cost(make_profile(newest_bars=800)) is None
     assert known_cost(make_profile(training={"epochs": 4})) is None
     lighter = {name: one for name, one in baselines.BASELINES.items() if name != "har"}

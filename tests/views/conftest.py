@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
 from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import History, read_results
+from v8.losses.leaderboard import History, read_result
 from v8.profile import load_profile
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -49,7 +49,7 @@ def write_page() -> Callable[..., None]:
         histories: Mapping[str, History] | None = None,
         samples: Mapping[str, ForecastSample] | None = None,
     ) -> None:
-        results, record = read_results(metadata), TypeAdapter(RunRecord).validate_python(run)
+        results, record = [*map(read_result, metadata)], TypeAdapter(RunRecord).validate_python(run)
         sections = {
             one.series: series_section(
                 one, (histories or {}).get(one.series, ()), (samples or {}).get(one.series)

@@ -24,8 +24,8 @@ from v8.views.backtest import (
     headline,
     quantile_table,
     results_of,
-    series_table,
     tables,
+    verdicts,
 )
 
 NUM = 200
@@ -124,25 +124,41 @@ def test_breaks_stand_apart(found: Any) -> None:
     assert calm.ours == pytest.approx(0.8) and broken.ours == pytest.approx(1.1)
     assert whole.ours == pytest.approx(0.95)  # the median of two of either
     assert (whole.num_better, whole.num_cells) == (2, 4)
-    assert [each.title for each in tables(found)] == [
-        "Pooled",
-        "Calm folds",
-        "Folds with a break in volatility",
-    ]
+    pooled, by_season = tables(found)
+    assert (pooled.title, by_season.title) == ("Pooled", "By season")
+    assert [row[0] for row in pooled.rows[::2]] == ["all folds, 15m", "calm folds, 15m", "break folds, 15m"]
+    calm_days, broken_days = "1998-07-12, 15m", "1998-07-15, 15m (break)"
+    assert [row[0] for row in by_season.rows[::2]] == [calm_days, broken_days]
 
 
 def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> None:
     page = backtest_page(found)
     assert "<b>no</b>" not in page and "&lt;b&gt;no" in page
-    for each in (*tables(found), *tables(found, is_short=True), series_table(found)):
+    for each in (*tables(found), *tables(found, is_short=True)):
         assert all(len(row) == len(each.columns) for row in each.rows)
     for row in (row for each in tables(found) for row in each.rows):
         assert all(str(text) in page for text in row)
     assert headline(found).startswith(
         "2 folds of 2 series, each fitted anew on 8,000 candles from demo: 4 of 4"
     )
-    assert page.count('class="plot"') == 2
-    assert "2\\u003cbr>break" in page
+    assert page.count('class="plot"') == 1
+    # Seasons go by their days, and open their own reports; series are named in words and in the picture.
+    for fold in (1, 2):
+        assert f'href="fold-{fold}/report.html"' in page
+    assert "<h2>The best and the worst series</h2>" in page
+    assert all(f'<th scope="row">{name}</th>' in page for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
+    assert '"ETHUSDT-15m: ' in page
+
+
+def test_the_page_opens_with_what_all_seasons_come_to(found: Any) -> None:
+    ((about, *sentences),) = verdicts(found)
+    assert about == "Median of 2 series, fitted anew for each season of 1998-07-12 – 1998-07-17, 15m:"
+    # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
+    told = found.pools[0].tasks["volatility"]
+    assert told.ours == pytest.approx(0.95)
+    assert sentences[0].startswith("Volatility: 5.0 % smaller error than if nothing changed")
+    page = unescape(str(backtest_page(found)))
+    assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")
 
 
 def quantiles(crps: float, coverage: float) -> QuantileJudgement:
@@ -166,8 +182,8 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     assert (judged.crps, judged.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
     table = quantile_table(results)
     assert table is not None
-    assert table.columns == ["fold", "task", "CRPS × range_paths", "in 90 %"]
-    assert ["fold 1, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
+    assert table.columns == ["season", "task", "CRPS × range_paths", "in 90 %"]
+    assert ["1998-07-09, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
     assert quantile_table(found) is None
     assert QUANTILE_NOTE in unescape(str(backtest_page(results)))
     assert QUANTILE_NOTE not in unescape(str(backtest_page(found)))

@@ -14,10 +14,11 @@ from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL, Judgement
 from v8.views.charts import NAMED, STAGES, Chart, line_style, notebook_figure, plotly
 from v8.views.figures import (
-    dot_figure,
+    Dot,
     error_figure,
     forecast_figure,
     learning_figure,
+    spread_figure,
     stage_figure,
 )
 from v8.views.markup import STYLE
@@ -75,7 +76,7 @@ def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> No
     truth = {task: SAMPLE.truth[task] for task in tasks}
     figure = forecast_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
     assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
-    assert any(one["name"] == "bands" for one in plain(figure)["data"]) == ("bands" in tasks)
+    assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
 
 
 def test_candles_are_the_truth_by_column() -> None:
@@ -98,10 +99,10 @@ def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
 def test_lines_of_a_forecast_start_at_what_was_known() -> None:
     figure = forecast_figure(SAMPLE)
     assert trace(figure, "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
-    assert trace(figure, "bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
-    assert trace(figure, "bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
-    assert trace(figure, "volatility, forecast")["y"] == [0.2, 0.25, 0.26, None]
-    assert trace(figure, "volatility, forecast")["yaxis"] == "y2"
+    assert trace(figure, "Bollinger bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
+    assert trace(figure, "Bollinger bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
+    assert trace(figure, "Volatility, forecast")["y"] == [0.2, 0.25, 0.26, None]
+    assert trace(figure, "Volatility, forecast")["yaxis"] == "y2"
 
 
 def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
@@ -176,35 +177,34 @@ def test_a_learning_curve_marks_the_epoch_kept(num_epochs: int) -> None:
     assert trace(figure, "train")["mode"] == ("markers" if num_epochs == 1 else "lines")
 
 
-def test_dots_in_doubt_are_hollow_and_missing_numbers_stay_missing() -> None:
-    figure = dot_figure(["A", "B"], {"ohlc": [0.9, None]}, x_title="x", is_sure={"ohlc": [True, False]})
-    (dots,) = plain(figure)["data"]
-    assert (dots["x"], dots["y"]) == ([0.9, None], ["A", "B"])
-    assert dots["marker"]["symbol"] == ["circle", "circle-open"]
-    assert plain(figure)["layout"]["shapes"][0]["x0"] == 1  # naive
+def test_dots_in_doubt_are_hollow_and_a_diamond_is_the_median_with_its_number() -> None:
+    rows = {"Candles": [Dot("A", -10.0), Dot("B", 2.0, is_sure=False), Dot("C", 3.0)], "Volatility": []}
+    figure = spread_figure(rows, {"Candles": "blue", "Volatility": "purple"})
+    dots, empty, medians = plain(figure)["data"]
+    assert (dots["x"], dots["y"]) == ([-10.0, 2.0, 3.0], ["Candles"] * 3)
+    assert dots["marker"]["symbol"] == ["circle", "circle-open", "circle"]
+    assert dots["customdata"] == ["A: -10.00 %", "B: +2.00 %", "C: +3.00 %"]
+    assert empty["x"] == []
+    assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["+2.0 %"])
+    assert plain(figure)["layout"]["shapes"][0]["x0"] == 0  # the forecast beside which they stand
 
 
 def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing() -> None:
-    columns = {"ohlc": [0.9, 0.95, 3.0], "bands": [0.8, 1.0, None], "volatility": [0.7, 0.9, 70.16]}
-    figure = dot_figure(["A", "B", "C"], columns, x_title="x")
-    ohlc, bands, volatility = plain(figure)["data"]
-    assert ohlc["x"][:2] == [0.9, 0.95]
-    assert (bands["x"], bands["mode"]) == ([0.8, 1.0, None], "markers")
-    assert ohlc["text"] == ["", "", "3"]
-    assert volatility["text"] == ["", "", "70.2"]
-    assert ohlc["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
-    assert ohlc["customdata"] == [0.9, 0.95, 3.0]  # what a pointer reads is the number itself
-    axis = plain(figure)["layout"]["xaxis"]
-    # Each task has a place of its own between the edge and the end of the axis.
-    assert 1.5 < ohlc["x"][2] < volatility["x"][2] < axis["range"][1] < 2
-    assert max(axis["tickvals"]) == 1.5
+    figure = spread_figure(
+        {"Candles": [Dot("A", -10.0), Dot("B", 5.0), Dot("C", 6_916.0)]}, {"Candles": "blue"}
+    )
+    dots, _ = plain(figure)["data"]
+    assert dots["x"] == [-10.0, 5.0, 50.0]
+    assert dots["text"] == ["", "", "+6,916 %"]
+    assert dots["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
+    assert dots["customdata"][2] == "C: +6,916.00 %"  # what a pointer reads is the number itself
 
 
 def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
-    figure = dot_figure(["A", "B"], {"ohlc": [3.0, 5.0]}, x_title="x")
-    (dots,) = plain(figure)["data"]
-    assert dots["x"] == [3.0, 5.0]
-    assert "range" not in plain(figure)["layout"]["xaxis"]
+    dots, medians = plain(spread_figure({"x": [Dot("A", 200.0), Dot("B", 400.0)]}, {"x": "blue"}))["data"]
+    assert medians["x"] == [300.0]
+    assert dots["x"] == [200.0, 300.0]
+    assert dots["text"] == ["", "+400 %"]
 
 
 def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
@@ -223,7 +223,7 @@ def test_every_stage_colour_exists() -> None:
 def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
     figures = [
-        dot_figure([hostile], {"ohlc": [1.0]}, x_title="x"),
+        spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"}),
         stage_figure({hostile: {hostile: 1.0}}),
     ]
     assert "<a" not in json.dumps([plain(figure) for figure in figures])

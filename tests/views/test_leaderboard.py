@@ -20,14 +20,14 @@ from v8.losses.leaderboard import (
     compared,
     median,
     rank_results,
-    read_results,
+    read_result,
     write_leaderboard_csv,
 )
 from v8.losses.table import Against
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
-    return rank_results(read_results(metadata))
+    return rank_results(map(read_result, metadata))
 
 
 def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:

@@ -18,7 +18,7 @@ from v8.views.markup import plotly_library
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
 
-DOTS_TITLE = {"text": "error ÷ naive error"}
+DOTS_TITLE = {"text": "difference of errors, in %"}
 
 
 class Page(HTMLParser):
@@ -69,12 +69,12 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     metadata = [make_metadata("AUSDT-1h", share=0.25), make_metadata("BUSDT-1h", share=-0.25)]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert "2 of 2 series are finished." in page.text
-    # Six windows are too few for a test, so nothing is more than chance.
-    won = "Of 2, 0 beat it and 0 lose to it by more than chance; 2 without a real difference."
-    best = "× 1.006offset, the best baseline"  # the median of 0.754 and 1.257
-    assert f"Candles× 1.000the naive forecast{won}{best}{won}" in page.text
+    # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
+    unknown = "not known yet: too few candles to tell"
+    same = f"the same error as if nothing changed; 0.6 % larger than the best formula: {unknown}."
+    assert f"Median of 2 series, on candles that training had not seen:Candles: {same}" in page.text
     # Nothing is better than naive there, so it stands alone.
-    assert f"Bollinger bands× 1.000the naive forecast{won}Volatility" in page.text
+    assert "Bollinger bands: the same error as if nothing changed, and no formula does better." in page.text
     assert "Candles not yet known; Bollinger bands not yet known;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
@@ -87,14 +87,18 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
         make_metadata("BUSDT-1h", share=-0.25, num_windows=90, seed=4),
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
-    told = "Of 2, 1 beat it and 1 lose to it by more than chance; 0 without a real difference."
-    assert told in page.text
+    told = "the same error as if nothing changed, and no formula does better"
+    assert f"Candles: {told} (surely smaller for 1 of 2 series, surely larger for 1)." in page.text
     assert "Bollinger bands loses to naive; Volatility loses to naive, loses to offset" in page.text
-    for content in ("0.750●", "1.250●", "beats naive", "loses to naive"):
+    for content in ("0.750●", "1.250●"):
         assert content in page.text
+    pointed = {value.partition(",")[0] for name, value in page.attributes if name == "title"}
+    assert {"beats naive", "loses to naive"} <= pointed
     assert "corrected for 2 series at once (Benjamini-Hochberg)" in page.text
-    (dots,) = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
-    assert [trace["marker"]["symbol"] for trace in dots["data"]] == [["circle", "circle"]] * 3
+    naive, _ = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
+    *dots, medians = naive["data"]
+    assert [trace["marker"]["symbol"] for trace in dots] == [["circle", "circle"]] * 3
+    assert medians["text"] == ["+0.0 %"] * 3
 
 
 def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
@@ -104,7 +108,7 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
         {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
     ]
     page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
-    # Leaderboard twice, three tasks by step, one learning curve, time per stage.
+    # The verdict twice, three tasks by step, one learning curve, time per stage.
     assert [value for name, value in page.attributes if name == "class"].count("plot") == 7
     for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
         assert content in page.text
@@ -188,7 +192,7 @@ def test_the_page_follows_the_readers_colours_and_fits_a_telephone(
 
 def test_g9_a_simulated_market_is_announced_before_anything_else(write, make_metadata, make_run) -> None:
     page = write(make_run(source="demo"), [make_metadata(source="demo")])
-    assert page.text.split("v8 run: aligned")[1].startswith(DEMO)
+    assert page.text.split("v8: aligned")[1].startswith(DEMO)
     assert ("class", "banner") in page.attributes
 
 

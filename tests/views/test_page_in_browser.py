@@ -68,7 +68,7 @@ def opened(page: Path, visit: VisitPage) -> Visit:
 def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
-    # Leaderboard and time; per series: forecasts, three tasks by step, learning curve.
+    # The verdict and time; per series: forecasts, three tasks by step, learning curve.
     assert opened.told("charts") == str(3 + 2 * 5)
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
@@ -77,14 +77,14 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
     # One box for each of twelve candles, in both series.
     assert len(re.findall(r'<path class="box"', opened.dom)) == 24
     assert opened.dom.count("forecast low to high (no interval)") >= 2
-    assert opened.dom.count("bands, forecast") >= 2
+    assert opened.dom.count("Bollinger bands, forecast") >= 2
 
 
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)
-    assert (folded.told("errors"), folded.told("charts")) == ("0", "3")
+    assert (folded.told("errors"), folded.told("charts")) == ("0", "2")
     one = visit(page, "#BUSDT-1h")
-    assert (one.told("errors"), one.told("charts")) == ("0", "8")
+    assert (one.told("errors"), one.told("charts")) == ("0", "7")
 
 
 def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
@@ -102,7 +102,7 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
             assert told[2 * at].rstrip("●") == beside_naive
             assert told[2 * at + 1].rstrip("●") == beside_best
             for verdict in (judgement.verdict(task), judgement.verdict(task, "last_close")):
-                assert f"<td>{verdict}</td>" in opened.dom
+                assert f'title="{verdict}, corrected p ' in row[0]
 
 
 def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:

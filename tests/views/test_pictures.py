@@ -13,9 +13,9 @@ from matplotlib.figure import Figure as Sheet
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import SeriesResult, rank_results, read_results
+from v8.losses.leaderboard import SeriesResult, read_result
 from v8.views.charts import plotly
-from v8.views.figures import dot_figure, error_figure, issued_on_the_way, multiples_figure
+from v8.views.figures import Dot, error_figure, issued_on_the_way, spread_figure
 from v8.views.pictures import _add_legend, _draw, write_pictures
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
@@ -26,22 +26,19 @@ SAMPLE = ForecastSample(
     {"ohlc": CANDLE * 6},
     (IssuedForecast(2, {"ohlc": CANDLE * 3}),),
 )
-HISTORY = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
 def results(make_metadata: Any) -> list[SeriesResult]:
-    return read_results([make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))])
+    return [read_result(make_metadata("AUSDT-1h")), read_result(make_metadata("BUSDT-1h", tasks=("ohlc",)))]
 
 
-def test_a_run_has_four_pictures(results: list[SeriesResult], tmp_path: Path) -> None:
-    histories = {"AUSDT-1h": HISTORY, "BUSDT-1h": HISTORY[:1]}
+def test_a_run_has_three_pictures(results: list[SeriesResult], tmp_path: Path) -> None:
     had_pyplot = "matplotlib.pyplot" in sys.modules  # another test's library may have brought it
-    written = write_pictures(tmp_path / "report", "tiny", results, histories, {"AUSDT-1h": SAMPLE})
+    written = write_pictures(tmp_path / "report", "tiny", results, {"AUSDT-1h": SAMPLE})
     assert [path.name for path in written] == [
         "skill.png",
         "errors_by_step.png",
-        "learning_curves.png",
         "forecasts.png",
     ]
     assert sorted(tmp_path.glob("report/*")) == sorted(written)  # nothing is left aside
@@ -65,9 +62,10 @@ def test_a_line_far_off_leaves_the_axis_and_its_number_stands_there(make_metadat
 
 def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
     axes = Sheet().subplots()
-    _draw([axes], dot_figure(["A", "B", "C"], {"ohlc": [0.9, 3.0, 0.8]}, x_title="x"))
+    rows = {"A": [Dot("x", 1.0)], "B": [Dot("x", 1.0), Dot("y", 80.0), Dot("z", 1.0)], "C": [Dot("x", -2.0)]}
+    _draw([axes], spread_figure(rows, dict.fromkeys(rows, "blue")))
     assert list(axes.yaxis.units._mapping) == ["A", "B", "C"]
-    assert [text.get_text() for text in axes.texts] == ["3"]
+    assert [text.get_text() for text in axes.texts] == ["+80 %", "+1.0 %", "+1.0 %", "-2.0 %"]
 
 
 def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
@@ -80,7 +78,7 @@ def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
 def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) -> None:
     sheet = Sheet(layout="constrained")
     axes = sheet.subplots()
-    _draw([axes], multiples_figure(rank_results(results), "naive error"))
+    _draw([axes], error_figure([one.judgement for one in results], "ohlc"))
     _add_legend(sheet, [axes])
     sheet.savefig(tmp_path / "drawn.png")
     (legend,) = sheet.legends
@@ -88,12 +86,12 @@ def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) 
 
 
 def test_only_what_is_there_is_drawn(results: list[SeriesResult], tmp_path: Path) -> None:
-    assert [path.name for path in write_pictures(tmp_path, "tiny", results, {"AUSDT-1h": []}, {})] == [
+    assert [path.name for path in write_pictures(tmp_path, "tiny", results, {})] == [
         "skill.png",
         "errors_by_step.png",
     ]
 
 
 def test_a_run_without_a_finished_series_has_no_picture(tmp_path: Path) -> None:
-    assert write_pictures(tmp_path / "report", "tiny", [], {}, {}) == []
+    assert write_pictures(tmp_path / "report", "tiny", [], {}) == []
     assert not (tmp_path / "report").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from forked import called
+from signs import without_signs
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.profile import load_profile
@@ -60,12 +62,12 @@ def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..
     return folder
 
 
-def call(run: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+def call(run: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     code = (
         "import sys\n"
         "from v8.cli.app import main\n"
         "try:\n"
-        f"    main(['report', {str(run)!r}])\n"
+        f"    main({['report', str(run), *flags]!r})\n"
         "finally:\n"
         "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
@@ -79,16 +81,36 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     done, imported = call(run)
     assert done.returncode == 0, done.stderr
     assert imported.isdisjoint({"tensorflow", "keras", "jax"})
-    assert f"Report: {run / 'report.html'}" in done.stdout
-    assert f"forecasts.png in {run / 'report'}" in done.stdout
+    assert f"Report: {(run / 'report.html').as_uri()}" in done.stdout
+    assert f"Picture: {run / 'report' / 'forecasts.png'}" in done.stdout
     page = (run / "report.html").read_text("utf-8")
     assert '"type":"candlestick"' in page
     assert sorted(path.name for path in (run / "report").iterdir()) == [
         "errors_by_step.png",
         "forecasts.png",
-        "learning_curves.png",
         "skill.png",
     ]
+
+
+def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english(run: Path) -> None:
+    done = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    page = (run / "report.html").read_text("utf-8")
+    assert '<html lang="zh-TW"' in page and "<h2>排行榜</h2>" in page
+    assert "on candles that training had not seen:" in done.stdout and done.stdout.isascii() is False
+    assert not any("一" <= letter <= "鿿" for letter in done.stdout)
+    done = called("report", run, cwd=REPOSITORY, env={**os.environ, "V8_LANG": "zh"})
+    assert done.returncode == 0, done.stderr
+    assert '<html lang="zh-TW"' in (run / "report.html").read_text("utf-8")
+    assert called("report", run, cwd=REPOSITORY).returncode == 0
+    assert '<html lang="en"' in (run / "report.html").read_text("utf-8")
+
+
+def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: Path) -> None:
+    done = called("report", run, "--lang", "de", cwd=REPOSITORY)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "'de'" in done.stderr
+    assert not (run / "report.html").exists()
 
 
 def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
@@ -97,7 +119,7 @@ def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     (run / "BTCUSDT-15m" / "forecasts.json").write_text(json.dumps(content))
     done, _ = call(run)
     assert done.returncode == 3
-    assert len(done.stderr.splitlines()) == 1
+    assert len(without_signs(done.stderr).splitlines()) == 1
     assert "forecasts.json: must be a sample of forecasts" in done.stderr
 
 
@@ -109,4 +131,4 @@ def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
         done = called("report", place, cwd=REPOSITORY)
         assert done.returncode == 3
         rule = "must be the folder of one run, which holds run.json"
-        assert done.stderr == f"error: {place}: {rule}; {words}\n"
+        assert without_signs(done.stderr) == f"error: {place}: {rule}; {words}\n"

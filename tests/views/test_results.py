@@ -11,11 +11,11 @@ import pytest
 
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import read_history, read_results
+from v8.losses.leaderboard import read_history, read_result
 
 
 def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:
-    (result,) = read_results([make_metadata("ETHUSDT-1h", source="demo")])
+    result = read_result(make_metadata("ETHUSDT-1h", source="demo"))
     assert (result.series, result.source, result.is_demo) == ("ETHUSDT-1h", "demo", True)
     assert (result.best_epoch, result.epochs_run) == (4, 9)
     assert result.total_seconds == 62.0  # 0.25 + 61 + 0.75
@@ -50,31 +50,31 @@ def test_a_key_that_is_missing_or_of_another_kind_is_named(
     said = "field required; got no such key" if is_missing else rf"input should be a valid {kind}; got 0\.5"
     pattern = rf"metadata of ETHUSDT-1h, key {path}: {said}\."
     with pytest.raises(ArtifactError, match=pattern):
-        read_results([content])
+        read_result(content)
 
 
 def test_metadata_without_a_judgement_are_refused_and_so_is_what_is_none(make_metadata) -> None:
     content = make_metadata("ETHUSDT-1h")
     content["judgement"] = 0.5
     with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*; got format None\."):
-        read_results([content])
+        read_result(content)
     del content["judgement"]
     with pytest.raises(ArtifactError, match="ETHUSDT-1h, key judgement: field required; got no such key"):
-        read_results([content])
+        read_result(content)
 
 
 def test_metadata_without_a_series_is_refused(make_metadata) -> None:
     content = make_metadata()
     del content["series"]
     with pytest.raises(ArtifactError, match="metadata of a series, key series: field required"):
-        read_results([content])
+        read_result(content)
 
 
 def test_true_is_no_number_of_epochs(make_metadata) -> None:
     content = make_metadata()
     content["training"]["best_epoch"] = True
     with pytest.raises(ArtifactError, match=r"best_epoch: input should be a valid integer; got True"):
-        read_results([content])
+        read_result(content)
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), "1", None, True])
@@ -83,19 +83,14 @@ def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: o
     content["seconds"]["training"] = bad
     rule = r"input should be (a valid number|a finite number|greater than or equal to 0)"
     with pytest.raises(ArtifactError, match=rf"key seconds\.training: {rule}; got {bad!r}\."):
-        read_results([content])
+        read_result(content)
 
 
 def test_a_judgement_that_disagrees_with_itself_is_refused_by_the_name_of_its_series(make_metadata) -> None:
     content = make_metadata("ETHUSDT-1h")
     content["judgement"]["tasks"]["ohlc"]["significance"]["offset"]["mean_difference"] = 0.5
     with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*do not follow"):
-        read_results([content])
-
-
-def test_a_series_that_comes_twice_is_refused(make_metadata) -> None:
-    with pytest.raises(ArtifactError, match="metadata of ETHUSDT-1h: a run has each series once; got 2"):
-        read_results([make_metadata("ETHUSDT-1h"), make_metadata(), make_metadata("ETHUSDT-1h")])
+        read_result(content)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
-from v8.losses.leaderboard import read_results
+from v8.language import language
+from v8.losses.leaderboard import read_result
 from v8.storage import write_text
 from v8.views.markup import Html, element, plotly_library
 from v8.views.page import (
@@ -36,8 +37,8 @@ def folder(
     folder = tmp_path_factory.mktemp("large")
     metadata = make_metadata()
     metadata["candles"]["report"] = {"hostile": HOSTILE}
-    (result,) = read_results([metadata | {"series": NAMES[0]}])
-    results = [result, *read_results(metadata | {"series": name} for name in NAMES[1:])]
+    result = read_result(metadata | {"series": NAMES[0]})
+    results = [result, *(read_result(metadata | {"series": name}) for name in NAMES[1:])]
     record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
     lines = {one.series: series_line(one) for one in results}
     write_text(folder / "report.html", run_page(record, results, lines))
@@ -74,8 +75,8 @@ def test_an_opened_section_comes_from_its_file_and_one_that_is_not_there_says_so
     assert opened.told("errors") == "0"
     assert "taken" not in opened.dom.partition("</title>")[0]
     assert "Direction of the close" in opened.dom
-    assert opened.told("charts") == "3"  # tasks by step; those of all series are folded away, too
-    assert visit(folder / "report.html", "").told("charts") == "0"  # nothing is drawn before it is wanted
+    assert opened.told("charts") == "5"  # the verdict's two, and tasks by step
+    assert visit(folder / "report.html", "").told("charts") == "2"  # no section is drawn before it is wanted
     lost = visit(folder / "report.html", f"#{NAMES[1]}")
     assert f"report/series/{NAMES[1]}.js is not beside this page." in lost.dom
     assert "Direction of the close" not in lost.dom
@@ -92,12 +93,16 @@ def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(t
     for is_anew in (False, False, True):
         write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=is_anew)
     assert drawn == [0, 1]
+    for _ in range(2):  # another language is another section, and the same one is not
+        with language("zh-TW"):
+            write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=False)
+    assert drawn == [0, 1, 2]
     write_text(served / "metadata.json", "{ }")
     write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=False)
-    assert drawn == [0, 1, 2]
-    assert '"\\u003cp>3' in (tmp_path / section_file("AUSDT-1h")).read_text("ascii")
+    assert drawn == [0, 1, 2, 3]
+    assert '"\\u003cp>4' in (tmp_path / section_file("AUSDT-1h")).read_text("ascii")
 
 
 def test_the_address_of_a_section_is_one_for_a_browser(make_metadata: Callable[..., Any]) -> None:
-    (result,) = read_results([make_metadata("A%23#USDT-1h")])
+    result = read_result(make_metadata("A%23#USDT-1h"))
     assert 'data-file="report/series/A%2523%23USDT-1h.js"' in series_line(result)

@@ -8,22 +8,20 @@ down as arguments. So there is one check for all of them, and none in the functi
 import inspect
 import os
 import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from v8.errors import PARTS, ArgumentError, StorageError, V8Error, as_argument, listed, shown, with_parameters
 from v8.invocation import command
-from v8.profile import config_path, key_places
-from v8.records import first_fault
+from v8.records import adapter, first_fault
 from v8.registry import nearest
 
 MOST_LETTERS: Final = 4_096
@@ -75,40 +73,30 @@ def _bound(
     Raises:
         ArgumentError: If one is unknown, missing, or not what its annotation says.
     """
-    signature, kinds = _signature(function)
-    if unknown := next((name for name in named if name not in kinds), None):
-        raise _unknown(called, unknown, list(kinds))
+    signature, kinds, is_open = _signature(function)
+    if unknown := next((name for name in named if name not in kinds and not is_open), None):
+        raise unknown_argument(called, unknown, list(kinds))
     try:
         bound = signature.bind(*positional, **named)
     except TypeError as error:
         raise _refused(called, "takes the arguments that it lists", str(error)) from error
-    for name, value in bound.arguments.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            taken = {key: _taken(called, key, one, kinds[key]) for key, one in value.items()}
-            bound.arguments[name] = taken
-        elif name in kinds:
-            bound.arguments[name] = _taken(called, name, value, kinds[name])
+    for name in bound.arguments.keys() & kinds.keys():
+        bound.arguments[name] = taken(called, name, bound.arguments[name], kinds[name])
     return bound
 
 
 @cache
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Return the signature of a function, and what each argument that can be named is annotated with."""
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], bool]:
+    """Return the signature of a function, what each argument is annotated with, and if it takes others."""
     signature = inspect.signature(function)
-    told = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    names = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
+    told = {name: kind for name, kind in function.__annotations__.items() if name in names}
     annotated = types.SimpleNamespace(__annotations__=told)
-    hints = typing.get_type_hints(annotated, getattr(function, "__globals__", {}), include_extras=True)
-    kinds: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (options,) = get_args(hints[name])  # Unpack[a TypedDict]
-            kinds |= typing.get_type_hints(options, include_extras=True)
-        elif name in hints:
-            kinds[name] = hints[name]
-    return signature, kinds
+    kinds = get_type_hints(annotated, getattr(function, "__globals__", {}), include_extras=True)
+    return signature, kinds, len(names) < len(signature.parameters)
 
 
-def _taken(called: str, name: str, value: Any, kind: Any) -> Any:
+def taken(called: str, name: str, value: Any, kind: Any) -> Any:
     """Return an argument as a function takes it: numbers of NumPy become those of Python.
 
     Raises:
@@ -130,20 +118,17 @@ def _fits(value: Any, kind: Any) -> bool:
     if plain in _NUMBERS:
         return isinstance(value, _NUMBERS[plain]) and not isinstance(value, bool)
     if plain in (str, Path):
-        return isinstance(value, str if plain is str else os.PathLike) and _is_plain(os.fspath(value))
+        is_one = isinstance(value, str if plain is str else os.PathLike)
+        return is_one and 0 < len(os.fspath(value)) <= MOST_LETTERS and str(os.fspath(value)).isprintable()
     if plain in (Sequence, Mapping):  # a mapping is looked at by its keys
         is_one = isinstance(value, plain) and not isinstance(value, str | bytes | bytearray)
         return is_one and all(_fits(one, members[0]) for one in value)
     return plain in (Any, object) or isinstance(value, plain)
 
 
-def _is_plain(text: str | bytes) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= MOST_LETTERS and text.isprintable()
-
-
 def _out_of_range(value: Any, kind: Any) -> str | None:
     try:
-        TypeAdapter(kind).validate_python(value)
+        adapter(kind).validate_python(value)
     except ValidationError as error:
         return first_fault(error)[1]
     return None
@@ -176,21 +161,15 @@ def _told(value: Any) -> str:
     if value is None or isinstance(value, int | float | complex | str | bytes):
         is_long = isinstance(value, str) and len(value) > MOST_LETTERS
         return shown(repr(value), 60) + (f" of {len(str(value)):,} letters" if is_long else "")
-    if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value):,}"
-    return f"an object of the type {shown(type(value).__name__, 60)}"
+    return f"a {shown(type(value).__name__, 60)}"
 
 
-def _unknown(called: str, name: str, known: Sequence[str]) -> ArgumentError:
-    """Build the error for an argument that nobody knows; it may be a key of the profile."""
-    places, near = key_places(), nearest(name, known)
-    place = places.get(name) or places.get(nearest(name, places) or "")
+def unknown_argument(
+    called: str, name: str, known: Sequence[str], others: Iterable[str] = ()
+) -> ArgumentError:
+    """Build the error for an argument that nobody knows; it suggests a known one, or one of the others."""
+    near = nearest(name, known) or nearest(name, others)
     fix = f"Did you mean {near}=" if near else f"help({called}) lists them"
-    if not near and place and "profile" in known:
-        fix = (
-            f"{place} is a key of the profile: copy {config_path('aligned')} to mine.yaml, change it there, "
-            'and give profile="mine.yaml"'
-        )
     rule = f"has the arguments {listed(known)}"
     return ArgumentError(where=called, rule=rule, got=f"one named {shown(name, 60)!r}", fix=fix)
 
@@ -198,3 +177,10 @@ def _unknown(called: str, name: str, known: Sequence[str]) -> ArgumentError:
 def _refused(where: str, rule: str, got: str) -> ArgumentError:
     called = where.partition(",")[0]
     return ArgumentError(where=where, rule=rule, got=got, fix=f"help({called}) says what it means")
+
+
+class Shown:
+    """What tab completion lists the public names of, and nothing else."""
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]

@@ -1,7 +1,5 @@
 """What a notebook has: features as models read them, forecasters to judge and draw, fetch and share."""
 
-from __future__ import annotations
-
 import html
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import numpy as np
 import pandas as pd
 
-from v8.api.arguments import in_python
+from v8.api.arguments import Shown, in_python
 from v8.artifacts import forecaster as artifacts
-from v8.artifacts.forecaster import checked_candles, seconds_of
 from v8.artifacts.run_folder import RUN_FILE
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
@@ -74,7 +71,7 @@ def features(
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     names = loaded.features
     named = Series.parse(series) if series else _series_of(candles)
-    own = checked_candles(candles, named, None)
+    own = artifacts.checked_candles(candles, named, None)
     table = compute_table(own if own.beside else Companions.of(loaded, covariates).joined(own), names)
     index = pd.DatetimeIndex(pd.to_datetime(table.open_time_s, unit="s", utc=True), name=OPEN_TIME)
     return pd.DataFrame(table.select(names).astype(np.float32), index=index, columns=list(names))
@@ -149,7 +146,7 @@ FEWEST_FITTED_WINDOWS: Final = 200
 
 
 @in_python
-def load(source: str | Path, series: str | None = None, *, revision: str | None = None) -> Forecaster:
+def load(source: str | Path, series: str | None = None, *, revision: str | None = None) -> "Forecaster":
     """Load a forecaster from a run of this machine or from the Hugging Face Hub.
 
     Args:
@@ -171,7 +168,7 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
     return cast(Forecaster, open_place(source, revision=revision, kind=Forecaster).open(series))
 
 
-class Forecaster(artifacts.Forecaster):
+class Forecaster(Shown, artifacts.Forecaster):
     """A trained model: `predict`, `forecast_history`, `evaluate`, `plot`, `push_to_hub`.
 
     >>> import v8
@@ -196,12 +193,13 @@ class Forecaster(artifacts.Forecaster):
     forecast_history = in_python(artifacts.Forecaster.forecast_history)
     forecast = in_python(artifacts.Forecaster.forecast)
     forecast_all = in_python(artifacts.Forecaster.forecast_all)
+    forecast_after = in_python(artifacts.Forecaster.forecast_after)
     companions = in_python(artifacts.Forecaster.companions)
     joined = in_python(artifacts.Forecaster.joined)
 
     @classmethod
     @in_python
-    def from_pretrained(cls, repo: str, series: str, *, revision: str | None = None) -> Forecaster:
+    def from_pretrained(cls, repo: str, series: str, *, revision: str | None = None) -> "Forecaster":
         """Load a forecaster that was published on the Hugging Face Hub as "user/name".
 
         The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if the Hub
@@ -267,7 +265,7 @@ class Forecaster(artifacts.Forecaster):
         profile = self.about.trained_profile
         table = compute_table(known, table_columns(profile))
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, self.horizon_bars)
-        start_s = seconds_of(start, self.seen_until_s)
+        start_s = artifacts.seconds_of(start, self.seen_until_s)
         is_later = table.open_time_s[anchors] + self.series.bar_s >= start_s
         is_before = table.open_time_s[anchors + self.horizon_bars] < start_s
         if not is_later.any() or is_before.sum() < FEWEST_FITTED_WINDOWS:
@@ -288,7 +286,7 @@ class Forecaster(artifacts.Forecaster):
     @in_python
     def plot(
         self, candles: Candles | GivenCandles, *, covariates: Mapping[str, Any] | None = None
-    ) -> go.Figure:
+    ) -> "go.Figure":
         """Draw the forecast after the newest candle beside the candles before it, given as for `predict`.
 
         >>> import v8
@@ -309,13 +307,16 @@ class Forecaster(artifacts.Forecaster):
         return self.about.profile.name
 
     def __repr__(self) -> str:
+        until = iso(self.seen_until_s) + ("" if self.about.is_judged else ", not judged")
         return (
             f"<Forecaster of {self.series}: the next {self.horizon_bars} candles from the last "
-            f"{self.needed_bars}, profile {self.profile_name}, trained up to {iso(self.seen_until_s)}>"
+            f"{self.needed_bars}, profile {self.profile_name}, trained up to {until}>"
         )
 
     def _repr_html_(self) -> str:
         """Show what it is and how good it was, in a notebook."""
+        if not self.about.is_judged:
+            return f"<p>{html.escape(repr(self))}</p>"
         judgement = self.about.judgement
         table = pd.DataFrame(
             {task: [judgement.multiple(task), judgement.verdict(task)] for task in judgement.tasks},

@@ -6,18 +6,17 @@ an interrupted run.
 
 import html
 import io
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias
 
 import pandas as pd
 import yaml
 
-from v8.api.arguments import in_python
+from v8.api.arguments import Shown, in_python, taken, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
@@ -30,15 +29,15 @@ from v8.market.companions import Companions, UserTable
 from v8.market.frames import candle_table
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import SOURCES
-from v8.profile import Profile, load_profile
+from v8.plugins import load_plugins, require_no_strays
+from v8.profile import Profile, key_places
 from v8.records import read_plain
 from v8.runs.options import RunOptions
 from v8.runs.outputs import REPORT_FILE
 from v8.storage import digest_json, home, write_text, write_with
-from v8.wording import plural
 
 
-class TrainedSeries:
+class TrainedSeries(Shown):
     """One finished series of a run, whose artefact lies in `folder`; those of one run share `models`."""
 
     def __init__(self, folder: Path, models: SharedModels | None = None) -> None:
@@ -79,7 +78,7 @@ class _NoSeriesError(ArtifactError, KeyError):
     __str__ = Exception.__str__
 
 
-class Run(Mapping[str, TrainedSeries]):
+class Run(Shown, Mapping[str, TrainedSeries]):
     """A run folder: a mapping from the names of its finished series to what was made of them.
 
     Args:
@@ -117,6 +116,8 @@ class Run(Mapping[str, TrainedSeries]):
     @property
     def leaderboard(self) -> pd.DataFrame:
         """One row a finished series, best first: errors beside naive and the best baseline."""
+        if not self.record.is_judged:
+            raise not_judged(str(self.path))
         fix = f"Draw it again: {command('report', str(self.path))}"
         content = read_plain(self.path / LEADERBOARD_FILE, fix=fix)
         return pd.read_csv(io.BytesIO(content), index_col="series")
@@ -154,12 +155,14 @@ class Run(Mapping[str, TrainedSeries]):
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"<Run of {self.record.profile_name} in {self.path}: {plural(len(self), 'series')}{failed}>"
+        judged = "" if self.record.is_judged else ", not judged"
+        return f"<Run of {self.record.profile_name} in {self.path}: {len(self)} series{failed}{judged}>"
 
     def _repr_html_(self) -> str:
         """Show the leaderboard in a notebook."""
-        shown = f"<p>{html.escape(repr(self))}</p>{self.leaderboard.to_html() if len(self) else ''}"
-        return shown if self.quantiles.empty else shown + self.quantiles.to_html()
+        tables = [self.leaderboard, self.quantiles] if len(self) and self.record.is_judged else []
+        shown = "".join(table.to_html() for table in tables if not table.empty)
+        return f"<p>{html.escape(repr(self))}</p>{shown}"
 
 
 GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
@@ -171,38 +174,46 @@ FRAMES: Final = "frames"
 """Source name under which frames are judged and recorded: they are files of the user."""
 
 
-class Flags(TypedDict, total=False):
-    """What else `train` takes: options of the command `run`, which its help explains; None is its default."""
+OPTIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("bars", "epochs"), int | None),
+    **dict.fromkeys(("smoke", "resume", "no_mixed_precision"), bool | None),
+    **dict.fromkeys(("precision", "device", "engine", "address", "publish"), str | None),
+    **dict.fromkeys(("workers", "fleet_size"), int | str | None),
+    **dict.fromkeys(("universe", "tables"), str | Path | None),
+    **dict.fromkeys(("redo", "track"), str | Sequence[str] | None),
+    "plugin": str | Path | Sequence[str | Path] | None,
+}
+"""What else `train` takes: options of the command `run`, which its help explains; None is its default."""
 
-    bars: int | None
-    epochs: int | None
-    precision: str | None
-    no_mixed_precision: bool | None
-    device: str | None
-    workers: int | str | None
-    fleet_size: int | str | None
-    engine: str | None
-    address: str | None
-    universe: str | Path | None
-    tables: str | Path | None
-    redo: str | Sequence[str] | None
-    track: str | Sequence[str] | None
-    publish: str | None
-    smoke: bool | None
-    resume: bool | None
+_OF_PROFILE: Final = {"bars": "newest_bars", "epochs": "epochs", "precision": "precision"}
+"""Options that are keys of a profile, too; a smoke run has its own where they are not given."""
+
+
+@in_python
+def plugin(file: str | Path) -> None:
+    """Load a file of your own that registers a baseline, a feature, a network family, a task or a source.
+
+    It stays loaded for this process and for all that it starts. Raises `ProfileError` if it cannot be loaded,
+    registers nothing, or what it registers has a name that is taken.
+
+    >>> import v8
+    >>> v8.plugin("halfway.py")
+    """
+    load_plugins([file])
 
 
 @in_python
 def train(
     candles: GivenCandles = "vision",
-    profile: str | Path | Profile = "aligned",
+    profile: str | Path | Profile = "frontier",
     *,
     series: str | Sequence[str] | None = None,
     covariates: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
     fresh: bool = False,
+    judge: bool = True,
     progress: bool = True,
-    **flags: Unpack[Flags],
+    **options: Any,
 ) -> Run:
     """Train, judge and save a model for every series; the same call again continues or skips.
 
@@ -216,9 +227,11 @@ def train(
             or a folder of candles brings the other symbols itself.
         runs: Folder of all run folders.
         fresh: Whether to start a new run beside the old ones.
+        judge: Whether to judge models on the test span, beside the baselines. Those that are not judged
+            forecast as others do; they have no leaderboard, and are not published.
         progress: Whether to print what happens.
-        flags: Other options of `run`, see `Flags`: bars, epochs, precision, device, workers, smoke ... What
-            else there is to change is a key of the profile.
+        options: Keys of the profile, such as learning_rate, which make it another with a run of its own
+            (`Profile.but`), or options of the command `run`, see `OPTIONS`: device, workers, plugin ...
 
     Returns:
         The run; series that failed are in its `failures`.
@@ -231,20 +244,21 @@ def train(
     >>> run.series
     ('BTCUSDT-1h',)
     """
+    wanted, keys = _parted(options)
+    load_plugins(wanted.get("plugin", ()))
+    require_no_strays("v8.train")
     names = [series] if isinstance(series, str) else list(series or ())
-    file = _profile_file(profile)
-    loaded = load_profile(str(file))
+    loaded = Profile.of(profile) if isinstance(profile, str | Path) else profile
+    if keys:
+        profile = loaded = loaded.but(**keys)
     given = Companions.of(loaded, covariates)
     candles = _with_others(candles, names, loaded, covariates or {})
-    wanted: dict[str, Any] = {"profile": str(file), "runs": runs, **_source_of(candles, names)}
     wanted |= {"tables": _kept_tables(given.tables())} if covariates and loaded.covariates else {}
-    wanted |= {"series": names, "fresh": fresh, **flags}
-    for name in ("redo", "track"):
-        wanted[name] = [wanted[name]] if isinstance(wanted.get(name), str) else wanted.get(name)
-    options = RunOptions(**{name: value for name, value in wanted.items() if value is not None})
-    order = options.model_copy(update={"command": command("run", *_words(options))})
+    wanted |= {"profile": str(_profile_file(profile)), "runs": runs, **_source_of(candles, names)}
+    asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, judge=judge)
+    order = asked.model_copy(update={"command": command("run", *_words(asked))})
     # A process of our own trains, which a Ctrl-C here stops after its batch.
-    (answer,) = ask([order], program="v8.cli.runs", tell=_print if progress else lambda line: None)
+    (answer,) = ask([order], program="v8.cli.runs", tell=print if progress else lambda line: None)
     if answer.error:
         raise answer.error
     if not answer.measured:
@@ -254,8 +268,24 @@ def train(
     return Run(answer.measured[0]["path"])
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part what `train` is given beside its own arguments into options of a run and keys of its profile.
+
+    Raises:
+        ArgumentError: If a name is neither, or an option not of its kind.
+    """
+    known = key_places()
+    if unknown := next((name for name in given if name not in OPTIONS and name not in known), None):
+        arguments = [*train.__annotations__, *OPTIONS]
+        raise unknown_argument("v8.train", unknown, arguments, known)
+    options = {name: taken("v8.train", name, given[name], OPTIONS[name]) for name in OPTIONS if name in given}
+    options = {name: value for name, value in options.items() if value is not None}
+    named = {} if options.get("smoke") else _OF_PROFILE
+    keys = {key: options.pop(name) for name, key in named.items() if name in options}
+    for name in {"redo", "track", "plugin"} & options.keys():
+        value = options[name]
+        options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
+    return options, keys | {name: value for name, value in given.items() if name not in OPTIONS}
 
 
 def _words(options: RunOptions) -> list[str]:
@@ -268,7 +298,8 @@ def _words(options: RunOptions) -> list[str]:
     words = []
     for name, value in given.items():
         for one in value if isinstance(value, tuple) else (value,):
-            words += [as_flag(name)] if one is True else [as_flag(name), str(one)]
+            flag = as_flag(name if one is not False else f"no_{name}")
+            words += [flag] if isinstance(one, bool) else [flag, str(one)]
     return words
 
 

@@ -1,17 +1,24 @@
-"""What the API is and answers: plain JSON, errors of four parts that name no file and no secret, OpenAPI."""
+"""What the API answers: plain JSON, errors of four parts that name no file and no secret.
 
-from __future__ import annotations
+What each route answers, field by field, stands in `api.yaml`.
+"""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import yaml
+
 from v8.app.places import Fleet
+from v8.columns import OPEN_TIME
 from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
 from v8.losses.table import Against
 from v8.market.series import Series, iso, series_advice
+from v8.storage import packaged
 from v8.version import VERSION
 
 if TYPE_CHECKING:  # it comes with TensorFlow
@@ -21,21 +28,21 @@ if TYPE_CHECKING:  # it comes with TensorFlow
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
-ROUTES: Final = {
-    "/api/series": "the series shown: bar, horizon, columns, what their models were trained on",
-    "/api/forecast/{series}": "the forecast after the newest candle: what predict --format json prints",
-    "/api/track/{series}": "the live record: forecasts issued before the truth, scored; or none yet",
-    "/api/leaderboard": "every model's error beside naive's and the best baseline's, with verdicts",
-    "/api/health": "that it works: version, present, place of the models, source of candles",
-    "/openapi.json": "this API in the form of OpenAPI 3.1",
-}
-"""Per route what it answers, for people."""
-_ERRORS: Final = {
-    "400": "a request that is not understood, or of another host",
-    "404": "no such address or series",
-    "405": "only GET and HEAD are answered",
-    "503": "not to be had now; Retry-After says when to ask again, in seconds",
-}
+MOST_ROWS: Final = 999_999
+"""More cannot be asked for at once."""
+_LIMIT: Final = re.compile("[1-9][0-9]{0,5}")
+
+
+class RequestError(V8Error):
+    """A request that cannot be meant; `status` is how HTTP says so."""
+
+    status = 400
+
+
+class UnknownSeriesError(RequestError):
+    """A series that is asked for and not shown."""
+
+    status = 404
 
 
 def written(content: Any) -> bytes:
@@ -54,8 +61,7 @@ def series_list(fleet: Fleet) -> dict[str, Any]:
             "tasks": {task: list(told.columns) for task, told in about.tasks.items()},
             "is_demo_market": about.is_demo_market,
             "trained": trained(fleet, series),
-            "forecast": f"/api/forecast/{series}",
-            "track": f"/api/track/{series}",
+            **{name: f"/api/{name}/{series}" for name in ("forecast", "track", "candles")},
         }
         for series, about in fleet.metadata.items()
     ]
@@ -78,9 +84,23 @@ def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
     }
 
 
-def forecast(fleet: Fleet, issued: Issued) -> dict[str, Any]:
+def forecast(fleet: Fleet, issued: "Issued") -> dict[str, Any]:
     """Return `/api/forecast/{series}`: what `predict --format json` prints, and the training."""
     return issued.to_json() | {"trained": trained(fleet, issued.candles.series)}
+
+
+def candles(issued: "Issued", most: int) -> dict[str, Any]:
+    """Return `/api/candles/{series}`: of the candles that a forecast knew the newest, at most so many."""
+    known = issued.candles.to_frame().tail(most).replace({np.nan: None})  # a volume that is not told
+    opens = map(iso, issued.candles.open_time_s[-most:])
+    return {
+        "series": str(issued.candles.series),
+        "source": issued.candles.source,
+        "closed_at": iso(issued.closed_s),
+        "candles": [
+            {OPEN_TIME: opened, **row} for opened, row in zip(opens, known.to_dict("records"), strict=True)
+        ],
+    }
 
 
 def leaderboard(fleet: Fleet) -> dict[str, Any]:
@@ -105,7 +125,7 @@ def _against(against: Against) -> dict[str, Any]:
     return {name: getattr(against, name) for name in told}
 
 
-def track(record: Record | None, series: Series) -> dict[str, Any]:
+def track(record: "Record | None", series: Series) -> dict[str, Any]:
     """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
     found = [one for one in record.series if one.series == str(series)] if record else []
     return {
@@ -134,17 +154,22 @@ def fault(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
     return {"error": {name: shown(part, 400) for name, part in parts}}
 
 
-def fault_of(error: V8Error, series: str) -> dict[str, Any]:
+def fault_of(error: Exception, series: str) -> dict[str, Any]:
     """Return what strangers may read of an error: of candles all but paths, of others that there is one.
 
     >>> error = DataError(where="a/b.csv", rule="needs rows", got="0", fix="Add some")
     >>> fault_of(error, "BTCUSDT-1h")["error"]["where"]
     '(a file)'
     """
-    if isinstance(error, DataError):
-        return fault(*(without_paths(with_parameters(getattr(error, part))) for part in PARTS))
-    fix = "Ask whoever runs this server; its own output says more"
-    return fault(series, "its model must be one that can be used", "one that cannot", fix)
+    match error:
+        case RequestError():
+            return fault(error.where, error.rule, error.got, error.fix)
+        case DataError():
+            return fault(*(without_paths(with_parameters(getattr(error, part))) for part in PARTS))
+        case V8Error():
+            fix = "Ask whoever runs this server; its own output says more"
+            return fault(series, "its model must be one that can be used", "one that cannot", fix)
+    return fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
 
 
 def without_paths(text: str) -> str:
@@ -156,34 +181,74 @@ def without_paths(text: str) -> str:
     return _PATH.sub("(a file)", text)
 
 
-def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
+def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
     """Return the error for a series that is not shown."""
     names = [str(series) for series in known]
-    rule = f"is one of the {len(names)} that /api/series lists"
-    return fault("series", rule, shown(repr(name), 80), series_advice(name, names, "Choose one of these"))
+    rule, fix = f"is one of the {len(names)} that /api/series lists", "Choose one of these"
+    got, fix = shown(repr(name), 80), series_advice(name, names, fix)
+    return UnknownSeriesError(where="series", rule=rule, got=got, fix=fix)
 
 
+def limit_of(text: str | None) -> int:
+    """Return how many rows a request asks for at most, `MOST_ROWS` when None."""
+    if text is not None and not _LIMIT.fullmatch(text):
+        rule, got = f"is a whole number from 1 to {MOST_ROWS:,}", shown(repr(text), 80)
+        raise RequestError(where="limit", rule=rule, got=got, fix="Write for example ?limit=60")
+    return MOST_ROWS if text is None else int(text)
+
+
+def metrics(
+    fleet: Fleet,
+    newest: "Mapping[Series, Issued | BaseException]",
+    now_s: float,
+    requests: Mapping[tuple[str, int], int],
+    errors: Mapping[str, int],
+) -> str:
+    """Return `/metrics`, in https://prometheus.io/docs/instrumenting/exposition_formats/.
+
+    Args:
+        newest: The forecast of each series that was made last, or why it could not be.
+        requests: How many were answered, by route and status.
+        errors: How many answers had to tell of an error, by its kind.
+    """
+    made = [(series, one) for series, one in newest.items() if not isinstance(one, BaseException)]
+    failed = {series: type(one).__name__ for series, one in newest.items() if isinstance(one, BaseException)}
+    next_s = {series: one.closed_s + series.bar_s for series, one in made if one.is_dated}
+    samples: dict[str, list[tuple[dict[str, object], float]]] = {
+        "v8_info": [({"version": VERSION, "place": fleet.label}, 1)],
+        "v8_series": [({}, len(fleet.metadata))],
+        "v8_forecast_age_seconds": [({"series": series}, now_s - one.issued_at_s) for series, one in made],
+        "v8_forecast_late_seconds": [({"series": name}, max(0, now_s - at)) for name, at in next_s.items()],
+        "v8_forecast_failed": [({"series": name, "kind": kind}, 1) for name, kind in failed.items()],
+        "v8_requests_total": [({"route": name, "status": is_}, n) for (name, is_), n in requests.items()],
+        "v8_errors_total": [({"kind": kind}, number) for kind, number in errors.items()],
+    }
+    lines = []
+    for name, about in description()["paths"]["/metrics"]["get"]["x-metrics"].items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{labels_of(labels)} {number}" for labels, number in samples[name]]
+    return "\n".join([*lines, ""])
+
+
+def labels_of(labels: Mapping[str, object]) -> str:
+    r"""Write the labels of a metric.
+
+    >>> print(labels_of({"place": 'a "run"\nin C:\\'}))
+    {place="a \"run\"\nin C:\\"}
+    """
+    signs = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    pairs = (f'{name}="{str(value).translate(signs)}"' for name, value in labels.items())
+    return f"{{{','.join(pairs)}}}"
+
+
+@cache
 def description() -> dict[str, Any]:
     """Return the API in the form of OpenAPI 3.1."""
+    told: dict[str, Any] = yaml.safe_load(packaged("v8.app", "api.yaml"))
+    told["info"]["version"] = VERSION
+    return told
 
-    def answer(about: str, schema: dict[str, Any]) -> dict[str, Any]:
-        return {"description": about, "content": {"application/json": {"schema": schema}}}
 
-    paths, told = {}, {"$ref": "#/components/schemas/Error"}
-    for route, about in ROUTES.items():
-        faults = {status: answer(why, told) for status, why in _ERRORS.items()}
-        operation: dict[str, Any] = {"summary": about}
-        operation["responses"] = {"200": answer(about, {"type": "object"}), **faults}
-        if "{series}" in route:
-            name = {"name": "series", "in": "path", "required": True, "schema": {"type": "string"}}
-            operation["parameters"] = [name | {"example": "BTCUSDT-15m"}]
-        paths[route] = {"get": operation}
-    parts = {name: {"type": "string"} for name in PARTS}
-    inner = {"type": "object", "properties": parts, "required": list(parts)}
-    error = {"type": "object", "properties": {"error": inner}, "required": ["error"]}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "v8: forecasts of the present", "version": VERSION},
-        "paths": paths,
-        "components": {"schemas": {"Error": error}},
-    }
+ROUTES: Final = {path: told["get"]["summary"] for path, told in description()["paths"].items()}
+"""Per route what it answers, for people."""

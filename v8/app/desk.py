@@ -5,14 +5,13 @@ Where that candle is late, it is asked for again after `RETRY_S`; so nobody who 
 place is looked at in a thread of its own, because a Hub that does not answer must not hold up forecasts.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet, Place
@@ -125,10 +124,10 @@ class Desk:
     def __init__(
         self,
         place: Place,
-        shape: Callable[[Fleet, Issued], Any],
+        shape: "Callable[[Fleet, Issued], Any]",
         *,
-        issue: Callable[[Fleet, Series], Issued],
-        record: Callable[[], Record | None],
+        issue: "Callable[[Fleet, Series], Issued]",
+        record: "Callable[[], Record | None]",
         present: SourceClock,
         tell: Callable[[str], None],
         look_s: float = LOOK_S,
@@ -136,6 +135,8 @@ class Desk:
         self._place, self._shape, self._issue, self._record = place, shape, issue, record
         self._present, self._tell, self._look_s = present, tell, look_s
         self._work, self._looking = SharedWork(present.now_s), SharedWork(present.now_s)
+        self.newest: Final[dict[Series, Future[Any]]] = {}
+        """What came of each series last, whoever asked for it."""
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -154,7 +155,9 @@ class Desk:
         """Return the forecast after the newest candle of a series that the fleet has."""
         fleet = self._fleet
         # Another model is other work: nothing that was begun with the old one is taken for it.
-        return self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        kept = self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        kept.answer.add_done_callback(partial(self.newest.__setitem__, series))
+        return kept
 
     def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
@@ -182,7 +185,7 @@ class Desk:
             raise
         return self._shape(fleet, issued), self._fresh_until_s(issued)
 
-    def _fresh_until_s(self, issued: Issued) -> float:
+    def _fresh_until_s(self, issued: "Issued") -> float:
         now_s, bar_s = self._present.renew(), issued.candles.series.bar_s
         if not issued.is_dated:
             return now_s + SIMULATED_S

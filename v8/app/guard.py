@@ -1,37 +1,45 @@
-"""What stands before every route: connections and their patience, calm answers to what is not understood.
+"""What stands before every route: who is let in, and calm answers to what is not understood.
 
 A page on this machine is a target of other pages in the same browser: a name that a stranger's page resolves
 to this machine must not open it, so the Host is one of this machine's unless a host was chosen. Nothing but
 our own files is loaded by the page, and nothing of it is framed, guessed or referred.
 
-A connection waits from its beginning, and from the end of every answer, until the whole head of a request is
-there; while it waits, it counts. One that waits too long is ended. When too many wait, of one address or in
-all, the one that has waited longest gives way, so whoever asks at once is heard, however many are silent.
+Where others may ask, a token can be asked for. A program shows it as `Authorization: Bearer`. In a browser
+`?token=` of any address, which the page that asks for it makes, is traded for a cookie, and the browser is
+sent on to the same address without it. The cookie is made from the token, and nobody can make the token from
+it. Comparing takes the same time however much is right. Whether it works, `/api/health`, is told to all.
+
+An address is whoever connects. Behind a proxy that is the proxy, so there all callers share what one may ask:
+headers that tell of another address are not read, because anybody can write them.
 """
 
-from __future__ import annotations
-
-import errno
-import os
-import socket
-import sys
+import hmac
+import re
+import secrets
 import time
-from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-import h11
-from starlette.responses import Response
+from starlette.datastructures import URL
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from v8.app.answers import fault, written
-from v8.errors import shown
+from v8.errors import ProfileError, shown
+from v8.storage import packaged
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 MOST_AT_ONCE: Final = 128
 """Requests that are answered or wait at the same time."""
+MOST_ADDRESSES: Final = 10_000
+"""Addresses whose requests are counted; the one that is counted longest is forgotten first."""
+OTHER: Final = "other"
+"""What is counted of requests that no route answers."""
 _MOST_ADDRESS: Final = 2_048
 """Letters of a path or a query."""
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -39,21 +47,13 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors "
 )
-PATIENCE_S: Final = 15.0
-"""How long a connection may wait, in seconds."""
-TAKING_S: Final = 60.0
-"""How long an answer may take to be made and taken, in seconds."""
-MOST_WAITING: Final = 384
-"""Connections that wait; fewer where a process may have few files open."""
-QUEUE: Final = 1_024
-"""Callers whom the system lets wait until they are accepted."""
-TOLD_EVERY_S: Final = 600.0
-"""The operator reads of the same trouble once in so many seconds."""
-_SHARE_OF_FILES: Final = 1 / 4
-_SHARE_OF_ADDRESS: Final = 2 / 3
-_PAUSE_S: Final = 0.05
-_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-Tell = Callable[[str], None]
+TOKEN_VARIABLE: Final = "V8_APP_TOKEN"  # noqa: S105 - its name
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")  # nothing that a header, cookie or address would quote
+_ORIGIN: Final = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?|\*")
+_HEALTH: Final = "/api/health"
+_LOGIN: Final = packaged("v8.app", "login.html")
+_MINUTE_S: Final = 60.0
+_MONTH_S: Final = 30 * 86_400
 
 
 def json_answer(content: bytes | dict[str, Any], status: int = 200, **headers: str) -> Response:
@@ -63,20 +63,59 @@ def json_answer(content: bytes | dict[str, Any], status: int = 200, **headers: s
     return Response(body, status, {"cache-control": "no-store", **named}, "application/json")
 
 
+def refused(status: int, where: str, rule: str, got: str, fix: str, **headers: str) -> Response:
+    """Answer with an error of four parts."""
+    return json_answer(fault(where, rule, got, fix), status, **headers)
+
+
 @dataclass(frozen=True)
 class Policy:
-    """Names that the header Host may have, without a port, None for any; origins that may frame the page."""
+    """Who may ask what.
+
+    Args:
+        hosts: Names that the header Host may have, without a port; None for any.
+        frames: Origins that may frame the page.
+        origins: Origins whose pages may read the answers, "*" for any.
+        token: What whoever asks must show, from the environment; None asks for nothing.
+        most_a_minute: Requests of one address; None for any number.
+
+    Raises `ProfileError` if an origin or the token is none; what the token is appears nowhere.
+    """
 
     hosts: frozenset[str] | None = LOOPBACK_NAMES
     frames: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    token: str | None = field(default=None, repr=False)
+    most_a_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                rule = "is scheme, host and port of a page as browsers send them, in small letters, or *"
+                fix = "Write for example https://example.org or http://localhost:3000"
+                raise ProfileError(where="param:cors", rule=rule, got=repr(origin), fix=fix)
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            rule = "is 16 to 256 letters, digits, dots, dashes, underscores and tildes, or is not set"
+            got = f"another text of {len(self.token)} letters"
+            fix = "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            raise ProfileError(where=TOKEN_VARIABLE, rule=rule, got=got, fix=fix)
 
 
 class Guard:
-    """Wraps an application by a policy; every answer carries its `headers`."""
+    """Wraps an application by a policy; every answer carries its `headers`, and is counted.
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
-        self._app, self._hosts, self._num_open = app, policy.hosts, 0
+    `requests` counts by route, `OTHER` where there is none, and status; `open_paths` need no token.
+    """
+
+    def __init__(self, app: ASGIApp, policy: Policy, open_paths: Collection[str] = ()) -> None:
+        self._within, self._hosts, self._num_open = app, policy.hosts, 0
+        self._gate = Gate(policy, open_paths)
+        self._app: ASGIApp = self._let_in
+        if policy.origins:
+            methods, asking, told = ("GET", "HEAD"), ("Authorization",), ("ETag", "Retry-After")
+            self._app = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
         frames = " ".join(policy.frames) or "'none'"
+        self.requests: Final = Counter[tuple[str, int]]()
         self.headers: Final = (
             (b"content-security-policy", f"{_POLICY}{frames}".encode("ascii")),
             (b"x-content-type-options", b"nosniff"),
@@ -92,33 +131,44 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *self.headers]
+                self.requests[_route(scope), message["status"]] += 1
             await send(message)
 
         self._num_open += 1
         try:
-            await (self._refusal(scope) or self._app)(scope, receive, send_guarded)
+            await self._app(scope, receive, send_guarded)
         finally:
             self._num_open -= 1
 
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) or self._gate.refusal(Request(scope))
+        await (refusal or self._within)(scope, receive, send)
+
     def _refusal(self, scope: Scope) -> Response | None:
         if self._num_open > MOST_AT_ONCE:
-            content = fault("the server", f"answers {MOST_AT_ONCE} requests at once", "more", "Ask again")
-            return json_answer(content, 503, retry_after="2")
+            rule = f"answers {MOST_AT_ONCE} requests at once"
+            return refused(503, "the server", rule, "more", "Ask again", retry_after="2")
         if {name for name, _ in scope["headers"]} >= _LENGTHS:
             # Somebody before us may have seen another end of it, and another request after that.
-            content = fault("header Content-Length", "stands beside no Transfer-Encoding", "both", "Send one")
-            return json_answer(content, 400, connection="close")
-        if scope["method"] not in ("GET", "HEAD"):
-            content = fault("method", "is GET or HEAD", shown(scope["method"], 20), "Ask with GET")
-            return json_answer(content, 405, allow="GET, HEAD")
+            where, rule = "header Content-Length", "stands beside no Transfer-Encoding"
+            return refused(400, where, rule, "both", "Send one", connection="close")
+        if (method := scope["method"]) not in ("GET", "HEAD"):
+            got, allowed = shown(method, 20), "GET, HEAD"
+            return refused(405, "method", "is GET or HEAD", got, "Ask with GET", allow=allowed)
         if max(len(scope["raw_path"] or b""), len(scope["query_string"])) > _MOST_ADDRESS:
-            content = fault("address", f"has at most {_MOST_ADDRESS:,} letters", "more", "Ask for less")
-            return json_answer(content, 400)
+            return refused(400, "address", f"has at most {_MOST_ADDRESS:,} letters", "more", "Ask for less")
         if self._hosts is not None and _host(scope["headers"]) not in self._hosts:
-            names = ", ".join(sorted(self._hosts))
-            content = fault("header Host", f"is one of {names}", "another", "Open it by such a name")
-            return json_answer(content, 400)
+            rule = f"is one of {', '.join(sorted(self._hosts))}"
+            return refused(400, "header Host", rule, "another", "Open it by such a name")
         return None
+
+
+def _route(scope: Scope) -> str:
+    """Return the route of a request as it is described: there are few, whatever is asked."""
+    path: str = scope["path"] if "endpoint" in scope else OTHER
+    for name, value in scope.get("path_params", {}).items():  # one at most, at the end
+        path = f"{path.removesuffix(value)}{{{name}}}"
+    return path
 
 
 def _host(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -134,177 +184,86 @@ def _host(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     return name if colon and port.isdigit() else found[0]
 
 
-class Crowd:
-    """The connections that wait, the longest first. Of too many is told once in `TOLD_EVERY_S`.
-
-    At `most` so many may wait, two thirds of them of one address; None is as many as this process may.
-    `at_once` callers are accepted in a row. Three such rows at most come between being accepted and being
-    read, so whoever asks at once is read before it would give way.
-    """
+class Gate:
+    """Lets in who shows the token, and of one address no more than the policy says, a minute of the clock."""
 
     def __init__(
-        self, tell: Tell, most: int | None = None, clock: Callable[[], float] = time.monotonic
+        self, policy: Policy, open_paths: Collection[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tell, self._clock, self._next_s = tell, clock, -1.0
-        self._most = _most_waiting() if most is None else most
-        self._most_of_address = int(self._most * _SHARE_OF_ADDRESS)
-        self.at_once: Final = max(1, self._most_of_address // 5)
-        self._waiting = dict[Connection, str]()  # with the address of each
+        self._token, self._most, self._open = policy.token, policy.most_a_minute, open_paths
+        self._clock, self._minute, self._asked = clock, 0.0, Counter[str]()
+        digest = hmac.digest((policy.token or "").encode(), b"cookie of v8", "sha256").hex()
+        # Cookies are of a host, whatever the port: another server of it has another name for its own.
+        self._cookie = f"v8_{digest[:8]}", digest[8:]
 
-    def __contains__(self, one: Connection) -> bool:
-        """Tell whether a connection waits."""
-        return one in self._waiting
+    def refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request that is not let in, None to one that is."""
+        if (path := request.scope["path"]) in self._open:
+            return None
+        is_known = self._token is None or self._is_shown_by(request)
+        if path == _HEALTH:
+            return None if is_known else json_answer({"status": "ok"})
+        host = request.client.host if request.client else "::"
+        if self._most and (wait_s := self._wait_s(host, self._most)):
+            rule, fix = f"asks at most {self._most:,} times a minute", f"Ask again in {wait_s} s"
+            return refused(429, "your address", rule, "more", fix, retry_after=str(wait_s))
+        if self._token and _is_same(request.query_params.get("token", ""), self._token):
+            return self._traded(request)
+        return None if is_known else _asked_for_token(request)
 
-    def enter(self, one: Connection) -> None:
-        """Let a connection wait; if there are too many, the one that has waited longest gives way."""
-        address = one.client[0] if one.client else ""
-        self._waiting[one] = address
-        if list(self._waiting.values()).count(address) > self._most_of_address:
-            self.give_way(f"{self._most_of_address} connections of one address", address)
-        elif len(self._waiting) > self._most:
-            self.give_way(f"{self._most} connections")
+    def _is_shown_by(self, request: Request) -> bool:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        name, cookie = self._cookie
+        is_borne = kind.lower() == "bearer" and _is_same(given.strip(), self._token or "")
+        return is_borne or _is_same(request.cookies.get(name, ""), cookie)
 
-    def leave(self, one: Connection) -> None:
-        """Count a connection no more."""
-        self._waiting.pop(one, None)
+    def _traded(self, request: Request) -> Response:
+        """Give the cookie for a token, and send the browser on without it."""
+        is_secure = request.headers.get("x-forwarded-proto") == "https"
+        response = _sent_on(request.url.remove_query_params("token"))
+        response.set_cookie(*self._cookie, _MONTH_S, secure=is_secure, httponly=True, samesite="lax")
+        return response
 
-    def give_way(self, room: str, address: str | None = None) -> bool:
-        """Close the connection that has waited longest, of an address or of all; tell whether there was one.
-
-        The operator reads what there is `room` for.
-        """
-        if self._clock() >= self._next_s:
-            self._next_s = self._clock() + TOLD_EVERY_S
-            self._tell(f"There is room for {room} that ask nothing; those that wait longest are closed.")
-        found = next((each for each, other in self._waiting.items() if address in (None, other)), None)
-        if found is not None:
-            self.leave(found)
-            found.transport.abort()
-        return found is not None
+    def _wait_s(self, host: str, most: int) -> int:
+        """Count a request of an address; return 0, or after how many seconds it may ask again."""
+        minute, past_s = divmod(self._clock(), _MINUTE_S)
+        if minute != self._minute:
+            self._minute, self._asked = minute, Counter()
+        self._asked[network := network_of(host)] += 1
+        if len(self._asked) > MOST_ADDRESSES:
+            del self._asked[next(iter(self._asked))]
+        return 0 if self._asked[network] <= most else int(_MINUTE_S - past_s) + 1
 
 
-class Listener(socket.socket):
-    """A socket that listens, and copes with callers for whom the process has no file left.
+def network_of(host: str) -> str:
+    """Return what counts as one address: of IPv6 the first 64 bits, for whoever has one has all of these.
 
-    A caller who is not accepted wakes the server again and again. So a connection that waits gives way; where
-    none waits, a file is given up that was kept for this, and the caller is accepted and sent away.
+    >>> network_of("192.0.2.7"), network_of("::ffff:192.0.2.7"), network_of("2001:db8::1:2:3:4%eth0")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
     """
-
-    def __init__(self, family: int, kind: int, protocol: int, crowd: Crowd) -> None:
-        super().__init__(family, kind, protocol)
-        self.crowd: Final = crowd
-        self._reserve: int | None = os.open(os.devnull, os.O_RDONLY)
-
-    def listen(self, backlog: int = QUEUE, /) -> None:
-        """Let `QUEUE` callers wait at least; asyncio asks for as many as it accepts in a row."""
-        super().listen(max(backlog, QUEUE))
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a caller; BlockingIOError if there is none, or not at this moment."""
-        try:
-            return super().accept()
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-        if not self.crowd.give_way("as many connections as the process may have files (ulimit -n)"):
-            self._give_up_reserve()
-            try:
-                super().accept()[0].close()
-                self._reserve = os.open(os.devnull, os.O_RDONLY)
-            except OSError:  # the whole system lacks what it takes: all that helps is to ask less often
-                time.sleep(_PAUSE_S)
-        raise BlockingIOError
-
-    def close(self) -> None:
-        """Close it, and the file in reserve."""
-        super().close()
-        self._give_up_reserve()
-
-    def _give_up_reserve(self) -> None:
-        if self._reserve is not None:
-            os.close(self._reserve)
-            self._reserve = None
+    address = ip_address(host.partition("%")[0])
+    mapped = address if address.version == 4 else address.ipv4_mapped
+    return str(mapped or ip_network((address, 64), strict=False))
 
 
-class Connection(H11Protocol):
-    """One connection of a crowd, with its patience; `headers` are what every answer carries."""
-
-    def __init__(self, *, crowd: Crowd, headers: Sequence[tuple[bytes, bytes]], **options: Any) -> None:
-        super().__init__(**options)
-        self._crowd, self._headers = crowd, headers
-        self._end: TimerHandle | None = None
-
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn does
-        """Begin to wait."""
-        super().connection_made(transport)
-        self._attend()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        super().connection_lost(exc)
-        self._let_go()
-
-    def data_received(self, data: bytes) -> None:
-        """Take what came; a whole head ends the wait."""
-        super().data_received(data)
-        if self._is_asked and self in self._crowd:
-            self._attend()
-
-    def on_response_complete(self) -> None:
-        """Begin to wait anew, unless the next request is there."""
-        super().on_response_complete()
-        self._attend()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP as everything else is refused."""
-        self._refuse(400, fault("request", "is HTTP/1.1", "something else", "Ask with an HTTP client"))
-
-    @property
-    def _is_asked(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _attend(self) -> None:
-        """Give the connection its time: to ask, or to take the answer."""
-        self._let_go()
-        is_owed = self._is_asked or self.transport.get_write_buffer_size() > 0
-        self._end = self.loop.call_later(TAKING_S if is_owed else PATIENCE_S, self._end_patience)
-        if not self._is_asked:
-            self._crowd.enter(self)
-
-    def _let_go(self) -> None:
-        self._crowd.leave(self)
-        if self._end is not None:
-            self._end.cancel()
-
-    def _end_patience(self) -> None:
-        has_begun = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        if has_begun and not self.transport.get_write_buffer_size():
-            rule = f"is sent within {PATIENCE_S:g} s"
-            self._refuse(408, fault("request", rule, "a part of one", "Send it at once"))
-        else:
-            self.transport.abort()
-
-    def _refuse(self, status: int, content: dict[str, Any]) -> None:
-        """Answer for the application, which never saw the request, and end the connection."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()  # in the middle of an answer there is no other
-            return
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-        response = json_answer(content, status, connection="close")
-        headers = [*self.server_state.default_headers, *response.raw_headers, *self._headers]
-        head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
-        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+def _asked_for_token(request: Request) -> Response:
+    """Ask a browser by a page, anything else by an error."""
+    is_given = "token" in request.query_params or "authorization" in request.headers
+    challenge = {"www-authenticate": "Bearer", "cache-control": "no-store"}
+    if "text/html" in request.headers.get("accept", ""):
+        if request.query_params.get("token"):  # which may be almost the right one, and stays in no history
+            return _sent_on(request.url.include_query_params(token=""))
+        page = _LOGIN.replace(" hidden", "") if is_given else _LOGIN
+        return Response(page, 401, challenge, "text/html; charset=utf-8")
+    rule, got = "is shown by whoever asks this server", "another one" if is_given else "none"
+    fix = "Send it in the header Authorization: Bearer; whoever runs the server has it"
+    return refused(401, "the token", rule, got, fix, **challenge)
 
 
-def _most_waiting() -> int:
-    """Count the connections that may wait in a process that may have so many files open."""
-    if sys.platform == "win32":
-        return MOST_WAITING
-    import resource  # noqa: PLC0415 - POSIX only
+def _sent_on(url: URL) -> Response:
+    """Send a browser to an address of this server, and of no other."""
+    return RedirectResponse(f"/{url.path.lstrip('/')}?{url.query}".rstrip("?"), 303)
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    has_end = soft != resource.RLIM_INFINITY
-    return min(MOST_WAITING, int(soft * _SHARE_OF_FILES)) if has_end else MOST_WAITING
+
+def _is_same(one: str, other: str) -> bool:
+    return secrets.compare_digest(one.encode(), other.encode())

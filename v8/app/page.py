@@ -6,8 +6,6 @@ it the page works by its button. What goes wrong is counted in `data-errors` of 
 test in a browser finds it, and in `data-shown` how often a series was shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +21,8 @@ from v8.quantile_levels import intervals, quantile_column
 from v8.storage import packaged
 from v8.tasks import TASKS
 from v8.views.markup import STYLE, Html, element, facts, join, shown_table
-from v8.views.page import leaderboard, summary_cards
+from v8.views.page import leaderboard
+from v8.views.verdict import opening, verdict
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
@@ -96,8 +95,8 @@ def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
 
 @lru_cache(maxsize=2)
 def _leaderboard(fleet: Fleet) -> Html:
-    parts = [element("h2", "Leaderboard"), summary_cards(fleet.rows), *leaderboard(fleet.rows, "/?series={}")]
-    return join(parts)
+    told = [opening(*verdict(fleet.rows)), *leaderboard(fleet.rows, "/?series={}")]
+    return join([element("h2", "Leaderboard"), *told])
 
 
 @dataclass(frozen=True)
@@ -107,11 +106,12 @@ class Shown:
     An attribute `data-status` of that part says it in one sentence.
     """
 
+    issued: "Issued"
     content: bytes
     html: Html
 
 
-def shown(fleet: Fleet, issued: Issued) -> Shown:
+def shown(fleet: Fleet, issued: "Issued") -> Shown:
     """Write a forecast down, once for all who ask for it."""
     content = answers.forecast(fleet, issued)
     status = _status(issued)
@@ -126,10 +126,10 @@ def shown(fleet: Fleet, issued: Issued) -> Shown:
         _quality(content["model"]["quality"]),
         *_trained(fleet, issued.candles.series, issued.issued_at_s),
     ]
-    return Shown(answers.written(content), join(parts))
+    return Shown(issued, answers.written(content), join(parts))
 
 
-def _status(issued: Issued) -> str:
+def _status(issued: "Issued") -> str:
     """Say the forecast in a sentence: when it was made, and where its last close stands."""
     known, last = float(issued.candles.column(CLOSE)[-1]), float(issued.forecast[CLOSE].iloc[-1])
     change = f"{100 * (last / known - 1):+.2f} %"
@@ -140,7 +140,7 @@ def _status(issued: Issued) -> str:
     )
 
 
-def _picture(issued: Issued) -> Picture:
+def _picture(issued: "Issued") -> Picture:
     candles = issued.candles
     columns = {name: candles.column(name) for name in OHLC}
     priced = [name for task in TASKS.values() if task.is_price for name in task.columns]
@@ -152,7 +152,7 @@ def _picture(issued: Issued) -> Picture:
     return Picture(str(candles.series), candles.series.bar_s, candles.open_time_s, columns, prices, fans)
 
 
-def _note(issued: Issued) -> str:
+def _note(issued: "Issued") -> str:
     bands = " Dashed: the forecast Bollinger bands." if "bb_upper" in issued.forecast else ""
     shaded = (
         "what lies between its low and its high, which is no interval: nothing says how often the truth "
@@ -166,7 +166,7 @@ def _note(issued: Issued) -> str:
     )
 
 
-def _numbers(issued: Issued) -> Iterator[Html]:
+def _numbers(issued: "Issued") -> Iterator[Html]:
     points = issued.points()
     head, opens = ["opens, UTC", *map(spaced, points.columns)], []
     for opened in issued.opens():  # a narrow column may break between day and hour only

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import METADATA_FILE, Metadata, read_metadata
+from v8.artifacts.metadata import METADATA_FILE, Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.shared_models import SharedModels
@@ -92,8 +92,9 @@ class Place:
         folder, name = self._where, self._where.resolve().name
         if (folder / METADATA_FILE).exists() and not (folder / RUN_FILE).exists():
             return f"run {name}", None, {name: folder}
-        states = read_run(folder).series.items()
-        done = sorted(series for series, state in states if state.status == "done")
+        if not (record := read_run(folder)).is_judged:
+            raise not_judged(str(folder))
+        done = sorted(record.done)
         return f"run {name}", None, {series: served_folder(folder, series) for series in done}
 
 

@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,12 +23,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from v8.app import answers
+from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import RETRY_S, Desk, Promise
-from v8.app.guard import PATIENCE_S, Connection, Crowd, Guard, Listener, Policy, Tell, json_answer
+from v8.app.guard import Guard, Policy, json_answer, refused
 from v8.app.page import ICON, SCRIPT, STYLE_SHEET, Shown, page, record_part, said
-from v8.errors import ProfileError, V8Error
+from v8.errors import DataError, ProfileError, V8Error
 from v8.machine.interruption import stop_signals_answered_by
 from v8.market.series import Series
+from v8.storage import packaged
 from v8.views.markup import Html, join
 
 WAIT_S: Final = 20.0
@@ -38,18 +41,21 @@ _FILES: Final = {
     "/page.css": (STYLE_SHEET, "text/css"),
     "/page.js": (SCRIPT, "text/javascript"),
     "/icon.svg": (ICON, "image/svg+xml"),
+    "/api": (packaged("v8.app", "api.html"), "text/html"),
+    "/api.css": (packaged("v8.app", "api.css"), "text/css"),
+    "/api.js": (packaged("v8.app", "api.js"), "text/javascript"),
 }
 
 
-class UnknownSeriesError(Exception):
-    """A series that is asked for and not shown; its argument is what is answered."""
+class BusyError(DataError):
+    """Work that takes longer than anybody should wait."""
 
 
 class Site:
     """The routes: a desk is shown, whose candles come from a source of that name."""
 
     def __init__(self, desk: Desk, source: str) -> None:
-        self._desk = desk
+        self._desk, self._errors = desk, Counter[str]()
         self._told: dict[str, Callable[[], dict[str, Any]]] = {
             "/api/series": lambda: answers.series_list(desk.fleet),
             "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
@@ -60,7 +66,9 @@ class Site:
             "/": self._page,
             "/part/{series}": self._part,
             "/api/forecast/{series}": self._forecast,
+            "/api/candles/{series}": self._candles,
             "/api/track/{series}": self._track,
+            "/metrics": self._metrics,
             **dict.fromkeys(self._told, self._telling),
             **dict.fromkeys(_FILES, self._file),
         }
@@ -91,6 +99,20 @@ class Site:
         found: Shown = await _finished(kept)
         return json_answer(found.content, cache_control=self._freshness(kept))
 
+    async def _candles(self, request: Request) -> Response:
+        series = self._series(request.path_params["series"])
+        most, kept = answers.limit_of(request.query_params.get("limit")), self._desk.forecast(series)
+        found: Shown = await _finished(kept)
+        return json_answer(answers.candles(found.issued, most), cache_control=self._freshness(kept))
+
+    async def _metrics(self, request: Request) -> Response:
+        fleet, newest = self._desk.fleet, self._desk.newest
+        done = {series: newest[series] for series in fleet.metadata if series in newest}
+        issued = {series: one.exception() or one.result().issued for series, one in done.items()}
+        requests: Counter[tuple[str, int]] = request.app.state.requests
+        text = answers.metrics(fleet, issued, self._desk.now_s(), requests, self._errors)
+        return Response(text, 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
+
     async def _track(self, request: Request) -> Response:
         series = self._series(request.path_params["series"])
         return json_answer(answers.track(await _finished(self._desk.record()), series))
@@ -99,7 +121,7 @@ class Site:
         known = self._desk.fleet.metadata
         found = next((series for series in known if str(series) == name), None)
         if found is None:
-            raise UnknownSeriesError(answers.unknown_series(name, known))
+            raise answers.unknown_series(name, known)
         return found
 
     async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
@@ -108,25 +130,41 @@ class Site:
         try:
             found: Shown = await _finished(kept)
             track = answers.track(await _finished(self._desk.record()), series)
-        except (V8Error, TimeoutError) as error:
-            parts = _content_of(error, str(series))["error"]
+        except V8Error as error:
+            self._errors[type(error).__name__] += 1
+            parts = answers.fault_of(error, str(series))["error"]
             text = "{where}: {rule}; got {got}. {fix}.".format(**parts)
             return said(text, is_alert=True), 503, {"retry-after": f"{RETRY_S:.0f}"}
         headers = {"cache-control": self._freshness(kept)}
         return join([found.html, record_part(track)]), 200, headers
 
+    async def on_error(self, request: Request, error: Any) -> Response:
+        """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
+        if isinstance(error, HTTPException):
+            rule, status = "is one that /openapi.json lists", error.status_code
+            return refused(status, "address", rule, "another", "Look there")
+        content = answers.fault_of(error, request.path_params.get("series", "the server"))
+        if isinstance(error, answers.RequestError):
+            return json_answer(content, error.status)
+        self._errors[type(error).__name__] += 1
+        if isinstance(error, V8Error):
+            return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
+        return json_answer(content, 500)
+
     def _freshness(self, kept: Promise) -> str:
         left_s = kept.until_s - self._desk.now_s()
-        return f"max-age={max(1, math.ceil(left_s))}"
+        return f"private, max-age={max(1, math.ceil(left_s))}"  # none that a proxy would hand to others
 
 
 def application(site: Site, policy: Policy) -> Guard:
     """Return all routes of a site behind the guard."""
     routes = [Route(path, answer, methods=["GET"]) for path, answer in site.routes.items()]
-    kinds: tuple[Any, ...] = (HTTPException, UnknownSeriesError, V8Error, TimeoutError, Exception)
-    inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _on_error))
+    kinds: tuple[Any, ...] = (HTTPException, V8Error, Exception)
+    inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, site.on_error))
     inner.router.redirect_slashes = False
-    return Guard(inner, policy)
+    guard = Guard(inner, policy, _FILES.keys() - {"/api"})
+    inner.state.requests = guard.requests
+    return guard
 
 
 def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
@@ -171,6 +209,7 @@ def server_of(app: Guard, crowd: Crowd) -> uvicorn.Server:
         app,
         loop="asyncio",
         http=connection,
+        proxy_headers=False,  # anybody can write them, and where one is, its own limits are the better ones
         ws="none",
         lifespan="off",
         log_config=None,
@@ -186,34 +225,17 @@ def server_of(app: Guard, crowd: Crowd) -> uvicorn.Server:
 
 
 async def _finished(kept: Promise) -> Any:
-    """Wait for some work, `WAIT_S` at most, or TimeoutError; whoever leaves does not stop it."""
+    """Wait for some work, `WAIT_S` at most, or BusyError; whoever leaves does not stop it."""
     if kept.answer.done():
         return kept.answer.result()
-    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
+    try:
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
+    except TimeoutError:
+        rule, got = f"answers within {WAIT_S:.0f} s", "work that is not done yet"
+        raise BusyError(where="the server", rule=rule, got=got, fix="Ask again in a moment") from None
 
 
 def _html(content: Html, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     body = content.encode("utf-8")
     named = {"cache-control": "no-store", "etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"'}
     return Response(body, status, {**named, **(headers or {})}, "text/html; charset=utf-8")
-
-
-def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
-    if isinstance(error, V8Error):
-        return answers.fault_of(error, series)
-    rule = f"answers within {WAIT_S:.0f} s"
-    return answers.fault(series, rule, "work that is not done yet", "Ask again in a moment")
-
-
-async def _on_error(request: Request, error: Any) -> Response:
-    """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
-    if isinstance(error, UnknownSeriesError):
-        return json_answer(error.args[0], 404)
-    if isinstance(error, HTTPException):
-        content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
-        return json_answer(content, error.status_code)
-    if isinstance(error, V8Error | TimeoutError):
-        content = _content_of(error, request.path_params.get("series", "the server"))
-        return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
-    content = answers.fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
-    return json_answer(content, 500)

@@ -216,7 +216,7 @@ class Forecaster:
         if max_age_bars is not None:
             self._require_recent(known, max_age_bars, now_s)
         table = compute_table(known, self.features)
-        return self._forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
+        return self.forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
 
     def forecast_history(
         self,
@@ -264,7 +264,7 @@ class Forecaster:
             )
             raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
         self._warn_of_seen(table.open_time_s[anchors])
-        return self._forecast_after(table, anchors)
+        return self.forecast_after(table, anchors)
 
     def companions(self, given: Mapping[str, Any] | None = None) -> Companions:
         """Return what lies beside its candles: other series and tables, if it reads any.
@@ -298,7 +298,7 @@ class Forecaster:
         found = companions.joined(own)
         return companions.reaching(own, found) if reaches else found
 
-    def _forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
+    def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
         """Forecast from windows that end at some rows, as `forecast_history` returns it."""
         chunks = []
         for first in range(0, len(anchors), _CHUNK_WINDOWS):

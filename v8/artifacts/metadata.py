@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, StrictBool, TypeAdapter
+from pydantic import AfterValidator, Field, StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
@@ -23,7 +23,7 @@ from v8.errors import ArtifactError, DataError
 from v8.features.indicators import check_columns, warmup_bars
 from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import Judgement, QuantileJudgement
-from v8.losses.leaderboard import SeriesResult, read_results
+from v8.losses.leaderboard import SeriesResult, read_result
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
@@ -34,7 +34,6 @@ MODEL_FILE = "model.keras"
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
 _FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
-_SCALING: Final = TypeAdapter(Scaling)
 
 
 @dataclass(frozen=True)
@@ -177,18 +176,25 @@ class Metadata:
     def scaling(self) -> Scaling:
         """How the inputs were scaled."""
         found, where = self.content.get("scaling"), self._key("scaling")
-        return records.checked(_SCALING, found, where=where, fix=_FIX, rule=AS_WRITTEN)
+        return records.checked(Scaling, found, where=where, fix=_FIX, rule=AS_WRITTEN)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it was judged when it was trained."""
+        return "judgement" in self.content
 
     @cached_property
     def judgement(self) -> Judgement:
         """Errors on the test span beside the baselines'."""
+        if not self.is_judged:
+            raise not_judged(f"metadata of {self.series}")
         return Judgement.from_json(self.content.get("judgement"), where=self._key("judgement"))
 
     @cached_property
     def quality(self) -> dict[str, dict[str, Any]]:
-        """Per task: its error beside naive's and the best baseline's, and verdicts."""
-        judged, told = self.judgement, {}
-        for task in judged.tasks:
+        """Per task: its error beside naive's and the best baseline's, and verdicts; nothing if not judged."""
+        told = {}
+        for task in (judged := self.judgement).tasks if self.is_judged else ():
             naive, best = (judged.against(task, name) for name in (NAIVE, judged.best_baseline(task)))
             told[task] = {
                 "multiple_of_naive": naive.multiple,
@@ -207,14 +213,19 @@ class Metadata:
 
     @cached_property
     def result(self) -> SeriesResult:
-        """What reports show of it."""
-        return read_results([self.content])[0]
+        """What reports show of it, if it was judged."""
+        _ = self.judgement
+        return read_result(self.content)
 
     def _key(self, key: str) -> str:
         return f"metadata of {self.series}, key {key}"
 
 
-_METADATA: Final = TypeAdapter(Metadata)
+def not_judged(where: str) -> ArtifactError:
+    """Return the error for what is told of models that were judged, where one was not."""
+    rule, got = "must have been judged when it was trained", "no judgement"
+    fix = "Train it in a run that judges, or ask Forecaster.evaluate in Python"
+    return ArtifactError(where=where, rule=rule, got=got, fix=fix)
 
 
 def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
@@ -239,7 +250,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     fix = "Use the v8 that wrote it"
     records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
     whole = {**content, "content": content}
-    found = records.checked(_METADATA, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
+    found = records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
     try:
         check_columns(found.names)
     except DataError as error:

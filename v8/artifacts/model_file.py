@@ -34,10 +34,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import h5py
+import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import FORECAST_BATCH
-from v8.storage import open_given
+from v8.storage import open_given, packaged
 
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"
@@ -48,9 +49,8 @@ KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
 
 MAX_UNPACKED_BYTES: Final = 512 << 20  # a file claims to unpack to; the largest shipped profile needs 4 MB
 MAX_TEXT_BYTES: Final = 16 << 20  # of `config.json`; the shipped profiles need 50 kB
-MAX_RATIO: Final = (
-    100  # unpacked bytes per packed byte; weights hardly pack, a network's description 20 times
-)
+MAX_RATIO: Final = 100
+"""Unpacked bytes per packed byte; weights hardly pack, a network's description 20 times."""
 MAX_DEPTH: Final = 100  # objects inside objects in `config.json`; the shipped profiles have 12
 MAX_WEIGHT_OBJECTS: Final = 10_000  # groups and arrays of the weights; the shipped profiles have a hundred
 MAX_LAYERS: Final = 1_000  # layers and operations; the shipped profiles have 130
@@ -65,27 +65,9 @@ _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-_LAYERS = (
-    "Activation Add AdditiveAttention Average AveragePooling1D BatchNormalization Bidirectional Concatenate "
-    "Conv1D Cropping1D Dense DepthwiseConv1D Dot Dropout EinsumDense ELU Embedding Flatten GaussianDropout "
-    "GaussianNoise GlobalAveragePooling1D GlobalMaxPooling1D GRU GRUCell GroupNormalization "
-    "GroupQueryAttention Identity InputLayer LayerNormalization LeakyReLU LSTM LSTMCell Maximum MaxPooling1D "
-    "Minimum MultiHeadAttention Multiply Permute PReLU RMSNormalization ReLU RepeatVector Rescaling Reshape "
-    "RNN SeparableConv1D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D StackedRNNCells Subtract "
-    "TimeDistributed UnitNormalization UpSampling1D ZeroPadding1D"
-)
-_INITIALIZERS = (
-    "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform Ones "
-    "Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling Zeros"
-)
-_STOCK: Final[dict[str, frozenset[str]]] = {
-    "keras.layers": frozenset(_LAYERS.split()),
-    "keras.initializers": frozenset(_INITIALIZERS.split()),
-    "keras.regularizers": frozenset({"L1", "L2", "L1L2"}),
-    "keras.constraints": frozenset({"MaxNorm", "NonNeg", "UnitNorm", "MinMaxNorm"}),
-    "keras": frozenset({"DTypePolicy", "Sequential"}),
-    "keras.models": frozenset({"Functional", "Sequential"}),
-    "keras.src.models.functional": frozenset({"Functional"}),
+_STOCK: Final = {
+    module: frozenset(names.split())
+    for module, names in yaml.safe_load(packaged("v8.artifacts", "stock.yaml")).items()
 }
 """Stock classes by the module that Keras writes; they compute, and touch nothing outside."""
 

@@ -16,8 +16,6 @@ The plan of a back-test is written before anything is trained and never changes:
 move with the newest candle when it is continued. One process at a time writes the folder.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from v8 import records
 from v8.artifacts import run_folder
@@ -156,7 +154,7 @@ class Serving:
         """Tell whether it was decided if a generation serves a series."""
         return any(one.challenger.generation == generation for one in self.decisions_about(series))
 
-    def with_decision(self, decision: Decision) -> Serving:
+    def with_decision(self, decision: Decision) -> "Serving":
         """Return what serves after a decision."""
         series, generations = decision.series, dict(self.generations)
         if decision.is_replaced:
@@ -168,11 +166,9 @@ class Serving:
     def save(self) -> None:
         """Write `serving.json`, whole or not at all."""
         content = {"serving": self.generations, "decisions": [asdict(one) for one in self.decisions]}
-        _SERVING.validate_python({"run": self.run, **content})  # what is written must be what reading accepts
+        # What is written must be what reading accepts.
+        records.adapter(Serving).validate_python({"run": self.run, **content})
         write_json(self.run / SERVING_FILE, {"format": SERVING_FORMAT, **content})
-
-
-_SERVING: Final = TypeAdapter(Serving)
 
 
 def read_serving(run: Path) -> Serving:
@@ -188,7 +184,7 @@ def read_serving(run: Path) -> Serving:
     content = records.read_json_object(file, fix=_SERVING_FIX)
     records.check_format(content, (SERVING_FORMAT,), what="serving", where=where, fix=fix)
     whole = {**content, "run": run}
-    return records.checked(_SERVING, whole, where=where, fix=_SERVING_FIX, rule=records.AS_WRITTEN)
+    return records.checked(Serving, whole, where=where, fix=_SERVING_FIX, rule=records.AS_WRITTEN)
 
 
 def served_folder(run: Path, series: str) -> Path:
@@ -255,20 +251,13 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class BacktestPlan:
+class BacktestPlan(run_folder.Begun):
     """The content of `plan.json`."""
 
-    format: int  # `BACKTEST_FORMAT`
-    profile: dict[str, Any]  # what is trained in each fold
-    profile_digest: str  # its digest
-    source: str  # name of the candle source
-    is_publishable: bool  # false for the demo market
     series: tuple[SeriesName, ...]  # which were asked for
     num_folds: Positive  # how many were asked for
     history_bars: Positive | None
     """Newest candles of each series that the folds lie in; None for all there are."""
-    command: str  # the command line
-    created_at: str  # when, ISO 8601 in UTC
     folds: tuple[Fold, ...] = ()  # in the order of time
     missing: Mapping[SeriesName, str] | None = None  # why series have no candles
 
@@ -291,9 +280,6 @@ class BacktestPlan:
         return None
 
 
-_PLAN: Final = TypeAdapter(BacktestPlan)
-
-
 class BacktestLock(WriterLock):
     """Hold the folder of a back-test for this process; it is made when missing."""
 
@@ -312,7 +298,7 @@ def read_plan(path: Path) -> BacktestPlan:
     file, where = path / PLAN_FILE, str(path / PLAN_FILE)
     content = records.read_json_object(file, fix=_PLAN_FIX)
     records.check_format(content, (BACKTEST_FORMAT,), what="back-test", where=where, fix=_PLAN_FIX)
-    plan = records.checked(_PLAN, content, where=where, fix=_PLAN_FIX, rule=records.AS_WRITTEN)
+    plan = records.checked(BacktestPlan, content, where=where, fix=_PLAN_FIX, rule=records.AS_WRITTEN)
     run_folder.require_own_profile(file, fix=_PLAN_FIX)
     if found := plan.contradiction():
         where = records.under_key(where, found[0])

@@ -12,19 +12,17 @@ Every file is written aside and renamed, and one process at a time may write. Wh
 so a finished run may lie where nothing can be written.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
 from v8 import records
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
@@ -32,8 +30,9 @@ from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
+from v8.plugins import loaded, other_plugins
 from v8.profile import Profile, ProfileName, is_digest_of
-from v8.records import AS_WRITTEN, Count, Moment, Sha256
+from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.storage import FolderLock, Pace, sweep, write_json
 
 RUN_FORMAT = 1  # version of the keys of `run.json`
@@ -93,16 +92,28 @@ class SeriesState:
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """The content of `run.json`."""
+class Begun:
+    """What every record says of what was begun, and must be gone on with."""
 
     format: int
-    profile: dict[str, Any]
+    profile: dict[str, Any]  # what is trained
     profile_digest: str
-    source: str
-    is_publishable: bool
-    command: str
-    created_at: str
+    source: str  # name of the candle source
+    is_publishable: bool  # false for the demo market
+    command: str  # the command line
+    created_at: str  # when, ISO 8601 in UTC
+
+
+def begun(profile: Profile, source: str, is_publishable: bool, command: str, version: int) -> dict[str, Any]:
+    """Return the fields of `Begun` for what begins here and now, in a format of some version."""
+    content = profile.model_dump(mode="json")
+    return vars(Begun(version, content, profile.digest, source, is_publishable, command, now_iso()))
+
+
+@dataclass(frozen=True)
+class RunRecord(Begun):
+    """The content of `run.json`."""
+
     versions: dict[str, str]
     machine: dict[str, Any]
     series: dict[str, SeriesState]
@@ -112,22 +123,16 @@ class RunRecord:
     """Batches that make one optimiser step; None where that does not depend on the device, or before."""
     loops: Loops | None = None
     """How loops over time were compiled, which decides the last bits; None before anything was trained."""
+    is_judged: StrictBool = True
+    """Whether its models are judged on the test span, beside the baselines."""
+    plugins: Mapping[Text, Sha256] = field(default_factory=dict)
+    """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
 
     @classmethod
-    def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> RunRecord:
+    def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> "RunRecord":
         """Record what a run is started with, and must be continued with, here and now."""
-        return cls(
-            format=RUN_FORMAT,
-            profile=profile.model_dump(mode="json"),
-            profile_digest=profile.digest,
-            source=source,
-            is_publishable=is_publishable,
-            command=command,
-            created_at=now_iso(),
-            versions=versions(),
-            machine=describe_machine(),
-            series={},
-        )
+        common = begun(profile, source, is_publishable, command, RUN_FORMAT)
+        return cls(**common, versions=versions(), machine=describe_machine(), series={}, plugins=dict(loaded))
 
     @property
     def profile_name(self) -> str:
@@ -145,18 +150,12 @@ class RunRecord:
         return {name: str(one.reason) for name, one in self.series.items() if one.status == "failed"}
 
 
-_RECORD: Final = TypeAdapter(RunRecord)
-
-
 @dataclass(frozen=True)
 class _Names:
     """What of `run.json` becomes part of a path."""
 
     profile: Annotated[ProfileName, records.at_keys("profile", "name")]
     series: Annotated[Mapping[str, Any], BeforeValidator(by_series)]
-
-
-_NAMES: Final = TypeAdapter(_Names)
 
 
 class RunFolder(FolderLock):
@@ -305,7 +304,8 @@ class RunFolder(FolderLock):
             rule = f"the run was started with param:source {record.source} and is continued with it"
             fix = "Use the same source, or start a new run beside it with param:fresh"
             return ArtifactError(where=str(self.path), rule=rule, got=f"param:source {begun.source}", fix=fix)
-        return None
+        fix = "Name the same with param:plugin, or start a new run beside it with param:fresh"
+        return other_plugins(record.plugins, where=str(self.path), fix=fix)
 
 
 def require_empty(path: Path, *, rule: str, fix: str) -> None:
@@ -332,8 +332,8 @@ def read_run(path: Path) -> RunRecord:
     fix = f"Use the v8 that wrote it, or {other}"
     records.check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
     fix = f"Restore the file, or {other}"
-    record = records.checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
-    records.checked(_NAMES, content, where=str(file), fix=fix)
+    record = records.checked(RunRecord, content, where=str(file), fix=fix, rule=AS_WRITTEN)
+    records.checked(_Names, content, where=str(file), fix=fix)
     require_own_profile(file, fix=fix)
     for name in record.series:
         require_own_files(path / name)
@@ -363,20 +363,20 @@ def require_own_files(folder: Path) -> None:
         raise ArtifactError(where=str(folder), rule=rule, got=f"links named {listed(linked)}", fix=fix)
 
 
-def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
+def locate_run(runs: Path, profile: str, kind: str = "", *, is_fresh: bool) -> Path:
     """Return the folder that a call works in.
 
-    The runs of one name, that of a profile with `-smoke` for smoke runs, are `name`, `name-2`, `name-3` ...
-    A call continues the newest of them, and a fresh one takes the next free number.
+    The runs of one name, that of the profile and their kind, such as `-smoke`, are `name`, `name-2`,
+    `name-3` ... A call continues the newest of them, and a fresh one takes the next free number.
     """
+    name = f"{profile}{kind}"
     taken = {1: runs / name} if (runs / name).exists() else {}
     for path in runs.glob(f"{name}-*"):
         number = re.fullmatch(r"[1-9][0-9]*", path.name.removeprefix(f"{name}-"))
         if not number or int(number[0]) < 2:
             continue
         # A profile may itself be called aligned-2; its runs are not ours. A new folder takes nobody's name.
-        mine = (name, name.removesuffix("-smoke"))
-        if is_fresh or ((path / RUN_FILE).exists() and str(read_run(path).profile.get("name")) in mine):
+        if is_fresh or ((path / RUN_FILE).exists() and read_run(path).profile_name == profile):
             taken[int(number[0])] = path
     if is_fresh:
         return runs / (f"{name}-{max(taken) + 1}" if taken else name)

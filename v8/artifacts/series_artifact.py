@@ -12,8 +12,7 @@ good it was, and what it has seen. A test runs its code in an environment withou
 Shape legend: N shown rows, W test windows, H horizon, Q levels, C columns of a task.
 """
 
-from __future__ import annotations
-
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
+import yaml
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from v8.artifacts.metadata import (
     ARTIFACT_FORMAT,
@@ -39,12 +39,12 @@ from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
 from v8.formulas.baselines import called
 from v8.formulas.ranges import Shares
-from v8.hardware import describe_machine, process_memory, versions
+from v8.hardware import describe_machine, peak_process_bytes, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
 from v8.market.candles import Candles
 from v8.quantile_levels import fault_of, percent_of, quantile_output
-from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
+from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
 from v8.storage import digest_file, packaged, write_json, write_text
 from v8.tasks import TASKS
 from v8.training.progress import EpochRecord
@@ -90,11 +90,9 @@ class ForecastSample:
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         # Defaults, which are no quantiles, are left out: a sample without them is as it was before they came.
-        content: dict[str, Any] = _SAMPLE.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
+        write = adapter(ForecastSample).dump_python
+        content = write(self, mode="json", by_alias=True, exclude_defaults=True)
         return {"format": SAMPLE_FORMAT, "columns": _columns(self.truth), **content}
-
-
-_SAMPLE: Final = TypeAdapter(ForecastSample)
 
 
 def sample_forecasts(
@@ -136,7 +134,7 @@ def read_sample(file: Path) -> ForecastSample | None:
     content = read_json_object(file, fix="Restore the file or train the series again")
     rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
     fix = "Restore the file, or delete it to have the report without this chart"
-    sample = checked(_SAMPLE, content, where=str(file), fix=fix, rule=rule)
+    sample = checked(ForecastSample, content, where=str(file), fix=fix, rule=rule)
     if not _is_whole(sample) or _columns(sample.truth) != content.get("columns"):
         got = "rows and forecasts that do not fit together"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
@@ -187,8 +185,8 @@ class Finished:
     fleet_size: int  # models that trained as one program
     num_parts: int  # batches that made one optimiser step
     num_parameters: int  # trainable numbers of the network
-    result: TrainingResult  # its training
-    judgement: Judgement  # its errors on the test span
+    result: "TrainingResult"  # its training
+    judgement: Judgement | None  # its errors on the test span; None of a model that is not judged
     quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
     sample: ForecastSample  # A few of its forecasts of the test span, to look at
     shares: Shares | None  # what its calibration folded into the model; None without one
@@ -256,11 +254,11 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "resumed_from_epoch": result.resumed_from_epoch,
             "device": result.device,
             "peak_memory_bytes": result.peak_memory_bytes,
-            "peak_process_bytes": process_memory().peak_bytes,
+            "peak_process_bytes": peak_process_bytes(),
             "fleet_size": finished.fleet_size,
             "windows_per_s": result.windows_per_s,
         },
-        "judgement": finished.judgement.to_json(),
+        **({"judgement": finished.judgement.to_json()} if finished.judgement else {}),
         **({"quantiles": finished.quantiles.to_json()} if finished.quantiles else {}),
         "seconds": finished.seconds,
         "versions": versions(),
@@ -280,8 +278,7 @@ def artifact_readme(metadata: Metadata) -> str:
         horizon=plural(metadata.horizon_bars, f"{timeframe} candle"),
         lookback=plural(metadata.lookback_bars, f"{timeframe} candle"),
         demo=f"\n\n{demo}" if metadata.is_demo_market else "",
-        alpha=ALPHA,
-        quality=_quality(metadata),
+        quality=_quality(metadata) if metadata.is_judged else "It was not judged: nobody knows its errors.",
         spans=_spans(metadata),
         beside=f"\n{note}\n" if note else "",
         num_features=len(metadata.features),
@@ -299,7 +296,8 @@ def _quality(metadata: Metadata) -> str:
         (task, *(cell if isinstance(cell, str) else number(cell) for cell in told.values()))
         for task, told in metadata.quality.items()
     )
-    lines = [Table(header, rows).markdown()]
+    how = packaged("v8.artifacts", "quality.md").format(num_windows=judgement.num_windows, alpha=ALPHA)
+    lines = [how.strip(), Table(header, rows).markdown()]
     if judgement.loses:
         tasks = ", ".join(judgement.loses)
         lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
@@ -359,22 +357,7 @@ def _features(metadata: Metadata) -> str:
 
 def _notes(metadata: Metadata) -> list[str]:
     """Say what the sentences of the definitions leave open."""
-    names, others = metadata.names, neighbours(metadata.names)
-    notes = {
-        "A sample deviation has the divisor n - 1.": any(
-            "sample " in feature.definition for feature in metadata.features
-        ),
-        "An exponential average over n bars starts at the first close and gives the newest value the "
-        "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.": any(
-            name.startswith("macd") for name in names
-        ),
-        "Wilder's averages over n bars start at the first change and give the newest value the weight "
-        "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is "
-        "100 times the average gain over the sum of average gain and average loss, and 50 where nothing "
-        "moved.": "rsi" in names,
-        "The true range of a bar is max(high, previous close) - min(low, previous close).": "atr" in names,
-        "A window of bars without any volume gives volume_norm 1.": "volume_norm" in names,
-        f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
-        "names, recent_range too, is theirs.": bool(others),
-    }
-    return [note for note, is_there in notes.items() if is_there]
+    definitions = "\n".join(feature.definition for feature in metadata.features)
+    others = listed(neighbours(metadata.names))
+    told = yaml.safe_load(packaged("v8.artifacts", "notes.yaml"))
+    return [one["note"].format(others=others) for one in told if re.search(one["where"], definitions, re.M)]

@@ -13,8 +13,6 @@ a file whose arrays hold their own numbers. What is read that way is then compar
 Shape legend: B batch, T lookback, F features.
 """
 
-from __future__ import annotations
-
 import io
 import threading
 import zipfile
@@ -27,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.artifacts.model_file import CONFIG_MEMBER, MAX_WEIGHT_OBJECTS, WEIGHTS_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
 Found = TypeVar("Found")
@@ -51,14 +48,14 @@ class SharedModels:
         found: Found = self._serving[series][1]
         return found
 
-    def load(self, file: Path) -> SharedModel:
+    def load(self, file: Path) -> "SharedModel":
         """Load a model of a checked file, in safe mode, as `load_keras_model` does.
 
         Raises:
             ArtifactError: If its layers do not fit together or to its weights, or would need too much memory.
         """
         with self._loading:
-            description = digest_bytes(model_file.read_member(file, CONFIG_MEMBER))
+            description = digest_bytes(model_file.read_member(file, model_file.CONFIG_MEMBER))
             if description in self._graphs:
                 graph = self._graphs[description]
                 return SharedModel(graph, graph.read(file))
@@ -69,7 +66,7 @@ class SharedModels:
 class SharedModel:
     """One model in a graph that others use, too; it takes and gives what a Keras model does."""
 
-    def __init__(self, graph: _Graph, weights: list[NDArray[Any]]) -> None:
+    def __init__(self, graph: "_Graph", weights: list[NDArray[Any]]) -> None:
         self._graph, self._weights = graph, weights
         self.inputs, self.output = graph.model.inputs, graph.model.output
         """The symbolic inputs, and the symbolic outputs by task."""
@@ -126,14 +123,14 @@ def _find_places(model: Any, file: Path) -> Places | None:
     """
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    numbered = io.BytesIO(members[WEIGHTS_MEMBER])
+    numbered = io.BytesIO(members[model_file.WEIGHTS_MEMBER])
     with h5py.File(numbered, "r+") as weights:
         names = _array_names(weights)
         for number, name in enumerate(names):
             weights[name][...] = number
     with passing_folder("weights") as folder:
         with zipfile.ZipFile(folder / "numbered.keras", "w") as archive:
-            for name, content in (members | {WEIGHTS_MEMBER: numbered.getvalue()}).items():
+            for name, content in (members | {model_file.WEIGHTS_MEMBER: numbered.getvalue()}).items():
                 archive.writestr(name, content)
         model.load_weights(str(folder / "numbered.keras"))
     numbers = [_number_of(variable.numpy()) for variable in model.variables]
@@ -151,7 +148,7 @@ def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] 
 
     None if the file has other arrays, or of other shapes.
     """
-    with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
+    with h5py.File(io.BytesIO(model_file.read_member(file, model_file.WEIGHTS_MEMBER)), "r") as weights:
         if {*_array_names(weights)} != {*places} - {None}:
             return None
         values = [
@@ -167,7 +164,7 @@ def _number_of(value: NDArray[Any]) -> int | None:
     if not np.issubdtype(value.dtype, np.floating):
         return None
     number = value.flat[0] if value.size else -1.0
-    is_full = bool((value == number).all()) and 0 <= number < MAX_WEIGHT_OBJECTS
+    is_full = bool((value == number).all()) and 0 <= number < model_file.MAX_WEIGHT_OBJECTS
     return int(number) if is_full and number == int(number) else -1
 
 

@@ -13,8 +13,7 @@ A run whose every series failed for its candles or features exits 3: then the so
 a series. Heavy imports happen inside commands, so that `--help` and usage errors answer at once.
 """
 
-from __future__ import annotations
-
+import inspect
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,11 +25,12 @@ from typer.core import TyperGroup
 
 from v8.cli import commands
 from v8.cli.compare import compare_profiles
+from v8.cli.options import with_plugins
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
 from v8.net import told_of_waiting
-from v8.version import VERSION
+from v8.version import VERSION, commit
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """What click, or the copy of it within typer, raises for words that it does not understand."""
@@ -93,27 +93,41 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # plain help breaks no word, and names no type behind a flag
     pretty_exceptions_enable=False,
 )
 COMMANDS: Final = (
-    *(commands.run, commands.data, commands.features, commands.report, commands.publish, commands.pull),
+    *(
+        commands.run,
+        commands.data,
+        commands.features,
+        commands.report,
+        commands.export,
+        commands.publish,
+        commands.pull,
+    ),
     *(commands.predict, commands.update, commands.forecast, commands.track, commands.backtest),
     *(compare_profiles, commands.serve, commands.doctor),
 )
 for _function in COMMANDS:
-    app.command("app" if _function is commands.serve else None)(_function)
+    _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")
+    _shown = "\b\nExamples:\n" + _examples.replace("    v8", f"  {command()}")
+    _name = "app" if _function is commands.serve else None
+    _short = _said.partition("\n\n")[0]
+    app.command(_name, help=_said, short_help=_short, epilog=_shown)(with_plugins(_function))
 
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        sys.stdout.write(f"v8 {VERSION}\n")
+        known = commit()
+        sys.stdout.write(f"v8 {VERSION} (commit {known})\n" if known else f"v8 {VERSION}\n")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     is_asked: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        False, "--version", callback=_print_version, is_eager=True, help="Print version and commit."
     ),
 ) -> None:
     """A fleet of crypto forecasters, trained at once, judged honestly."""

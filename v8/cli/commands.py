@@ -3,7 +3,6 @@
 What does the work is imported inside the commands, so that `--help` and usage errors answer at once.
 """
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -11,15 +10,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit, Option, echo
 
 from v8.cli import options as cli
 from v8.errors import DataError, ProfileError, SeriesError
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.market.series import load_universe
-from v8.market.sources.source import SOURCES
+from v8.net import tell_waiting
 from v8.profile import load_profile, network_outputs
+from v8.registry import require_package
 from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
 from v8.runs.tracking import TRACKERS
 
@@ -31,7 +31,9 @@ EXTRA: Final = ("starlette", "uvicorn")
 
 def run(
     profile: str = Option(
-        "aligned", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."
+        RunOptions.model_fields["profile"].default,
+        metavar="NAME|FILE",
+        help="What to train: a shipped name or a file; --list says for whom each is.",
     ),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
@@ -41,9 +43,7 @@ def run(
     bars: int | None = Option(None, metavar="N", help="Newest candles per series. Default: the profile's."),
     epochs: cli.EpochsOption = None,
     precision: str | None = Option(
-        None,
-        metavar="auto|float32|mixed_float16|mixed_bfloat16",
-        help="Number format of training. Default: the profile's.",
+        None, metavar="auto|float32|mixed_float16|mixed_bfloat16", help="Default: the profile's."
     ),
     no_mixed_precision: bool = Option(False, "--no-mixed-precision", help="The same as --precision float32."),
     device: cli.DeviceOption = "auto",
@@ -55,24 +55,38 @@ def run(
     fresh: bool = Option(False, "--fresh", help="Start a new run beside the old ones; nothing is deleted."),
     resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
-    smoke: bool = Option(
-        False, "--smoke", help="A tiny budget for every series, to see that everything works."
-    ),
+    is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
+    opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
+    smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
     redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
-    track: list[str] | None = Option(
-        None, metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."
-    ),
-    publish: str | None = Option(
-        None, metavar="USER/NAME", help="Publish to the Hub when every series is done."
+    track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
+    publish: cli.PublishOption = None,
+    lang: cli.LangOption = None,
+    judge: bool = Option(
+        True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
     ),
 ) -> None:
-    """Train, judge and save a model for every series; the same call again continues or skips."""
-    given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
+    """Train, judge and save a model for every series; the same call again continues or skips.
+
+    Examples:
+        v8 run --profile frontier --dry-run
+        v8 run --profile frontier --series BTCUSDT-15m
+        v8 run --source files --data-dir candles
+        v8 run --profile frontier --publish you/models
+    """
+    asked = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
+    if is_list:
+        from v8.cli.printing import print_profiles
+
+        print_profiles()
+        return
+    given = {name: value for name, value in asked.items() if value is not None}
     prepared = RunOptions(**given, command=_words_to_continue()).prepared()
+    echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
     from v8.cli.runs import carry_out, preview
 
-    raise Exit(preview(prepared) if dry_run else carry_out(prepared).exit_code)
+    raise Exit(preview(prepared) if dry_run else carry_out(prepared, opens=opens).exit_code)
 
 
 def _words_to_continue() -> str:
@@ -86,22 +100,22 @@ def _words_to_continue() -> str:
 
 
 def data(
-    action: str | None = Argument(
-        None, metavar="[update]", help="Bring the store of --source live up to date."
-    ),
+    action: str | None = Argument(None, metavar="[update]", help="Bring the store of --source live to now."),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     # As in every shipped profile:
     bars: int = Option(8_000, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series."),
-    accept_revision: bool = Option(
-        False,
-        "--accept-revision",
-        help="Update, and take what the API says now of candles instead of what it said first.",
-    ),
+    accept_revision: bool = Option(False, "--accept-revision", help="Update, taking what the API says now."),
 ) -> None:
-    """Download and check candles; print what was found, repaired and dropped."""
+    """Download and check candles; print what was found, repaired and dropped.
+
+    Examples:
+        v8 data --series BTCUSDT-15m
+        v8 data --source files --data-dir candles
+        v8 data update --universe mine.yaml
+    """
     action = "update" if accept_revision and action is None else action
     asked = asked_series(series, universe)
     if action not in (None, "update"):
@@ -111,7 +125,8 @@ def data(
         rule = "brings the store of --source live up to date"
         got = f"--source {source}" if source != "vision" else "--data-dir"
         raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
-    candles = cli.open_candles("live" if action else source, data_dir)
+    source = "live" if action else source
+    candles = cli.open_candles(source, data_dir, sign=f"Reading candles from {source}.")
     chosen = asked or served_series(candles)
 
     from v8.cli.data import check_candles, update_store
@@ -129,62 +144,102 @@ def data(
 
 def features(
     series: cli.SeriesOption = None,
-    profile: str | None = Option(
-        None, metavar="NAME|FILE", help="Explain the features of a profile instead, one by one."
-    ),
+    profile: str | None = Option(None, metavar="NAME|FILE", help="Explain features of a profile instead."),
 ) -> None:
-    """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's."""
+    """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's.
+
+    Examples:
+        v8 features --profile frontier
+        v8 features --series BTCUSDT-15m
+    """
     if profile is not None and series:
         rule = "explains features, which are the same for every series"
         raise contradiction("--profile", "--series", rule)
     if profile is not None:
         explained = load_profile(profile)
+        tell_waiting(f"Reading the features of profile {explained.name}.")
 
         from v8.cli.data import print_features
 
         print_features(explained)
         return
     chosen = asked_series(series) or load_universe()
+    tell_waiting(f"Looking for the features of {len(chosen)} series.")
 
     from v8.cli.data import print_store
 
     print_store(chosen)
 
 
-def report(run: cli.ThisRunArgument) -> None:
-    """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
+def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
+    """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts.
+
+    Examples:
+        v8 report runs/frontier
+    """
+    if run.is_dir():
+        tell_waiting(f"Reading the models of {run}.")
+
     from v8.cli.runs import redraw
 
     raise Exit(redraw(run))
 
 
+def export(
+    run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
+    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet; it is replaced."),
+    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
+    form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
+    source: cli.OtherSourceOption = None,
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+) -> None:
+    """Write every forecast of the test spans into a table: of a run, or of all folds of a back-test.
+
+    A row is one bar ahead: series, fold (0 for a run), issued_at, step, open_time, the forecast columns
+    with their quantiles, what came (close_truth) and the naive forecast (close_naive). Nobody could use a
+    row before its issued_at, the close of the newest candle that it knows. Join those of one fold and step
+    to rows of your own by that, and none sees the future: pandas.merge_asof(yours, forecasts,
+    left_on="time", right_on="issued_at", by="series").
+
+    Examples:
+        v8 export runs/frontier --out forecasts.parquet
+        v8 export backtests/frontier --out forecasts.csv
+    """
+    form, names = cli.table_form("--out", out, form), _names(series) or []
+    open_candles = partial(cli.open_candles, data_dir=data_dir, tables=tables)
+    if sign := cli.opening(run):
+        tell_waiting(sign)
+
+    from v8.cli.forecasts import export_forecasts
+
+    export_forecasts(run, out, form=form, names=names, open_source=lambda name: open_candles(source or name))
+
+
 def publish(
     repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
-    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/aligned."),
-    space: str | None = Option(
-        None, metavar="USER/NAME", help="Publish the page of the models in --repo instead."
-    ),
+    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/frontier."),
+    space: str | None = Option(None, metavar="USER/NAME", help="Publish the page of the models in --repo."),
     private: bool = Option(False, "--private", help="Make a new repository one that only you can see."),
-    dry_run: bool = Option(
-        False, "--dry-run", help="Ask the Hub what would change and print it; send nothing."
-    ),
-    only_skilled: bool = Option(
-        False,
-        "--only-skilled",
-        help="Hold back models that lose to the naive forecast, by more than chance. Those that only a "
-        "better baseline beats are published and say so.",
-    ),
-    is_partial: bool = Option(
-        False, "--partial", help="Publish a run although some of its series are not done."
-    ),
+    dry_run: bool = Option(False, "--dry-run", help="Print what would change on the Hub; send nothing."),
+    only_skilled: bool = Option(False, "--only-skilled", help="Hold back what loses to the naive forecast."),
+    is_partial: bool = Option(False, "--partial", help="Publish a run although some series are not done."),
     prune: bool = Option(False, "--prune", help="Remove published models that the run does not have."),
 ) -> None:
-    """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
+    """Publish a run's models with card, leaderboard and manifest; or the page that shows them.
+
+    Examples:
+        v8 publish runs/frontier --repo you/models --dry-run
+        v8 publish runs/frontier --repo you/models --only-skilled
+        v8 publish --repo you/models --space you/page
+    """
     if (run is None) == (space is None):
         where = command("publish")
         rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
-        fix = "Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page"
+        fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
         raise ProfileError(where=where, rule=rule, got="neither" if run is None else "both", fix=fix)
+    if run is None or run.is_dir():
+        tell_waiting(f"Reading {run or 'what the page needs'} for {space or repo}.")
 
     from v8.cli import hub
 
@@ -201,16 +256,21 @@ def pull(
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
-    """Download published models, compare every file with the manifest, and say where they are."""
+    """Download published models, compare every file with the manifest, and say where they are.
+
+    Examples:
+        v8 pull --repo you/models
+        v8 pull --repo you/models --series BTCUSDT-15m --revision main
+    """
+    tell_waiting(f"Reading {repo} {'from the cache' if offline else 'on the Hub'}.")
+
     from v8.cli.hub import pull_models
 
     pull_models(repo, series or (), revision, is_offline=offline)
 
 
 def predict(
-    folder: Path | None = Argument(
-        None, metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."
-    ),
+    folder: Path | None = Argument(None, metavar="FOLDER", help="A run folder, or one series' folder."),
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Whose model to use; repeat for more."),
     is_all: bool = Option(False, "--all", help="Use the models of all series that are there."),
@@ -220,74 +280,45 @@ def predict(
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    bars: int | None = Option(
-        None,
-        metavar="N",
-        min=1,
-        max=cli.MAX_BARS,
-        help="Candles to read. Default: as many as the model needs.",
-    ),
-    allow_old: bool = Option(
-        False, "--allow-old", help="Forecast even where every forecast bar has already closed."
-    ),
-    output_format: str = Option(
-        "table", "--format", metavar="table|csv|json", help="How to print the forecast."
-    ),
-    plot: Path | None = Option(
-        None,
-        metavar="FILE.png|DIR",
-        help="Draw candles and forecast; of several series a picture each, in a folder.",
-    ),
+    bars: int | None = cli.some_bars("Candles to read. Default: as many as the model needs."),
+    allow_old: bool = Option(False, "--allow-old", help="Forecast even bars that have all closed already."),
+    output_format: cli.FormatOption = "table",
+    plot: Path | None = Option(None, metavar="FILE.png|DIR", help="Draw it; several series into a folder."),
 ) -> None:
-    """Forecast the bars after the newest candle with saved or published models."""
-    if (folder is None) == (repo is None):
-        where, rule = command("predict"), "needs one place of the model: a folder, or --repo"
-        fix = "Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name"
-        raise ProfileError(where=where, rule=rule, got="neither" if repo is None else "both", fix=fix)
+    """Forecast the bars after the newest candle with saved or published models.
+
+    Examples:
+        v8 predict runs/frontier
+        v8 predict runs/frontier --series BTCUSDT-15m --plot forecast.png
+        v8 predict --repo you/models --format json
+        v8 predict runs/frontier --source files --data-dir candles
+    """
+    where = cli.one_place("predict", folder, repo)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
-    asked = tuple(map(str, asked_series(series, universe) or ()))
+    asked = [*map(str, asked_series(series, universe) or ())]
     is_many = is_all or universe is not None or len(asked) > 1
-    if plot and is_many and not plot.is_dir():
-        raise cli.no_folder("--plot", "is a folder that exists where several series are forecast", plot)
-    if plot and not is_many:
-        cli.require_picture(plot)
-    candles = cli.open_candles(source, data_dir, tables)
+    cli.require_plot(plot, is_many=is_many)
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
-    from v8.cli import forecasts as work
+    from v8.cli.forecasts import print_forecasts
+    from v8.hub.opening import open_place
 
-    told = work.forecast_each(
-        repo or folder or "",
-        asked,
-        candles,
-        revision=revision,
-        is_offline=offline,
-        is_many=is_many,
-        bars=bars,
-        is_any_age=allow_old,
-    )
-    work.PRINTERS[output_format](told.issued, is_many=is_many)
-    if plot:
-        work.draw(told.issued, plot, is_many=is_many)
-    raise Exit(work.tell_refusals(told))
+    models = open_place(where, revision=revision, is_offline=offline)
+    wanted = asked or models.series
+    is_many = is_many or len(wanted) > 1
+    cli.require_plot(plot, is_many=is_many)
+    given = {"bars": bars, "is_any_age": allow_old}
+    raise Exit(print_forecasts(models, wanted, candles, output_format, plot, is_many=is_many, **given))
 
 
 def update(
     run: cli.ThisRunArgument,
     when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
-    max_age: float | None = Option(
-        None,
-        metavar="DAYS",
-        min=0,
-        help="Age from which on a model is stale. Default: the length of its test span.",
-    ),
+    max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
-    source: str | None = Option(
-        None,
-        metavar="|".join(SOURCES),
-        help="Where new candles come from. Default: the run's, live for the archive's.",
-    ),
+    source: cli.OtherSourceOption = None,
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     device: cli.DeviceOption = "auto",
@@ -296,14 +327,15 @@ def update(
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
     dry_run: bool = Option(False, "--dry-run", help="Print what is stale and would be trained; do nothing."),
-    ledger: Path | None = Option(
-        None,
-        metavar="FILE",
-        help="Where forecasts are recorded. Default: runs/ledger.sqlite, where there is one.",
-    ),
-    publish: str | None = Option(None, metavar="USER/NAME", help="Publish what serves then, in one commit."),
+    ledger: Path | None = Option(None, metavar="FILE", help="The database of forecasts. Default: its own."),
+    publish: cli.PublishOption = None,
 ) -> None:
-    """Train stale models anew on the newest candles; of old and new the better one serves."""
+    """Train stale models anew on the newest candles; of old and new the better one serves.
+
+    Examples:
+        v8 update runs/frontier --dry-run
+        v8 update runs/frontier --max-age 7 --publish you/models
+    """
     asked = asked_series(series)
 
     from v8.cli import runs as work
@@ -316,6 +348,7 @@ def update(
     chosen = renewal.chosen(asked)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
+    echo(f"Looking for what is stale in {run}.")
     if dry_run:
         work.preview_renewal(renewal, chosen)
         return
@@ -342,11 +375,16 @@ def forecast(
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
-    """Issue forecasts into the ledger before their truth exists, and score those whose truth has come."""
+    """Issue forecasts into the ledger before their truth exists, and score those whose truth has come.
+
+    Examples:
+        v8 forecast runs/frontier --every
+        v8 forecast --repo you/models --series BTCUSDT-15m
+    """
     where, names = cli.one_place("forecast", run, repo), _names(series)
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
-    if not cli.open_candles(source, data_dir, tables).is_publishable:
+    if not cli.open_candles(source, data_dir, tables, cli.opening(where)).is_publishable:
         where, got = f"--source {source}", "a simulated market, which has none"
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
@@ -363,13 +401,19 @@ def track(
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    output_format: str = Option(
-        "table", "--format", metavar="table|json|csv", help="How to print the record."
-    ),
+    output_format: cli.FormatOption = "table",
 ) -> None:
-    """Print how issued forecasts turned out, beside the naive forecast and the best baseline."""
+    """Print how issued forecasts turned out, beside the naive forecast and the best baseline.
+
+    Examples:
+        v8 track runs/frontier
+        v8 track --repo you/models --format csv
+    """
     where, names = cli.one_place("track", run, repo), _names(series)
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
+
+    if ledger.exists():
+        tell_waiting(f"Reading {ledger}.")
 
     from v8.cli.record import print_record
 
@@ -381,38 +425,34 @@ def _names(series: Sequence[str] | None) -> list[str] | None:
 
 
 def backtest(
-    profile: str = Option(
-        "frontier", metavar="NAME|FILE", help="What to judge: a shipped name or a YAML file."
-    ),
+    profile: str = Option("frontier", metavar="NAME|FILE", help="What to judge: a shipped name or a file."),
     folds: int = Option(6, metavar="K", min=1, max=1_000, help="Seasons, spread over all history."),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    history: int | None = Option(
-        None,
-        metavar="N",
-        min=1,
-        max=cli.MAX_BARS,
-        help="Newest candles per series that the folds lie in. Default: all there are.",
-    ),
-    bars: int | None = Option(
-        None, metavar="N", help="Candles of each fold. Default: the profile's newest bars."
-    ),
+    history: int | None = cli.some_bars("Newest candles that the folds lie in. Default: all there are."),
+    bars: int | None = Option(None, metavar="N", help="Candles of each fold. Default: the profile's."),
     epochs: cli.EpochsOption = None,
     device: cli.DeviceOption = "auto",
     workers: cli.WorkersOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
-    out: Path | None = Option(
-        None, metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE."
-    ),
+    out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
+    forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
+    lang: cli.LangOption = None,
 ) -> None:
-    """Judge a profile over many seasons, fitted anew for each; the same call again continues."""
+    """Judge a profile over many seasons, fitted anew for each; the same call again continues.
+
+    Examples:
+        v8 backtest --profile frontier --series BTCUSDT-1h --folds 8
+        v8 backtest --profile mine.yaml --forecasts forecasts.parquet
+    """
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     asked = asked_series(series, universe)
+    form = cli.table_form("--forecasts", forecasts) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
     require_tables(budget)
     chosen = asked or served_series(candles)
@@ -422,8 +462,15 @@ def backtest(
     from v8.runs.execution import AskedBacktest
 
     train_all = choose_engine(engine, device, workers, fleet_size, address)
+    echo(f"Preparing to judge {budget.name}.")
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
-    if judge_seasons(out or Path("backtests") / budget.name, wanted, candles, train_all).failures:
+    out = out or Path("backtests") / budget.name
+    results = judge_seasons(out, wanted, candles, train_all)
+    if forecasts and results.cells:
+        from v8.cli.forecasts import export_forecasts
+
+        export_forecasts(out, forecasts, form=form, open_source=lambda _: candles)
+    if results.failures:
         raise Exit(SeriesError.exit_code)
 
 
@@ -438,19 +485,27 @@ def serve(
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
     port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
+    cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
+    rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
 ) -> None:
-    """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
-    where = cli.one_place("app", run, repo)
-    if lacking := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
-        where, rule = command("app"), "needs the extra `app` of v8, a small server"
-        fix = "Install it from a checkout of v8: python -m pip install '/path/to/checkout[app]'"
-        raise ProfileError(where=where, rule=rule, got=f"no package {' and '.join(lacking)}", fix=fix)
+    """Show forecasts of the present, leaderboard and live record on a page with a JSON API.
 
-    candles = cli.open_candles(source, data_dir, tables)
+    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once.
+
+    Examples:
+        v8 app runs/frontier
+        v8 app --repo you/models --port 0
+    """
+    where = cli.one_place("app", run, repo)
+    for name in EXTRA:
+        require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
     from v8.cli.serve import serve_page
 
-    serve_page(where, candles, ledger, (host, port), revision=revision, is_offline=offline)
+    serve_page(
+        where, candles, ledger, (host, port), tuple(cors or ()), rate, revision=revision, is_offline=offline
+    )
 
 
 def doctor(
@@ -458,9 +513,15 @@ def doctor(
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
     seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
-    """Examine this machine: driver, devices, speed of training, and the flags to choose."""
+    """Examine this machine: driver, devices, speed of training, and the flags to choose.
+
+    Examples:
+        v8 doctor
+        v8 doctor --profile frontier --json
+    """
     chosen = load_profile(profile)
     network_outputs(chosen)  # or there is nothing to measure
+    tell_waiting("Asking for the driver, and starting what computes.")
 
     from v8.cli.doctor import examined
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit, Option, echo
 
 from v8.cli import options as cli
 from v8.errors import ProfileError, SeriesError
@@ -30,45 +30,32 @@ def all_profiles() -> list[str]:
 
 def compare_profiles(
     profiles: list[str] | None = Option(
-        None,
-        metavar="NAME|FILE|RUN ...",
-        help="Profiles to compare, or run folders that are there. Default: all, aligned last.",
+        None, metavar="NAME|FILE|RUN ...", help="Or run folders. Default: all."
     ),
     more_profiles: list[str] | None = Argument(None, metavar="[NAME|FILE|RUN ...]", help="Further ones."),
-    series: list[str] | None = cli.some_series(
-        "One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."
-    ),
+    series: list[str] | None = cli.some_series("One; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."),
     universe: cli.UniverseOption = None,
-    epochs: int | None = Option(
-        None, metavar="N", help="Most epochs of every profile. Default: 1, for speed."
-    ),
-    full: bool = Option(
-        False, "--full", help="Each profile's own epochs, for skill; this takes hours on a CPU."
-    ),
+    epochs: int | None = Option(None, metavar="N", help="Most epochs of each. Default: 1, for speed."),
+    full: bool = Option(False, "--full", help="Each profile's own epochs, for skill: hours on a CPU."),
     repeat: int = Option(1, metavar="K", min=1, help="Measurements a profile."),
-    baseline_profile: str | None = Option(
-        None, metavar="NAME", help="What ratios refer to. Default: the last profile."
-    ),
+    baseline_profile: str | None = Option(None, metavar="NAME", help="What ratios refer to. Default: last."),
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    bars: int | None = Option(
-        None, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles of each. Default: the profile's."
-    ),
-    folds: int | None = Option(
-        None,
-        metavar="K",
-        min=1,
-        max=1_000,
-        help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
-    ),
+    bars: int | None = cli.some_bars("Newest candles of each. Default: the profile's."),
+    folds: int | None = Option(None, metavar="K", min=1, max=1_000, help="Judge each over so many seasons."),
     device: cli.DeviceOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
-    out: Path = Option(
-        Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html and runs."
-    ),
+    out: Path = Option(Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html, runs."),
+    lang: cli.LangOption = None,
 ) -> None:
-    """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
+    """Measure profiles side by side on the same candles: time per stage, speed, memory, skill.
+
+    Examples:
+        v8 compare-profiles frontier aligned --series BTCUSDT-15m
+        v8 compare-profiles runs/frontier runs/aligned
+        v8 compare-profiles frontier range_paths --folds 6
+    """
     names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
     if full and epochs is not None:
         rule, got = "runs each profile's own epochs", f"--epochs {epochs} beside it"
@@ -99,6 +86,7 @@ def compare_profiles(
     asked = asked_series(series, universe)
     if asked is None and not isinstance(candles, SeriesLister):
         asked = asked_series(COMPARED_SERIES)
+    echo(f"Preparing to compare {', '.join(one.name for one in chosen)}.")
     if folds:
         from v8.cli.runs import compare_seasons
 
@@ -146,12 +134,12 @@ def _check_out(out: Path) -> None:
 def _show(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views.comparison import budget_sentence, cautions, contents, write_comparison
+    from v8.views.comparison import advice, budget_sentence, cautions, contents, write_comparison
     from v8.views.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
-    print_lines(budget_sentence(comparison), *cautions(comparison))
+    print_lines(*advice(comparison), budget_sentence(comparison), *cautions(comparison))
     for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
         if isinstance(part, Table):
             print_table(part)

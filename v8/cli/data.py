@@ -57,10 +57,10 @@ def update_store(
 def print_store(chosen: Sequence[Series]) -> None:
     """Print which series have feature columns on disk, and how many bytes."""
     folder = FeatureStore().folder
-    rows = []
-    for one in chosen:
-        if files := sorted((folder / str(one)).glob("*.parquet")):
-            rows.append((str(one), len(files), f"{sum(file.stat().st_size for file in files):,}"))
+    found = {
+        str(one): [file.stat().st_size for file in (folder / str(one)).glob("*.parquet")] for one in chosen
+    }
+    rows = ((name, len(sizes), f"{sum(sizes):,}") for name, sizes in found.items() if sizes)
     print_table(Table(("series", "sets of candles", "bytes"), rows, f"Feature store {folder}"))
 
 

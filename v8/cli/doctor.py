@@ -1,46 +1,30 @@
 """What `v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
 
-import json
-import sys
 import time
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from v8.cli.printing import print_lines, print_table
+import yaml
+
+from v8.cli.printing import print_json, print_lines, print_table
 from v8.errors import V8Error
 from v8.machine.doctor import examine, report_of
 from v8.profile import Profile
-from v8.runs.engines import choose_workers
+from v8.runs.engines import place
+from v8.storage import packaged
 from v8.wording import Table
 
-MATMUL_COLUMNS = {
-    "threads": "{threads}",
-    "size": "{size}",
-    "time": "{milliseconds:.2f} ms",
-    "GFLOP/s": "{gflop_per_s:,.0f}",
-    "result lies on": "{device}",
-}
-STEP_COLUMNS = {
-    "layers": "{path}",
-    "network": "{network}",
-    "precision": "{precision}",
-    "models": "{num_models}",
-    "threads": "{threads}",
-    "windows/s": "{windows_per_s:,.0f}",
-    "compiled in": "{compile_s:.1f} s",
-    "lies on": "{device}",
-}
+COLUMNS: Final = yaml.safe_load(packaged("v8.cli", "doctor.yaml"))
 """Columns of the tables: title, and how a measurement is written there."""
 
 
 def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
     """Examine this machine, so many seconds a measurement, print it, and return the exit code."""
     started = time.monotonic()
-    findings = examine(profile, seconds, partial(choose_workers, "cpu", "auto"))
+    findings = examine(profile, seconds, lambda: place("cpu", "auto", "1").num_workers)
     report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        print_json(report)
     else:
         _print(report)
     return V8Error.exit_code if report["verdict"]["state"] == "incomplete" else 0
@@ -51,8 +35,8 @@ def _print(report: Mapping[str, Any]) -> None:
     matmuls = [{**speed, "threads": threads} for threads, speed in report["matmul"].items()]
     steps = [{**step, "network": "small" if step["is_short"] else "whole"} for step in report["steps"]]
     for title, columns, measured in (
-        ("Matrix multiplication, float32", MATMUL_COLUMNS, matmuls),
-        (f"Training steps of profile {report['profile']}", STEP_COLUMNS, steps),
+        ("Matrix multiplication, float32", COLUMNS["matmul"], matmuls),
+        (f"Training steps of profile {report['profile']}", COLUMNS["step"], steps),
     ):
         rows = [[shape.format(**line) for shape in columns.values()] for line in measured]
         print_table(Table(columns, rows, title))

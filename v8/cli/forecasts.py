@@ -1,72 +1,79 @@
 """What `predict` and `forecast` do and print: forecasts, at once or into the ledger.
 
-`predict` forecasts one series, several, or all that a place has models of. Where several are asked for, one
-that cannot be forecast is one line on standard error, and the others are printed all the same. A few series
-are printed bar by bar; of many the table has one row a series. Numbers go to standard output; what is said
-about those of a CSV goes to standard error.
+`predict` forecasts one series, several, or all that a place has models of. Of several, one that cannot be
+forecast is one line on standard error, and the others are printed all the same. Each series has a row: range
+and volatility ahead beside those of now. A few series are printed bar by bar, too. Numbers go to standard
+output; what is said about those of a CSV goes to standard error.
 
 `forecast` writes into the ledger: once the newest close of every series, what was missed since the last call,
 and scores where the truth has come; with --every it goes on at each close until Ctrl-C. Killed anywhere, the
 same command goes on.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import pandas as pd
 
 from v8.cli.options import place_words, require_picture
-from v8.cli.printing import print_lines, print_table, tell
-from v8.columns import CLOSE, HIGH, LOW
+from v8.cli.printing import print_json, print_lines, print_table, tell
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
-from v8.hub.opening import open_place
+from v8.hub.opening import ModelPlace
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
-from v8.live.issuing import Issued, IssuedMany, age, issue, issue_each
+from v8.live.issuing import Issued, IssuedMany, age, issue_each
 from v8.live.ledger import Ledger
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
+from v8.net import counted
+from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.runs.engines import place as place_models
-from v8.wording import ABSENT, Table, number, percent, plural
+from v8.runs.export import write_forecasts
+from v8.wording import Table, number, percent, plural, price
 
 MOST_WHOLE: Final = 4
-"""Series that are printed bar by bar; more are printed in a row each."""
+"""Series that are printed bar by bar, too; of more there is a row each."""
 
 
-def forecast_each(
-    source: Path | str,
+def print_forecasts(
+    models: ModelPlace,
     names: Sequence[str],
     candles: CandleSource,
+    form: str,
+    plot: Path | None,
     *,
-    revision: str | None,
-    is_offline: bool,
     is_many: bool,
-    bars: int | None,
-    is_any_age: bool,
-) -> IssuedMany:
-    """Forecast the named series of a place: all that it has, or its only one, where none is named."""
-    place_models("auto", "1", "1")  # the same sums in the same order as when the model was judged
+    **given: Any,
+) -> int:
+    """Forecast series of a place as `issue_each` does, print and draw them, and return the exit code.
+
+    Raises `V8Error` where one series was asked for, and cannot be forecast.
+    """
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        models = open_place(source, revision=revision, is_offline=is_offline)
-        if is_many:
-            return issue_each(models, names or models.series, candles, bars=bars, is_any_age=is_any_age)
-        forecaster = models.open(names[0] if names else None)
-        return IssuedMany([issue(forecaster, candles, models.name, bars=bars, is_any_age=is_any_age)], {})
+        told = issue_each(models, names, candles, **given)
+    for error in () if is_many else told.refused.values():
+        raise error
+    PRINTERS[form](told.issued, is_many)
+    if plot:
+        _draw(told.issued, plot)
+    return tell_refusals(told)
 
 
-def draw(issued: Sequence[Issued], plot: Path, *, is_many: bool) -> None:
+def _draw(issued: Sequence[Issued], plot: Path) -> None:
     """Draw forecasts into a file, or a file each in a folder, and say where."""
     from v8.views.pictures import draw_forecast
 
     for one in issued:
-        file = plot / f"{one.forecaster.series}.png" if is_many else plot
+        file = plot / f"{one.forecaster.series}.png" if plot.is_dir() else plot
         require_picture(file)
         draw_forecast(one.candles, one.forecast, file, notes=one.lines())
         tell(f"Picture: {file}")
@@ -81,29 +88,81 @@ def tell_refusals(told: IssuedMany) -> int:
         where = "" if reason.startswith(names[0]) else f"{listed(names)}: "
         tell(f"failed: {where}{reason}")
     codes = {error.exit_code for error in told.refused.values()}
-    if told.issued or len(codes) > 1:
-        return SeriesError.exit_code if codes else 0
-    return codes.pop() if codes else 0
+    is_mixed = len(codes) > 1 or (codes and told.issued)
+    return SeriesError.exit_code if is_mixed else next(iter(codes), 0)
 
 
-def print_tables(issued: Sequence[Issued], *, is_many: bool) -> None:
-    """Print a table a series, or one of all of them."""
-    if len(issued) > MOST_WHOLE:
-        _print_rows(issued)
+def print_tables(issued: Sequence[Issued]) -> None:
+    """Print a row a series, and of a few series bar by bar what is forecast, and by which model."""
+    if not issued:
         return
-    for one in issued:
-        header, opens = ("open time", *one.points().columns), one.opens()
-        shown = [map("{:.7g}".format, values) for values in one.points().to_numpy()]
-        whole = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
-        parts: dict[str, Iterable[Iterable[str]]] = {whole: shown}
-        parts |= {f"{name} intervals": cells for name, cells in one.intervals().items()}
-        for title, cells in parts.items():
-            rows = [(time, *values) for time, values in zip(opens, cells, strict=True)]
-            print_table(Table(header, rows, title))
+    about = issued[0].forecaster.about
+    *_, task = about.quality or about.tasks
+    best = (
+        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less."
+    )
+    header = "series", "close", "low", "high", "range ahead", "range now", "vol ahead", "vol now", "× best"
+    title = f"{plural(len(issued), 'forecast')} issued at {iso(max(one.issued_at_s for one in issued))}"
+    print_table(Table(header, map(_row, issued), title))
+    for one in issued if len(issued) <= MOST_WHOLE else ():
+        _print_bars(one)
         print_lines(*one.lines())
+    if len(issued) > MOST_WHOLE:
+        first, ages_s = issued[0], [one.model_age_s for one in issued if one.model_age_s is not None]
+        revision = f" at {first.forecaster.revision}" if first.forecaster.revision else ""
+        oldest = f" The oldest has seen candles until {age(max(ages_s))} before." if ages_s else ""
+        told = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
+        print_lines(f"Models: {told} Candles: {first.candles.source}.", *first.demo_lines())
+    print_lines(
+        "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
+        "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
+        best if about.is_judged else "× best: unknown, because it was not judged.",
+    )
 
 
-def print_csv(issued: Sequence[Issued], *, is_many: bool) -> None:
+def _row(one: Issued) -> list[str]:
+    """Sum a forecast up: how far prices will range, how wild they will be, and what the model is worth."""
+    ahead, candles = one.forecast, one.candles
+    close, closes = float(candles.column(CLOSE)[-1]), candles.column(CLOSE)[-BAND_PERIOD_BARS:]
+    low, high = float(ahead[LOW].min()), float(ahead[HIGH].max())
+    known = (candles.column(HIGH) - candles.column(LOW))[-len(ahead) :]
+    shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
+    if VOLATILITY in ahead:
+        shares[2:] = ahead[VOLATILITY].iloc[-1], closes.std(ddof=1) / closes.mean()
+    *_, quality = ({"multiple_of_best": None}, *one.forecaster.about.quality.values())
+    told = [*map(price, (close, low, high)), *(percent(share, 2) for share in shares)]
+    return [str(one.forecaster.series), *told, number(quality["multiple_of_best"])]
+
+
+def _print_bars(one: Issued) -> None:
+    """Print what is forecast of each bar, and how sure the model is of its close and volatility."""
+    opens, levels = [f"{opened:%m-%d %H:%M}" for opened in one.forecast.index], one.forecaster.quantiles
+    points = {str(name): [_cell(name, each) for each in values] for name, values in one.points().items()}
+    sure = {
+        f"{told} {name}": [
+            _cell(name, *ends)
+            for ends in one.forecast[[quantile_column(name, each) for each in pair]].to_numpy()
+        ]
+        for name in (CLOSE, VOLATILITY)
+        if name in points
+        for told, pair in zip(interval_names(levels), intervals(levels), strict=True)
+    }
+    for told, cells in {
+        f"{len(opens)} bars from {one.opens()[0]} on": points,
+        "central intervals": sure,
+    }.items():
+        if cells:
+            rows = zip(opens, *cells.values(), strict=True)
+            print_table(Table(("opens", *cells), rows, f"{one.forecaster.series}: {told}"))
+
+
+def _cell(name: Hashable, *values: float) -> str:
+    if name == VOLATILITY:
+        return f"{' – '.join(f'{100 * value:.2f}' for value in values)} %"
+    return " – ".join(f"{value:.6g}" for value in values)
+
+
+def print_csv(issued: Sequence[Issued], is_many: bool) -> None:
     """Print numbers with all their digits, one row a bar; the first column is the series where many are."""
     frames = []
     for one in issued:
@@ -115,49 +174,22 @@ def print_csv(issued: Sequence[Issued], *, is_many: bool) -> None:
         pd.concat(frames).to_csv(sys.stdout, index=False, lineterminator="\n")
 
 
-def print_json(issued: Sequence[Issued], *, is_many: bool) -> None:
-    """Print one object, or a list of them where many were asked for."""
-    contents = [one.to_json() for one in issued]
-    sys.stdout.write(json.dumps(contents if is_many else contents[0], indent=2, allow_nan=False) + "\n")
-
-
-PRINTERS: Final[Mapping[str, Callable[..., None]]] = {
-    "table": print_tables,
+PRINTERS: Final[Mapping[str, Callable[[Sequence[Issued], bool], None]]] = {
+    "table": lambda issued, is_many: print_tables(issued),
     "csv": print_csv,
-    "json": print_json,
+    "json": lambda issued, is_many: print_json(
+        [one.to_json() for one in issued] if is_many else issued[0].to_json()
+    ),
 }
 """Every form by the name that `--format` takes; each is given forecasts and whether many were asked for."""
 
 
-def _print_rows(issued: Sequence[Issued]) -> None:
-    """Print a row a series, and of forecasts of one place where they come from and how to read them."""
-    first, last = issued[0], max(one.issued_at_s for one in issued)
-    header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
-    print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
-    model, task = first.forecaster, next(iter(first.forecaster.about.quality))
-    revision, profile = f" at {model.revision}" if model.revision else "", model.about.profile.name
-    print_lines(
-        f"Models: {first.place}{revision}, profile {profile}. Candles: {first.candles.source}.",
-        *first.demo_lines(),
-        "low, high: of all bars; close: of the last bar, and its change from the last close.",
-        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
-        "age: how long before the forecast the newest candle closed that training has seen.",
-    )
-
-
-def _row(one: Issued) -> list[Any]:
-    """Sum a forecast up: how low and how high it goes, where it ends, what the model is worth, its age."""
-    forecast, close = one.forecast, float(one.candles.column(CLOSE)[-1])
-    ends = float(forecast[CLOSE].iloc[-1]) if CLOSE in forecast else None
-    low = forecast[LOW].min() if LOW in forecast else None
-    high = forecast[HIGH].max() if HIGH in forecast else None
-    change = ABSENT if ends is None else percent(ends / close - 1.0, 2)
-    best = next(iter(one.forecaster.about.quality.values()))["multiple_of_best"]
-    old = ABSENT if one.model_age_s is None else age(one.model_age_s)
-    prices = [ABSENT if value is None else f"{value:.7g}" for value in (low, high, ends)]
-    first = one.forecast.index[0].strftime("%Y-%m-%dT%H:%MZ")
-    start = [str(one.forecaster.series), first, len(forecast), f"{close:.7g}"]
-    return [*start, *prices, change, number(best), old]
+def export_forecasts(place: Path, file: Path, **given: Any) -> None:
+    """Write every forecast of the test spans of a place as `write_forecasts` does, and say where."""
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    with quiet_start():
+        num_rows = write_forecasts(place, file, **given)
+    print_lines(f"Written: {file}, {num_rows:,} rows.")
 
 
 def issue_forecasts(
@@ -175,7 +207,7 @@ def issue_forecasts(
         models = find_models()  # before a file is made
     with Ledger.open_to_write(ledger) as book:
         with quiet_start():  # opening models starts TensorFlow
-            for name in models.series:
+            for name in counted(models.series, "Opening models"):
                 with suppress(V8Error):  # the first wake tells
                     models.forecaster(name)
         place = book.place(where)

@@ -51,11 +51,9 @@ def publish_run(
             return
         print_lines(*_summary(staged))
         published = _publish(staged, repo, is_private=is_private, is_pruning=is_pruning)
-        if published.sent is None:
-            print_lines(f"Nothing has changed since {published.url}")
-            return
-        sent = f"{len(published.sent.additions)} files, {published.sent.num_bytes:,} bytes"
-        print_lines(f"Sent {sent}.", f"Published: {published.url}")
+        if sent := published.sent:
+            print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
+        print_lines(_where(published))
 
 
 def _preview(staged: Staged, repo: str, *, is_private: bool, is_pruning: bool) -> None:
@@ -79,15 +77,21 @@ def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> No
             print_lines(*_would_change("Space", space, hub.preview(staged, space, retries=RETRIES)[1]))
             return
         published = _publish(staged, space, is_private=is_private)
-    is_new = "Published" if published.sent else "Nothing has changed since"
-    print_lines(f"{is_new}: {published.url} at {published.revision[:12]}")
+    print_lines(f"{_where(published)} at {published.revision[:12]}")
 
 
 def _publish(staged: hub.Publication, repo: str, **options: bool) -> hub.Published:
-    def announce(found: hub.Difference) -> None:
-        print_lines(*_differences(repo, found))
+    return hub.publish(
+        staged,
+        repo,
+        **options,
+        retries=RETRIES,
+        announce=lambda found: print_lines(*_differences(repo, found)),
+    )
 
-    return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
+
+def _where(published: hub.Published) -> str:
+    return f"{'Published:' if published.sent else 'Nothing has changed since'} {published.url}"
 
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:

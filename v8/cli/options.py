@@ -1,7 +1,10 @@
 """Flags that several commands share, each declared once, and how their words become our nouns."""
 
+import inspect
+import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,7 +12,10 @@ from typer import Argument, Option
 
 from v8.errors import ProfileError
 from v8.invocation import command
+from v8.language import Language
 from v8.market.sources.source import SOURCES, CandleSource, open_source
+from v8.net import tell_waiting
+from v8.plugins import load_plugins
 from v8.runs.options import take_tables
 
 MAX_BARS: Final = 10_000_000
@@ -17,54 +23,63 @@ MAX_BARS: Final = 10_000_000
 
 DEFAULT_ENGINE: Final = "local"
 
-SeriesOption = Annotated[
-    list[str] | None,
-    Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40, or all of --data-dir."),
-]
-UniverseOption = Annotated[
-    Path | None, Option(metavar="FILE.yaml", help="Series of a file: symbols and timeframes, or series.")
-]
+
+def _speak(lang: Language | None) -> None:
+    """Take the language that a flag names; whatever draws pages reads it from the environment."""
+    if lang:
+        os.environ["V8_LANG"] = lang
+
+
+SeriesOption = Annotated[list[str] | None, Option(metavar="BTCUSDT-15m", help="Repeatable. Default: all.")]
+UniverseOption = Annotated[Path | None, Option(metavar="FILE.yaml", help="A file that lists series.")]
 SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]
-DataDirOption = Annotated[
-    Path | None,
-    Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON files, with --source files."),
+OtherSourceOption = Annotated[
+    str | None, Option(metavar="|".join(SOURCES), help="Default: the run's; update takes live for vision.")
 ]
-TablesOption = Annotated[
-    Path | None,
-    Option(
-        metavar="DIR",
-        help="Folder of the CSV files that a profile names under covariates. Default: V8_TABLES, or here.",
-    ),
-]
-DeviceOption = Annotated[
-    str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere.")
-]
+PublishOption = Annotated[str | None, Option(metavar="USER/NAME", help="Publish it to the Hub in the end.")]
+FormatOption = Annotated[str, Option("--format", metavar="table|csv|json", help="How to print it.")]
+DataDirOption = Annotated[Path | None, Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON.")]
+TablesOption = Annotated[Path | None, Option(metavar="DIR", help="Tables of profiles. Default: V8_TABLES.")]
+DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses all else.")]
 WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
 EpochsOption = Annotated[int | None, Option(metavar="N", help="Most epochs. Default: the profile's.")]
 FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
 EngineOption = Annotated[str, Option(metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")]
-AddressOption = Annotated[
-    str | None, Option(metavar="HOST:PORT|auto", help="A Ray cluster to join. Default: one of this machine.")
-]
-RevisionOption = Annotated[
-    str | None, Option(metavar="SHA", help="Commit, branch or tag of the repository. Default: newest.")
-]
-OfflineOption = Annotated[
-    bool, Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
-]
-RunArgument = Annotated[
-    Path | None, Argument(metavar="RUN", help="A run folder such as runs/aligned.", show_default=False)
-]
-ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/aligned.")]
+LangOption = Annotated[Language | None, Option(help="Of pages. Default: V8_LANG, or en.", callback=_speak)]
+AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="A cluster of Ray.")]
+RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
+OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
+RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
+ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
-LedgerOption = Annotated[
-    Path, Option(metavar="FILE", help="The database of forecasts; made when there is none.")
-]
+LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
+
+
+PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]
+
+
+def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the flag `--plugin`, which is obeyed before it begins."""
+
+    @wraps(work)
+    def call(*, plugin: list[str] | None, **given: Any) -> None:
+        load_plugins(plugin or ())
+        work(**given)
+
+    known, kind = inspect.signature(work), inspect.Parameter.KEYWORD_ONLY
+    added = inspect.Parameter("plugin", kind, default=None, annotation=PluginOption)
+    vars(call)["__signature__"] = known.replace(parameters=[*known.parameters.values(), added])
+    return call
 
 
 def some_series(sentence: str) -> Any:
     """Return a flag that names series, with its help."""
     return Option(None, metavar="BTCUSDT-15m", help=sentence)
+
+
+def some_bars(sentence: str) -> Any:
+    """Return a flag that counts candles, with its help."""
+    return Option(None, metavar="N", min=1, max=MAX_BARS, help=sentence)
 
 
 def require_folder_of(flag: str, file: Path) -> None:
@@ -88,6 +103,25 @@ def require_one_of(flag: str, word: str, known: Collection[str], fix: str = "Cho
         raise ProfileError(where=flag, rule=f"is one of {', '.join(known)}", got=repr(word), fix=fix)
 
 
+def table_form(flag: str, file: Path, form: str | None = None) -> str:
+    """Return in which form a table is written: as is asked, or as its file ends.
+
+    Raises `ProfileError` if that is no form, or the file is in no folder that exists.
+    """
+    require_folder_of(flag, file)
+    found = form or file.suffix.removeprefix(".")
+    require_one_of("--format" if form else f"{flag}, its ending", found, ("parquet", "csv"))
+    return found
+
+
+def require_plot(place: Path | None, *, is_many: bool) -> None:
+    """Refuse a place for pictures with a `ProfileError`: several need a folder that exists."""
+    if place and is_many and not place.is_dir():
+        raise no_folder("--plot", "is a folder that exists where several series are forecast", place)
+    if place and not place.is_dir():
+        require_picture(place)
+
+
 def require_picture(file: Path) -> None:
     """Refuse a place for a picture with a `ProfileError`: no folder is made, and no file replaced."""
     if file.suffix.lower() != ".png":
@@ -103,13 +137,16 @@ def require_picture(file: Path) -> None:
             raise ProfileError(where="--plot", rule=rule, got=got, fix=fix)
 
 
-def open_candles(source: str, data_dir: Path | None, tables: Path | None = None) -> CandleSource:
+def open_candles(
+    source: str, data_dir: Path | None, tables: Path | None = None, sign: str = ""
+) -> CandleSource:
     """Open the source of candles that flags name, with the tables beside it.
 
-    Raises `ProfileError` if there is none of that name, or what it needs is not there.
+    The sign of life is told behind what is refused at once, and before anything heavy is imported. Raises
+    `ProfileError` if there is no source of that name, or what it needs is not there.
     """
     take_tables(tables)
-    return open_source(source, data_dir=data_dir)
+    return open_source(source, data_dir=data_dir, begin=lambda: tell_waiting(sign) if sign else None)
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
@@ -122,8 +159,14 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
     if repo is not None and run is None:
         return repo
     rule = "needs one place of models: a run folder, or --repo"
-    fix = "Write for example runs/aligned, or --repo user/name"
+    fix = "Write for example runs/frontier, or --repo user/name"
     raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
+
+
+def opening(where: Path | str) -> str:
+    """Return the first sign of life of commands that open models; none where they are refused at once."""
+    is_there = not isinstance(where, Path) or where.is_dir()
+    return f"Opening {where}: TensorFlow starts, which takes some seconds." if is_there else ""
 
 
 def place_words(where: Path | str) -> tuple[str, ...]:

@@ -3,61 +3,89 @@
 Nothing but text and line ends goes to anything that is not a terminal.
 """
 
+import json
 import sys
+import webbrowser
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import rich.table
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from v8.artifacts.run_folder import ERROR_FILE
+from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error
 from v8.losses.leaderboard import LeaderboardRow, compared
 from v8.losses.table import ALPHA, Against
-from v8.machine.starting import quiet_start
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
+from v8.profile import audiences, load_profile
 from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
-from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, RunCost, Work, estimate_work, known_cost
-from v8.wording import ABSENT, Table, duration, epochs, number, percent, plural
+from v8.runs.pace import Pace
+from v8.runs.plan import Plan, count_windows, known_cost
+from v8.views.verdict import verdict
+from v8.wording import Table, duration, number, plural, spaced
 
-PLAIN_WIDTH = 160
-"""Columns of tables that go to a file or pipe, which has no width of its own."""
+_LEAST: Final = 20  # columns for prose, however wide the others are
 
 MAX_BARS = 8
 """Series with a bar of their own on a terminal; more at work at the same time are only counted."""
 
+FEW_S: Final = 10.0  # time left that is too short to be told as a number
+
+COMPILING: Final = "compiling, up to a minute"
+"""What a series does in the stage `train` before its first epoch ends."""
+
+MEASURING: Final = "A run of more series than are at work at once measures it: 3 with 2 workers."
+
 
 def make_console() -> Console:
-    """Return a console on standard output: as wide as the terminal, or plain and wide."""
-    if sys.stdout.isatty():
-        return Console()
-    return Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False)
+    """Return a console on standard output: as wide as the terminal, or as COLUMNS say, or 80 columns."""
+    return Console(force_terminal=sys.stdout.isatty())
 
 
 def print_table(table: Table) -> None:
-    """Print a table below its title; of prose, only the last column is broken into lines."""
-    print_lines(table.title)
-    first, *others = table.columns
-    columns = [Column(first, overflow="fold")]
-    columns += [Column(name, justify="right", overflow="fold") for name in others]
+    """Print a table below its title, in parts where the terminal is too narrow for all of its columns.
+
+    Each part has the columns that tell its rows apart. Titles, headers and the last column of prose are
+    broken between words; no other cell is.
+    """
+    console, rows = make_console(), [[*map(str, row)] for row in table.rows]
+    console.print(Text(table.title))
+    cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
+    widths = [max(map(cell_len, column), default=0) for column in cells]
+    apart = (num for num in range(1, len(cells)) if len({(*row[:num],) for row in rows}) == len(rows))
+    names = [*range(next(apart, 1))]
     if table.is_prose:
-        *others, last = table.columns
-        columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
-    shown = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in table.rows:
-        shown.add_row(*(escape(str(cell)) for cell in row))
-    make_console().print(shown)
+        widths[-1] = max(_LEAST, console.width - _total(widths[:-1]))
+    parts = [names]
+    for at in range(len(names), len(cells)):
+        widths[at] = min(widths[at], max(_LEAST, console.width - _total(widths[: len(names)])))
+        if parts[-1] != names and _total(widths[each] for each in parts[-1]) + widths[at] > console.width:
+            parts.append(names)
+        parts[-1] = [*parts[-1], at]
+    for part in parts:
+        shown = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for at in part:
+            is_text, name = at == 0 or table.is_prose, Text(table.columns[at])
+            shown.add_column(name, width=widths[at], justify="left" if is_text else "right", overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(row[at]) for at in part))
+        console.print(shown, "")
+
+
+def _total(widths: Iterable[int]) -> int:
+    """Return the columns of a terminal that some columns of a table and the gaps behind them take."""
+    return sum(width + 2 for width in widths)
 
 
 def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -66,64 +94,79 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 @contextmanager
-def open_display(plan: Plan) -> Iterator[events.Listener]:
-    """Show the progress of a plan until the block ends."""
-    console = make_console()
-    if not console.is_terminal:
-        yield partial(_print_event, _Tally(len(plan.todo)))
-        return
-    told = TextColumn("{task.fields[told]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        yield _LiveDisplay(plan, progress)
+def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener]:
+    """Show the progress of a plan until the block ends; on request open its page, too, once there is one."""
+    console, pace = make_console(), Pace(len(plan.todo))
+    with ExitStack() as shown:
+        if console.is_terminal:
+            told = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            progress = shown.enter_context(Progress(*told, TimeElapsedColumn(), console=console))
+            display: events.Listener = _LiveDisplay(plan, pace, progress)
+        else:
+            display = partial(_print_event, pace)
+
+        def show(event: events.Event) -> None:
+            pace(event)
+            display(event)
+            if opens and isinstance(event, events.PageWritten):
+                open_page(event.page)
+
+        yield show
+
+
+def print_page(page: Path) -> None:
+    """Print the address of a page, which terminals open on a click, where it was written."""
+    if page.is_file():
+        print_lines(f"Report: {page.absolute().as_uri()}")
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the browser; where there is none, say so."""
+    if not webbrowser.open(page.absolute().as_uri()):
+        tell("There is no browser to open the page with; its address opens it in any.")
 
 
 def print_plan(plan: Plan, source: CandleSource) -> None:
     """Print what a run would do, and about how long it would take; DataError if its bars are too few."""
-    profile, work = plan.profile, estimate_work(plan.profile)
-    cost = known_cost(profile)
-    with quiet_start():
-        from v8.networks.networks import build_network, num_parameters
-        from v8.training.formula import num_fitted
-
-        is_formula = profile.family.is_formula
-        parameters = num_fitted(profile) if is_formula else num_parameters(build_network(profile, seed=0))
-    windows = "/".join(f"{number:,}" for number in work.num_windows.values())
-    rows = []
-    for one in plan.series:
-        about = duration(cost.series_s, is_estimate=True) if cost else ABSENT
-        takes = duration(0, is_estimate=True) if one.status == "done" else about
-        rows.append((one.series, one.status, one.seed, f"{work.num_rows:,}", windows, takes))
-    header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
-    print_table(Table(header, rows, f"Plan of {plan.path} (nothing is done)"))
+    profile, whom = plan.profile, audiences().get(plan.profile.name)
+    windows = "/".join(f"{number:,}" for number in count_windows(profile).values())
+    rows = [(one.series, one.status, one.seed) for one in plan.series]
+    print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
+        *([f"For {whom}."] if whom else []),
         f"Each of {len(plan.todo)} series: {' -> '.join(events.STAGES)}.",
-        f"Network: {parameters:,} parameters, {work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
-        f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
-        _estimate(plan, work, cost),
+        f"Windows to train on, validate, test: {windows}, in {profile.newest_bars:,} candles without gaps.",
+        _estimate(plan),
     )
 
 
-def _estimate(plan: Plan, work: Work, cost: RunCost | None) -> str:
+def _estimate(plan: Plan) -> str:
     """Say how long a plan takes, from what runs of its profile took here; without one, what is not known."""
-    num, each = len(plan.todo), plural(plan.profile.training.epochs, "epoch")
-    if cost:
-        whole = duration(cost.series_s * num, is_estimate=True)
-        took = f"{plural(cost.num_series, 'model')} took {duration(cost.seconds, is_estimate=True)} here"
-        return f"Estimated time: about {whole}, judging and saving included: {took}, of at most {each} each."
-    training = duration(work.training_s * num, is_estimate=True)
-    return (
-        f"Estimated time: not known. Training itself takes at most {training} for {each} each, assuming "
-        f"{ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s per core. Compiling, features, judging (every "
-        "baseline is fitted for each series) and saving come on top, often longer than that; the first run "
-        "of this profile on this machine measures them."
-    )
+    cost = known_cost(plan.profile)
+    if not plan.todo:
+        return "Estimated time: none, for every series is done."
+    if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
+        return f"Estimated time: not known. {MEASURING}"
+    about, took = (duration(each_s, is_estimate=True) for each_s in (told_s, cost.seconds))
+    those = f"{cost.num_series} series took {took} here"
+    return f"Estimated time: about {about}, judging and saving included: {those}."
+
+
+def print_profiles() -> None:
+    """Print for whom each shipped profile is, and what 40 series of it cost on this machine."""
+    rows = []
+    for name, whom in audiences().items():
+        cost = known_cost(load_profile(name))
+        rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
+    title = "Shipped profiles, and what 40 series of each took here"
+    print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
+    print_lines(f"Times are what runs took here, judging and saving included. {MEASURING}")
 
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
     """Print leaderboard, failures, and where everything lies."""
-    print_leaderboard(rows)
+    print_leaderboard(rows, run)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
         if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):
@@ -134,8 +177,7 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
         f"{summary.num_trained} series trained now, {summary.num_finished_before} finished before, "
         f"{len(summary.failures)} failed."
     )
-    if (run / REPORT_FILE).exists():
-        print_lines(f"Report: {run / REPORT_FILE}")
+    print_page(run / REPORT_FILE)
     print_lines(f"Run folder: {run}")
 
 
@@ -147,40 +189,29 @@ def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
     if not newer:
         return
     most, first = max(each.num_bars for each in newer), min(each.first_s for each in newer)
-    count = f"{most:,} new {'candle' if most == 1 else 'candles'}"
-    of = f"{newer[0].series} has {count}" if len(newer) == 1 else f"{len(newer)} series have up to {count}"
+    of = f"{newer[0].series} has" if len(newer) == 1 else f"{len(newer)} series have up to"
     print_lines(
-        f"{of} from {iso(first)} on, which this run does not use.",
+        f"{of} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
         f"Train on them; the old models are kept and serve on where they are better: {update}",
         f"Or start over beside this run: {fresh}",
     )
 
 
-def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
+def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
     if not rows:
-        print_lines("No series is finished.")
+        is_judged = read_run(run).is_judged
+        print_lines("No series is finished." if is_judged else "Not judged: nothing is known of its errors.")
         return
+    print_lines(*verdict(rows))
     every = compared(rows)
-    header = ("series", *(f"{task} × {name}" for task, name in every), "direction", "best epoch", "seconds")
-    cells = []
-    for row in rows:
-        multiples = (_multiple(row.compared[key]) if key in row.compared else "" for key in every)
-        about = "" if row.hit_rate is None else percent(row.hit_rate), epochs(row.best_epoch, row.epochs_run)
-        cells.append([row.series, *multiples, *about, f"{row.total_seconds:.1f}"])
+    cells = [
+        [row.series, *(_multiple(row.compared[key]) if key in row.compared else "" for key in every)]
+        for row in rows
+    ]
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(Table(header, cells, title))
-    title = "Beside the naive forecast and the best baseline of each task over these series"
-    header = ("task", "beside", "series", "median", "beat it", "lose to it", "no real difference")
-    wins = (
-        [
-            *(task, name, one.num_series, f"× {number(one.median_multiple)}"),
-            *(one.num_beating, one.num_losing, one.num_undecided),
-        ]
-        for (task, name), one in every.items()
-    )
-    print_table(Table(header, wins, title))
+    print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in every)), cells, title))
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:
@@ -202,6 +233,11 @@ def print_lines(*lines: str) -> None:
     sys.stdout.flush()
 
 
+def print_json(content: Any) -> None:
+    """Print one JSON document."""
+    print_lines(json.dumps(content, indent=2, allow_nan=False))
+
+
 def tell(text: str) -> None:
     """Print a line that is no result to standard error."""
     sys.stderr.write(f"{text}\n")
@@ -213,109 +249,83 @@ def tell_error(error: V8Error) -> None:
     tell(f"error: {error}")
 
 
-@dataclass
-class _Tally:
-    """Which of `num_series` series are at work, how many have ended, and how long the others may take."""
-
-    num_series: int
-    num_ended: int = 0
-    num_side_by_side: int = 1
-    started: set[Series] = field(default_factory=set)
-    at_work: set[Series] = field(default_factory=set)
-    finished_s: list[float] = field(default_factory=list)
-
-    def start(self, series: Series) -> None:
-        """Count a series in; again, when its worker died and another one starts it."""
-        self.started.add(series)
-        self.at_work.add(series)
-        self.num_side_by_side = max(self.num_side_by_side, len(self.at_work))
-
-    def end(self, outcome: events.Outcome) -> None:
-        """Count a series out; only a finished one tells how long series take."""
-        self.at_work.discard(outcome.series)
-        self.num_ended += 1
-        if outcome.reason is None:
-            self.finished_s.append(outcome.seconds)
-
-    def state(self) -> list[str]:
-        """Say how many still train, and about how long the rest takes; nothing when nothing is left."""
-        num_left = self.num_series - self.num_ended
-        said = [f"{len(self.at_work)} still training"] if self.at_work else []
-        if self.finished_s and num_left:
-            # Those at work count as half done: some have just begun, some have almost ended.
-            one_s = sum(self.finished_s) / len(self.finished_s)
-            num_whole = num_left - len(self.at_work) / 2
-            left_s = one_s * num_whole / min(self.num_side_by_side, num_left)
-            said.append(f"about {duration(left_s, is_estimate=True)} left")
-        return said
-
-
-def _print_event(tally: _Tally, event: events.Event) -> None:
+def _print_event(pace: Pace, event: events.Event) -> None:
     """Print one line for an event worth one."""
     if isinstance(event, events.Note):
         print_lines(event.text)
     elif isinstance(event, events.SeriesStarted):
-        tally.start(event.series)
-        print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
+        place = f"{pace.num_ended + len(pace.at_work)} of {pace.num_series}"
+        print_lines(f"{event.series}: started ({place})")
     elif isinstance(event, events.EpochEnded):
-        epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
-        print_lines(f"{event.series}: {epoch}, {_losses(event)}")
+        print_lines(f"{event.series}: {', '.join(_losses(event))}")
     elif isinstance(event, events.Outcome):
-        tally.end(event)
-        state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
-        print_lines(f"{_ending(event)} ({', '.join(state)})")
+        state = f"{pace.num_ended} of {pace.num_series} ended{_state(pace)}"
+        print_lines(f"{_ending(event)} ({state})")
     elif isinstance(event, events.Waiting):
         print_lines(f"{event.series}: {event.text}")
     elif event.stage == "candles":
         print_lines(f"{event.series}: reading candles")
 
 
-COMPILING: Final = "compiling, up to a minute"
-"""What a series does in the stage `train` before its first epoch ends."""
+def _state(pace: Pace) -> str:
+    """Say, after other words, how many still train, and about how long the rest takes."""
+    said = [f"{len(pace.at_work)} still training"] if pace.at_work else []
+    if (left_s := pace.left_s) is not None:
+        about = f"about {duration(left_s, is_estimate=True)}" if left_s >= FEW_S else "a few seconds"
+        said.append(f"{about} left")
+    return "".join(f", {one}" for one in said)
 
 
 class _LiveDisplay:
-    """A bar over all series, and one over the epochs of each series at work."""
+    """A bar over all series, and one over the epochs of each series at work.
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self._progress = progress
-        self._tally = _Tally(len(plan.todo))
-        self._candles = progress.add_task("candles", total=len(plan.series), told="")
-        self._all = progress.add_task("series", total=len(plan.todo), told="", visible=False)
+    Before the first series is begun, one moves over what is done once: a full bar would tell that nothing is.
+    """
+
+    def __init__(self, plan: Plan, pace: Pace, progress: Progress) -> None:
+        self._pace, self._progress, self._num_read, self._num_series = pace, progress, 0, len(plan.series)
+        self._all = progress.add_task("candles", total=self._num_series, told="")
         self._bars: dict[Series, TaskID] = {}
 
+    def __str__(self) -> str:
+        """Say how far all is; asked for whenever the screen is drawn, for time goes on between events."""
+        return f"{self._pace.num_ended} of {self._pace.num_series}{_state(self._pace)}"
+
     def __call__(self, event: events.Event) -> None:
-        if isinstance(event, events.Note):
+        if isinstance(event, events.GettingReady):
+            self._progress.remove_task(self._all)
+            self._all = self._progress.add_task("getting ready", total=None, told="")
+        elif isinstance(event, events.Note):
             self._progress.console.print(escape(event.text))
         elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
         elif isinstance(event, events.Outcome):
             self._end(event)
         elif isinstance(event, events.StageStarted) and event.stage == "candles":
-            self._progress.update(self._candles, advance=1, told=str(event.series))
+            self._num_read += 1
+            told = f"{self._num_read} of {self._num_series}: {event.series}"
+            self._progress.update(self._all, completed=self._num_read - 1, told=told)
         elif isinstance(event, events.Waiting):
-            self._progress.update(self._candles, told=escape(f"{event.series}: {event.text}"))
+            self._progress.update(self._all, told=escape(f"{event.series}: {event.text}"))
         elif event.series in self._bars:
             bar = self._bars[event.series]
-            if isinstance(event, events.StageStarted):
-                told = COMPILING if event.stage == "train" else ""
-                self._progress.update(bar, description=f"{event.series} {event.stage}", told=told)
+            if isinstance(event, events.EpochEnded):
+                epoch, _, validation, _ = _losses(event)
+                told, done = f"{epoch}, {validation}", event.record.epoch
+                self._progress.update(bar, total=event.num_epochs, completed=done, told=told)
             else:
-                done = event.record.epoch
-                self._progress.update(bar, total=event.num_epochs, completed=done, told=_losses(event))
+                told = COMPILING if event.stage == "train" else ""  # and the bar is empty: epochs are over
+                self._progress.reset(bar, description=f"{event.series} {event.stage}", told=told)
 
     def _start(self, series: Series) -> None:
-        self._tally.start(series)
-        self._progress.update(self._candles, visible=False)
-        self._progress.update(self._all, visible=True, told=", ".join(self._tally.state()))
+        self._progress.update(self._all, description="series", total=self._pace.num_series, told=self)
         if series not in self._bars and len(self._bars) < MAX_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, told="")
 
     def _end(self, outcome: events.Outcome) -> None:
-        self._tally.end(outcome)
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
-        self._progress.update(self._all, advance=1, told=", ".join(self._tally.state()))
+        self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
         # Last, so that no bar of an ended series is drawn below the line that says so.
         self._progress.console.print(escape(_ending(outcome)))
 
@@ -326,14 +336,16 @@ def _multiple(against: Against) -> str:
     return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"
 
 
-def _losses(event: events.EpochEnded) -> str:
+def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
+    """Say which epoch has ended, both losses, and how fast it was."""
     record = event.record
-    return (
-        f"loss {record.train_loss:.5f}, validation {record.validation_loss:.5f}"
-        f"{' (best)' if record.is_best else ''}, {record.windows_per_s:,.0f} windows/s"
-    )
+    validation = f"validation {record.validation_loss:.5f}{' (best)' if record.is_best else ''}"
+    speed = f"{record.windows_per_s:,.0f} windows/s"
+    return f"epoch {record.epoch} of {event.num_epochs}", f"loss {record.train_loss:.5f}", validation, speed
 
 
 def _ending(outcome: events.Outcome) -> str:
-    done = f"{outcome.series}: done in {outcome.seconds:.1f} s"
+    """Say what a series that ended is worth, or why it failed."""
+    worth = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
+    done = f"{outcome.series} {', '.join([*worth, duration(outcome.seconds)])}"
     return f"failed: {outcome.reason}" if outcome.reason else done

@@ -1,20 +1,18 @@
 """What `track` prints: the live record, which nobody can tune: forecasts were written before their truth."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from v8.cli.options import place_words
-from v8.cli.printing import print_lines, print_table, reading_marks
+from v8.cli.printing import print_json, print_lines, print_table, reading_marks
 from v8.errors import ArtifactError, listed, shown
 from v8.invocation import command
 from v8.live.ledger import Ledger
 from v8.live.record import MIN_DAYS, MOST_FORECASTS, LiveSeries, LiveTask, Record, live_record
 from v8.losses.table import Against
-from v8.market.series import iso
-from v8.wording import ABSENT, Table, number, p_value, percent, plural
+from v8.wording import Table, number, p_value, percent, plural
 
 _COLUMNS: Final = (
     *("series", "task", "num_scored", "num_days", "error", "naive_error", "multiple_of_naive"),
@@ -48,11 +46,10 @@ def _print_tables(record: Record) -> None:
     rows = [_cells(one, record) for one in record.series]
     print_lines(f"Live record of {shown(record.place)}")
     print_table(Table(header, rows, "Mean absolute error as a multiple of a forecast without a network"))
-    _print_intervals(record)
-    _print_generations(record)
     for task, live in record.tasks.items():
-        print_lines(*(_sentence(task, live, beside) for beside in live.shown))
+        print_lines(*(_sentence(task, live, beside) for beside in live.shown), *_sureness(task, live))
     print_lines(
+        *_by_model(record),
         f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.",
         f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
         f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever.",
@@ -80,45 +77,26 @@ def _sentence(task: str, live: LiveTask, beside: Against) -> str:
     return f"{task}: {number(beside.multiple)} of {beside.name} over {over}: {known}."
 
 
-def _print_intervals(record: Record) -> None:
-    """Print how good the quantiles were, of models that have some."""
-    names = {task: [*live.coverage.shares] for task, live in record.tasks.items() if live.coverage}
-    if not names:
-        return
-    header = [f"{task} {what}" for task in names for what in ("CRPS × naive", *names[task])]
-    lines = [*((one.series, one.tasks) for one in record.series), ("all", record.tasks)]
-    rows = [[name, *_interval_cells(tasks, names)] for name, tasks in lines]
-    title = "Quantiles: CRPS as a multiple of naive's error, and truths within"
-    print_table(Table(("series", *header), rows, title))
-    print_lines(f"Within the intervals: of the newest {MOST_FORECASTS:,} forecasts of each series.")
+def _sureness(task: str, live: LiveTask) -> Iterator[str]:
+    """Say how good the quantiles of a task were over all series, of models that have some."""
+    if live.coverage:
+        held = ", ".join(
+            f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()
+        )
+        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
+        yield f"{task}: CRPS {number(live.crps_multiple)} of naive's error; truths {newest}: {held}."
 
 
-def _interval_cells(tasks: Mapping[str, LiveTask], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for task, intervals in names.items():
-        live = tasks.get(task)
-        shares = live.coverage.shares if live and live.coverage else {}
-        yield number(live.crps_multiple if live else None)
-        yield from (percent(shares.get(name)) for name in intervals)
-
-
-def _print_generations(record: Record) -> None:
-    """Print each model by itself, where a series was forecast by more than one."""
-    rows: list[list[object]] = []
+def _by_model(record: Record) -> Iterator[str]:
+    """Say how each model did by itself, where a series was forecast by more than one."""
     for one in record.series:
         for made in one.generations if len(one.generations) > 1 else ():
-            times = (ABSENT if at_s is None else iso(at_s) for at_s in (made.first_s, made.last_s))
-            found = [made.tasks.get(task) for task in record.tasks]
-            scored = max((live.num_scored for live in found if live), default=0)
-            multiples = (number(live.naive.multiple) if live else "" for live in found)
-            rows.append([one.series, made.issuer.generation, *times, scored, *multiples])
-    if rows:
-        compared = [f"{task} × naive" for task in record.tasks]
-        header = ("series", "seen until, digest", "first", "last", "scored", *compared)
-        print_table(Table(header, rows, "Each model by itself"))
-
-
-def _print_json(record: Record) -> None:
-    sys.stdout.write(json.dumps(record.to_json(), indent=2, allow_nan=False) + "\n")
+            told = (
+                f"{task} {number(live.naive.multiple)} of naive over {plural(live.num_scored, 'forecast')}"
+                for task, live in made.tasks.items()
+            )
+            model = f"{one.series}, model that has seen until {made.issuer.generation}"
+            yield f"{model}: {', '.join(told) or 'nothing scored yet'}."
 
 
 def _print_csv(record: Record) -> None:
@@ -143,7 +121,7 @@ def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
 
 RECORD_PRINTERS: Final[Mapping[str, Callable[[Record], None]]] = {
     "table": _print_tables,
-    "json": _print_json,
+    "json": lambda record: print_json(record.to_json()),
     "csv": _print_csv,
 }
 """Every form of the live record by the name that `--format` takes."""

@@ -10,12 +10,13 @@ there, and gives the same weights.
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from v8.artifacts.nested_runs import BacktestLock, Decision, Sureness
+from v8.artifacts.nested_runs import BacktestLock, Decision
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
@@ -30,23 +31,24 @@ from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
 from v8.profile import Profile
-from v8.runs.execution import AskedBacktest, Summary, TrainAll, run_folds
+from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
+from v8.runs.outputs import REPORT_FILE, draw_pictures, write_outputs
+from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
 from v8.views.markup import DEMO_WARNING
-from v8.wording import ABSENT, Table, count, number, percent, plural
+from v8.wording import Table, count, number, plural
 
 
-def carry_out(prepared: PreparedRun) -> Summary:
-    """Do what a run is asked for, and print what came of it."""
+def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
+    """Do what a run is asked for, and print what came of it; on request open its page, too."""
     path, repo = prepared.plan.path, prepared.options.publish
     if repo:
         from v8.cli import hub
 
         hub.check_publishing(repo, prepared.source)
-    summary = _carried_out(prepared)
+    summary = _carried_out(prepared, opens=opens)
     if repo and summary.failures:
         partly = command("publish", str(path), "--repo", repo, "--partial")
         printing.tell(f"not published, because some series failed. Publish the others with: {partly}")
@@ -55,21 +57,26 @@ def carry_out(prepared: PreparedRun) -> Summary:
     return summary
 
 
-def _carried_out(prepared: PreparedRun) -> Summary:
+def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
     """Run the plan; what can be done then is printed as commands to paste."""
     options, path = prepared.options, prepared.plan.path
+    check_trackers(options.track)
     set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
-    summary = prepared.carry_out(printing.open_display)
+    show, words = partial(printing.open_display, opens=opens), options.command
+    summary = run(
+        prepared.plan, prepared.source, prepared.train_all, show, command=words, trackers=options.track
+    )
     printing.print_summary(summary, path, summary.rows)
     given = {"--data-dir": options.data_dir, "--tables": options.tables}
     folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
     printing.print_newer(summary.newer, command("update", str(path), *folders), f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
-    if done := [str(one.series) for one in prepared.plan.series if one.series not in failed]:
+    if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default
         candles = [*([] if is_default else ["--source", options.source]), *folders]
-        print_lines(f"Forecast: {command('predict', str(path), '--series', done[0], *candles)}")
-    if prepared.source.is_publishable and not options.smoke and not options.publish and not failed:
+        print_lines(f"Forecast: {command('predict', str(path), *candles)}")
+    is_whole = options.judge and not options.smoke and not failed
+    if prepared.source.is_publishable and is_whole and not options.publish:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary
 
@@ -113,14 +120,12 @@ def redraw(run: Path) -> int:
         errors[str(error)] = error
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    printing.print_leaderboard(write_outputs(run, tell, is_anew=True))
+    printing.print_leaderboard(write_outputs(run, tell, is_anew=True), run)
     try:
         if not any(isinstance(error, StorageError) for error in errors.values()):
             pictures = draw_pictures(run, tell)
-            print_lines(f"Report: {run / REPORT_FILE}")
-            if pictures:
-                names = ", ".join(path.name for path in pictures)
-                print_lines(f"Pictures: {names} in {run / PICTURES_FOLDER}")
+            printing.print_page(run / REPORT_FILE)
+            print_lines(*(f"Picture: {path}" for path in pictures))
     except StorageError as error:
         tell(error)
     return max((error.exit_code for error in errors.values()), default=0)
@@ -159,7 +164,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bo
             came.append(one)
         rows = write_outputs(renewal.run, tell_error)  # also after a kill between a decision and this
     if any(each.has_changes for each in came):
-        printing.print_leaderboard(rows)
+        printing.print_leaderboard(rows, renewal.run)
     return not any(each.failures for each in came)
 
 
@@ -196,46 +201,20 @@ def print_decisions(renewed: Renewed) -> None:
     """Print how good champions and challengers were, and which serve."""
     decisions = renewed.decisions
     tasks = " / ".join(next((one.baselines for one in decisions if one.baselines), ()))
-    title = (
-        f"Generation {renewed.generation}: error as a multiple of naive's on candles that neither has seen"
-    )
-    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
-    print_table(Table(header, map(_decision_cells, decisions), title))
-    _print_quantiles([one for one in decisions if one.challenger.quantiles])
+    what = "error as a multiple of naive's on candles that neither has seen"
+    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows")
+    print_table(Table(header, map(_decision_cells, decisions), f"Generation {renewed.generation}: {what}"))
     for one in decisions:
         verdict = "the challenger serves" if one.is_replaced else "the champion stays"
         print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
 
 
 def _decision_cells(decision: Decision) -> Iterable[str]:
-    old, new = decision.champion, decision.challenger
     yield decision.series
-    for each in (old, new):
+    for each in (decision.champion, decision.challenger):
         yield f"{each.generation}: {' / '.join(map(number, each.multiples.values()))}"
     yield " / ".join(f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
     yield count(decision.num_windows)
-    yield (new if decision.is_replaced else old).generation
-
-
-def _print_quantiles(decisions: Sequence[Decision]) -> None:
-    """Print how sure champions and challengers were, where they have quantiles."""
-    if not decisions:
-        return
-    first = decisions[0].challenger.quantiles
-    within = " / ".join(next(iter(first.values())).coverage)
-    title = f"Quantiles: CRPS as a multiple of naive's error (truths within {within}); they decide nothing"
-    rows = [
-        (one.series, each.generation, *(_sureness(each.quantiles.get(task)) for task in first))
-        for one in decisions
-        for each in (one.champion, one.challenger)
-    ]
-    print_table(Table(("series", "generation", *first), rows, title))
-
-
-def _sureness(told: Sureness | None) -> str:
-    if told is None:
-        return ABSENT
-    return f"{number(told.crps)} ({' / '.join(map(percent, told.coverage.values()))})"
 
 
 HEAD: Final = (
@@ -294,17 +273,16 @@ def judge_seasons(
         results = page.read_results(path, plan, refused)
         files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
+    print_lines(*(line for told in page.verdicts(results) for line in told))
     for each in page.tables(results, is_short=True):
         print_table(each)
-    if quantiles := page.quantile_table(results):
-        print_table(quantiles)
-        print_lines(page.QUANTILE_NOTE)
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
     if plan.missing:
         print_reasons("Without candles", sorted(plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
+    printing.print_page(path / page.PAGE_FILE)
     return results
 
 

@@ -2,11 +2,12 @@
 
 import os
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NoReturn
 
 from v8.app.desk import Desk, SourceClock
-from v8.app.guard import LOOPBACK_NAMES, Policy
+from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
 from v8.app.page import shown
 from v8.app.places import FleetForecasts, LedgerReader, Place
 from v8.app.server import WAIT_S, Site, application, listening, server_of
@@ -27,20 +28,33 @@ def serve_page(
     candles: CandleSource,
     ledger: Path,
     address: tuple[str | None, int],
+    origins: tuple[str, ...] = (),
+    most_a_minute: int | None = None,
     *,
     revision: str | None,
     is_offline: bool,
 ) -> NoReturn:
     """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
 
-    Raises `ProfileError` if there is no such folder of models, or the address cannot be listened at.
+    Pages of `origins` may read it, and one address ask `most_a_minute`. Raises `ProfileError` if there is no
+    such folder of models, the address cannot be listened at, or an origin or the environment's token is none.
     """
     if isinstance(where, Path) and not where.is_dir():
         fix = "Check the path, or name a repository with --repo"
         raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
-    place, tracks = Place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
     host, port = address
+    policy = Policy(
+        hosts=None if host else LOOPBACK_NAMES,
+        frames=(HUB_PAGE,) if "SPACE_ID" in os.environ else (),
+        origins=origins,
+        token=os.environ.get(TOKEN_VARIABLE),
+        most_a_minute=most_a_minute,
+    )
+    place, tracks = Place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
     listener = listening(host or LOOPBACK, port, tell)
+    name, port = listener.getsockname()[:2]
+    if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:
+        tell(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
     set_last_words("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
@@ -48,8 +62,6 @@ def serve_page(
         issue = FleetForecasts(candles)
         desk = Desk(place, shown, issue=issue, record=tracks, present=clock, tell=tell)
         desk.begin(WAIT_S)
-    policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
-    name, port = listener.getsockname()[:2]
     tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")
     try:
         server_of(application(Site(desk, candles.name), policy), listener.crowd).run(sockets=[listener])

@@ -6,7 +6,7 @@ it reads the horizon at once, the truth of the bar before in the place of the fo
 not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
 towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
 no loop, which would take four times as long to compile. A first pass over the truth (Mihaylova and Martins
-2019, arXiv:1906.07651) was tried, see scripts/RESULTS.md.
+2019, arXiv:1906.07651) was tried, see docs/research/training.md.
 
 Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D channels, U units, N heads,
 K channels of a head, C columns of a candle.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLC, TASK_OHLC
 from v8.families.family import (
+    OURS,
     Dropout,
     Family,
     Layers,
@@ -223,9 +224,7 @@ def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
 
 
 GRU_ATTENTION: Final = Family(
-    name="gru_attention",
-    sentence="GRUs with additive attention over the window's states; forecasts bar after bar.",
-    source="Bahdanau et al. 2015, arXiv:1409.0473",
+    **OURS["gru_attention"],
     settings=GruAttentionNetwork,
     outputs=_gru_attention,
     forward_flop=_gru_flop,
@@ -282,9 +281,7 @@ def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
 
 
 LSTM_ATTENTION: Final = Family(
-    name="lstm_attention",
-    sentence="LSTMs with attention of several heads to the window's states; forecasts bar after bar.",
-    source="Sutskever et al. 2014, arXiv:1409.3215; attention of Vaswani et al. 2017, arXiv:1706.03762",
+    **OURS["lstm_attention"],
     settings=LstmAttentionNetwork,
     outputs=_lstm_attention,
     forward_flop=_lstm_flop,
@@ -428,9 +425,7 @@ def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float
 
 
 TRANSFORMER: Final = Family(
-    name="transformer",
-    sentence="Attention over the window, and a causal decoder that forecasts bar after bar.",
-    source="Vaswani et al. 2017, arXiv:1706.03762",
+    **OURS["transformer"],
     settings=TransformerNetwork,
     outputs=_transformer,
     forward_flop=_transformer_flop,

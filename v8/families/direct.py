@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from v8.columns import CLOSE, RANGE_BARS
 from v8.families.family import (
+    OURS,
     Dropout,
     Family,
     Layers,
@@ -16,8 +17,6 @@ from v8.families.family import (
     dense_flop,
     recurrent_flop,
 )
-
-HOCHREITER: Final = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735"
 
 
 class Seq2SeqNetwork(NetworkSettings):
@@ -47,9 +46,7 @@ def _seq2seq_flop(network: Seq2SeqNetwork, shape: NetworkShape) -> float:
 
 
 BILSTM_SEQ2SEQ: Final = Family(
-    name="bilstm_seq2seq",
-    sentence="Bidirectional LSTM encoder; its summary is repeated over the horizon and decoded by LSTMs.",
-    source="Sutskever et al. 2014, arXiv:1409.3215",
+    **OURS["bilstm_seq2seq"],
     settings=Seq2SeqNetwork,
     outputs=_seq2seq,
     forward_flop=_seq2seq_flop,
@@ -84,9 +81,7 @@ def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> d
 
 
 LSTM_DENSE: Final = Family(
-    name="lstm_dense",
-    sentence="Stacked LSTMs whose last state is read by dense layers.",
-    source=HOCHREITER,
+    **OURS["lstm_dense"],
     settings=DenseNetwork,
     outputs=_lstm,
     forward_flop=lambda network, shape: recurrent_flop(
@@ -96,9 +91,7 @@ LSTM_DENSE: Final = Family(
 
 
 LSTM_CLOSE: Final = Family(
-    name="lstm_close",
-    sentence="Stacked LSTMs over the closes alone.",
-    source=HOCHREITER,
+    **OURS["lstm_close"],
     settings=CloseNetwork,
     outputs=lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
     forward_flop=lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
@@ -143,9 +136,7 @@ def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) ->
 
 
 DENSE_NEWEST: Final = Family(
-    name="dense_newest",
-    sentence="Dense layers over the newest row; one number a task and step widens or narrows its range.",
-    source="v8, measured in scripts/FRONTIER.md",
+    **OURS["dense_newest"],
     settings=NewestRowNetwork,
     outputs=_dense_newest,
     forward_flop=lambda network, shape: dense_flop(
@@ -159,9 +150,7 @@ class RangePathsFormula(NetworkSettings):
 
 
 RANGE_PATHS: Final = Family(
-    name="range_paths",
-    sentence="No network: medians of paths of past bars, scaled to the ranges that a regression forecasts.",
-    source="filtered historical simulation: Barone-Adesi, Giannopoulos & Vosper (1999)",
+    **OURS["range_paths"],
     settings=RangePathsFormula,
     outputs=None,
     forward_flop=lambda network, shape: 0.0,

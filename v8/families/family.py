@@ -6,17 +6,16 @@ Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C 
 L levels of quantiles other than the median.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
 from v8.quantile_levels import quantile_output
 from v8.records import Settings
+from v8.registry import Named, told_in
 from v8.tasks import Task
 
 HEAD_PREFIX = "head_"
@@ -70,11 +69,10 @@ class TaughtSettings(NetworkSettings):
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Named):
     """One kind of network, with a sentence for people and who described it.
 
     Args:
-        name: Its key in profiles.
         outputs: Maps settings, a Keras tensor (B, T, F), scaled, and the maker of common layers to what each
             task's head returns, (B, H, C), scaled. Every layer needs a stacked twin. None for a formula,
             which is fitted (`v8.training.formula`) and never trained.
@@ -82,11 +80,8 @@ class Family:
         min_lookback_bars: Rows of the window that it reads at least.
     """
 
-    name: str
-    sentence: str
-    source: str
     settings: type[NetworkSettings]
-    outputs: NetworkOutputs | None
+    outputs: "NetworkOutputs | None"
     forward_flop: Callable[[Any, NetworkShape], float]
     min_lookback_bars: int = 1
 
@@ -95,6 +90,9 @@ class Family:
         """Whether it is fitted, not trained."""
         return self.outputs is None
 
+
+OURS: Final = told_in("v8.families", "families.yaml")
+"""What the shipped families tell of themselves."""
 
 NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
 """What of a `Family` makes the layers of its networks."""

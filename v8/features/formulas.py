@@ -24,6 +24,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.registry import Named
+
 Floats = NDArray[np.float64]
 
 SHORT_ROWS: Final = 512  # up to so many rows calling pandas takes longer than its work does in plain Python
@@ -69,14 +71,11 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Feature:
+class Feature(Named):
     """A column that a profile can name."""
 
-    name: str
     kind: Kind
-    sentence: str  # what it means, for people, unit included
     formula: Formula | None = None  # None for a price of the candle itself
-    source: str = "the lineage"  # who described it
 
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:

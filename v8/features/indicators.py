@@ -17,15 +17,16 @@ from functools import cache
 from typing import Final
 
 import numpy as np
+import yaml
 
 from v8 import columns as c
 from v8.columns import beside, is_covariate, is_given, parted
 from v8.errors import DataError, listed
 from v8.features import formulas, ta_features
 from v8.features.formulas import Feature, Floats, Formula, Kind, Past
-from v8.features.ta_features import RefusedError, is_package_name
+from v8.plugins import digest_of
 from v8.registry import Registry, nearest
-from v8.storage import digest_json
+from v8.storage import digest_json, packaged
 
 HISTORY_WEIGHT: Final = 1e-6  # share of a recursive indicator that rows before the warm-up may still have
 MOST_OF_PACKAGE: Final = 100  # columns of the package `ta`: each is examined, in up to a few seconds
@@ -61,6 +62,7 @@ def ancestry(name: str) -> Ancestry:
         "parameters": dict(formula.parameters),
         "warmup_bars": warmup,
         "version": formula.version,
+        **digest_of(formula.function),
     }
     return Ancestry(
         tuple(dict.fromkeys(given for source in sources for given in source.given)),
@@ -123,7 +125,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
         first = unknown[0]
         where, got = f"feature column {first}", listed([repr(name) for name in unknown])
         rule, fix = why_unknown(first), "Leave it out or name another one"
-        if not is_package_name(first) and not is_covariate(first):
+        if not ta_features.is_package_name(first) and not is_covariate(first):
             rule, near = f"a column is one of {', '.join(FEATURES)}", _alike(first)
             fix = f"Did you mean {near}" if near else "Choose one of these"
     elif len(set(columns)) < len(columns):
@@ -141,12 +143,12 @@ def why_unknown(name: str) -> str:
     origin, plain = parted(name)
     if origin:
         return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
-    if not is_package_name(name):
+    if not ta_features.is_package_name(name):
         near = _alike(name)
         return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
     try:
         ta_features.package_feature(name)
-    except RefusedError as error:
+    except ta_features.RefusedError as error:
         return str(error)
     return f"{name} is a feature"
 
@@ -164,7 +166,7 @@ def is_of_package(name: str) -> bool:
     >>> is_of_package("ta.adx"), is_of_package("BTCUSDT.ta.adx"), is_of_package("BTCUSDT.rsi")
     (True, True, False)
     """
-    return is_package_name(parted(name)[1])
+    return ta_features.is_package_name(parted(name)[1])
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
@@ -192,11 +194,11 @@ class _Features(Registry[Feature]):
         origin, plain = parted(str(name))
         if origin:
             return origin == c.USER or (plain in self and not is_covariate(plain))
-        if super().__contains__(name) or not is_package_name(str(name)):
+        if super().__contains__(name) or not ta_features.is_package_name(str(name)):
             return super().__contains__(name)
         try:
             return bool(ta_features.package_feature(str(name)))
-        except RefusedError:
+        except ta_features.RefusedError:
             return False
 
     def __missing__(self, name: str) -> Feature:
@@ -205,7 +207,7 @@ class _Features(Registry[Feature]):
             return ta_features.package_feature(name)
         if origin == c.USER:
             sentence = f"{plain}, a column of the user's, as its newest row said that was known at the close"
-            return Feature(name, Kind.OTHER, sentence, source="the user")
+            return Feature(name, sentence, "the user", Kind.OTHER)
         own = self[plain]
         sentence = f"{plain} of the candles of {origin}: {own.sentence}"
         if len(f"{name}: {sentence}") > c.MOST_WORDS:
@@ -243,7 +245,7 @@ _BAND_BARS, _STDS = c.BAND_PERIOD_BARS, c.BAND_WIDTH_STDS
 _CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
 _STEPS: Final = range(1, c.MAX_ROLLED_STEPS + 1)
 _WAVES: Final = [
-    (name, period, {"period_s": formulas.PERIODS_S[period], "num_waves": num_waves, "is_cosine": is_cosine})
+    (name, {"period_s": formulas.PERIODS_S[period], "num_waves": num_waves, "is_cosine": is_cosine})
     for period, waves in c.WAVES.items()
     for num_waves in waves
     for name, is_cosine in zip(c.wave_columns(period, num_waves), (False, True), strict=True)
@@ -289,9 +291,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
         f"move_{bars}": _windowed(formulas.move, bars, c.CLOSE, c.RECENT_RANGE, period_bars=bars)
         for bars in c.MOVE_BARS
     },
-    **{
-        name: replace(_windowed(formulas.wave, 0, c.OPEN_TIME, **told), version=2) for name, _, told in _WAVES
-    },
+    **{name: replace(_windowed(formulas.wave, 0, c.OPEN_TIME, **told), version=2) for name, told in _WAVES},
     **{
         name: _windowed(function, 0, _ROLLED_MOMENTS, c.RECENT_RANGE, step=step)
         for step in _STEPS
@@ -302,93 +302,14 @@ _FORMULAS: Final[dict[str, Formula]] = {
 }
 """How columns are computed, and the stages that several of them share, which are never stored."""
 
-_AVERAGE = f"the simple average of the last {_BAND_BARS} closes"
-_OF_RECENT = f"in multiples of {c.RECENT_RANGE}, unitless"
-_OF_SQUARED = "root of the mean squared"
-
-_LINEAGE, _OWN = "the lineage", "v8"
-_WILDER = "Wilder, New Concepts in Technical Trading Systems, 1978"
-_BOLLINGER = "Bollinger on Bollinger Bands, 2001"
-
-_MEANINGS: Final[dict[tuple[Kind, str], dict[str, str]]] = {
-    (Kind.PRICE, _LINEAGE): {
-        c.OPEN: "first traded price of the bar, quote currency",
-        c.HIGH: "highest traded price of the bar, quote currency",
-        c.LOW: "lowest traded price of the bar, quote currency",
-        c.CLOSE: "last traded price of the bar, quote currency",
-    },
-    (Kind.PRICE, _BOLLINGER): {
-        name: f"{_AVERAGE} {sign} {_STDS:g} times their sample deviation, quote currency"
-        for name, sign in ((c.BB_UPPER, "plus"), (c.BB_LOWER, "minus"))
-    },
-    (Kind.PRICE_CHANGE, _LINEAGE): {
-        "macd": f"exponential average of the close over {_FAST_BARS} bars minus that over {_SLOW_BARS}, "
-        "quote currency",
-        "macd_signal": f"exponential average of macd over {_SIGNAL_BARS} bars, quote currency",
-    },
-    (Kind.PRICE_CHANGE, _WILDER): {
-        "atr": f"simple average of the true range of {_ATR_BARS} bars, quote currency"
-    },
-    (Kind.POSITIVE, _BOLLINGER): {"bb_width": f"distance between the bands divided by {_AVERAGE}, unitless"},
-    (Kind.POSITIVE, _LINEAGE): {
-        c.VOLATILITY: f"sample standard deviation of the last {_BAND_BARS} closes divided by their simple "
-        "average, unitless",
-        "volume_norm": f"volume divided by its simple average over {_VOLUME_BARS} bars, 1 where nothing was "
-        "traded, unitless",
-    },
-    (Kind.CENTRED, _WILDER): {"rsi": f"Wilder's relative strength index over {_RSI_BARS} bars, 0 to 100"},
-    (Kind.CENTRED, _LINEAGE): {"roc": f"change of the close over {_ROC_BARS} bars, percent"},
-    (Kind.CENTRED, _BOLLINGER): {
-        "bb_position": "close between bb_lower (0) and bb_upper (1), 0.5 where they meet, unitless"
-    },
-    (Kind.POSITIVE, "Corsi 2009, doi:10.1093/jjfinec/nbp001"): {
-        c.RECENT_RANGE: f"product of the range deviations d(n) = {_OF_SQUARED} log(high / low) of the last n "
-        f"bars over 4 log 2, each raised to at least {formulas.FLOOR_SHARE:g} d({c.RANGE_BARS[-1]}), to "
-        "these powers: "
-        + ", ".join(
-            f"d({bars}) to {weight:g}"
-            for bars, weight in zip(c.RANGE_BARS[1:], formulas.RECENT_WEIGHTS, strict=True)
-        )
-        + "; unitless",
-    },
-    (Kind.POSITIVE, "Parkinson 1980, doi:10.1086/296071"): {
-        c.range_column(bars): f"{_OF_SQUARED} log(high / low) of the last {bars} bars over 4 log 2, "
-        f"{_OF_RECENT}"
-        for bars in c.RANGE_BARS
-    },
-    (Kind.POSITIVE, _OWN): {
-        f"realised_{bars}": f"{_OF_SQUARED} log return of the last {bars} bars, {_OF_RECENT}"
-        for bars in c.REALISED_BARS
-    },
-    (Kind.CENTRED, _OWN): {
-        f"move_{bars}": f"size of the log return over {bars} bars over the root of {bars}, at most "
-        f"{formulas.MAX_MOVE:g}, {_OF_RECENT}"
-        for bars in c.MOVE_BARS
-    }
-    | {
-        name: f"{'cosine' if told['is_cosine'] else 'sine'} of 2 pi times {told['num_waves']} times the "
-        f"share of the {period} that is over when the bar opens (UTC; a week begins on Monday), unitless"
-        for name, period, told in _WAVES
-    }
-    | {
-        name: f"{what} of the last {_BAND_BARS} closes {step} bars ahead if the close stays where it is, "
-        f"over the close, at most {formulas.MAX_ROLLED:g}, {_OF_RECENT}"
-        for step in _STEPS
-        for name, what in zip(
-            c.rolled_columns(step),
-            ("distance from the close to the simple average", "sample standard deviation"),
-            strict=True,
-        )
-    },
-}
-"""What columns mean, in the order of the table, by their kind and by who described them."""
+_MEANINGS: Final = yaml.safe_load(packaged("v8.features", "meanings.yaml"))
 
 FEATURES: Final[Registry[Feature]] = _Features(
     "feature",
     [
-        Feature(name, kind, sentence, _FORMULAS.get(name), source)
-        for (kind, source), sentences in _MEANINGS.items()
-        for name, sentence in sentences.items()
+        Feature(name, sentence, told["source"], Kind[told["kind"]], _FORMULAS.get(name))
+        for told in _MEANINGS
+        for name, sentence in told["features"].items()
     ],
 )
 """Every column a profile may name; those of the package `ta` and covariates are in it, but not listed."""

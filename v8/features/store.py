@@ -25,8 +25,6 @@ file is replaced, and `stats.damaged_files` and the log say so. A folder that ca
 time and one line in the log, never a table.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

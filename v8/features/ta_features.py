@@ -218,7 +218,7 @@ def package_feature(name: str) -> Feature:
         version=f"ta {version}, {_WAY}",
         past=Past.WINDOW,
     )
-    return Feature(name, subject.kind(context_bars, price, volume), sentence, formula, HOME)
+    return Feature(name, sentence, HOME, subject.kind(context_bars, price, volume), formula)
 
 
 _UNITS: Final[dict[tuple[int | None, int | None], str]] = {

@@ -12,8 +12,6 @@ which neither is known, such as a formula of one's own, is computed from the sta
 Shapes: N candles, K of them known.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -190,10 +188,10 @@ class Computed:
     runs: dict[str, Runs] = field(default_factory=dict)
     stood: Stood = field(default_factory=dict)
 
-    def __or__(self, other: Computed) -> Computed:
+    def __or__(self, other: "Computed") -> "Computed":
         return Computed(self.runs | other.runs, {**self.stood, **other.stood})
 
-    def continued(self, new: Computed) -> Computed:
+    def continued(self, new: "Computed") -> "Computed":
         """Return these columns with the rows that follow them."""
         return Computed(
             {name: (*self.runs.get(name, ()), *runs) for name, runs in new.runs.items()}, new.stood

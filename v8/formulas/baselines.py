@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from operator import attrgetter, methodcaller
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -43,7 +44,7 @@ from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.formulas import ranges
 from v8.quantile_levels import MEDIAN
-from v8.registry import Registry
+from v8.registry import Named, Registry, told_in
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import least_absolute_errors, weighted_median
 from v8.windows.scaling import Scaling
@@ -54,7 +55,7 @@ Forecast: TypeAlias = Callable[[Span], TaskForecasts]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Named):
     """A forecast that needs no network.
 
     Args:
@@ -66,9 +67,6 @@ class Baseline:
             quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
     """
 
-    name: str  # its key in judgements and reports
-    sentence: str  # what it assumes about the future, for people
-    source: str  # who described it, or where its numbers come from
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
@@ -119,38 +117,6 @@ def _implied(span: Span, windows: Floats, path: Floats) -> TaskForecasts:
     """Return what every task would be with these closes (N, H) and windows of twenty (N, H, 20)."""
     closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1))
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
-
-
-LAST_CLOSE: Final = Baseline(
-    "last_close",
-    "Nothing moves: candles stay at the last close, bands and volatility at their last value.",
-    "random walk without drift; Hyndman & Athanasopoulos, Forecasting: Principles and Practice, 5.2",
-    lambda train, scaling: _last_close,
-)
-
-ROLL_FORWARD: Final = Baseline(
-    "roll_forward",
-    "The close stays at the last close; bands and volatility are recomputed as known closes leave "
-    "their window.",
-    "random walk without drift, carried through the lineage's indicator definitions",
-    lambda train, scaling: lambda span: span.rolled,
-    # Split conformal prediction: Lei et al. 2018, doi:10.1080/01621459.2017.1307116.
-    fit_quantiles=_fit_conformal,
-)
-
-OFFSET: Final = Baseline(
-    "offset",
-    "Roll-forward times one constant per task, step and column: its usual distance from the truth.",
-    "medians of the train span of the same series",
-    _fit_offset,
-)
-
-DRIFT: Final = Baseline(
-    "drift",
-    "The close goes on by the train span's mean return per bar; bands and volatility follow it.",
-    "random walk with drift; Hyndman & Athanasopoulos, Forecasting: Principles and Practice, 5.2",
-    _fit_drift,
-)
 
 
 SCALED_BARS: Final = 20  # bars of the range in `scaled`: those of the bands
@@ -233,28 +199,6 @@ def _har_terms(span: Span, task: str) -> Iterator[Floats]:
             yield np.sqrt(variances_NR)
 
 
-SCALED: Final = Baseline(
-    "scaled",
-    "Roll-forward moved by one constant per step and column times the mean range of the newest 20 bars.",
-    "range as a measure of variance: Feller (1951); weighted medians of the train span",
-    lambda train, scaling: _fit_constants(train, lambda span: span.range_variance(SCALED_BARS)),
-)
-
-EWMA: Final = Baseline(
-    "ewma",
-    "Likewise, with an exponentially weighted mean of squared returns (decay 0.94) for the range.",
-    "RiskMetrics Technical Document (J.P. Morgan, 1996), section 5",
-    lambda train, scaling: _fit_constants(train, lambda span: span.ewma_variance),
-)
-
-HAR: Final = Baseline(
-    "har",
-    "Roll-forward moved by a regression, per step and column, on ranges over 1, 5, 20, 60 and 240 bars.",
-    "heterogeneous autoregression: Corsi (2009), doi:10.1093/jjfinec/nbp001; least absolute errors",
-    fit_har,
-)
-
-
 def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
     levels = train.profile.quantiles
@@ -289,15 +233,6 @@ _FITTED: Final[WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]] = Wea
 def _walking(train: Span, summed_up: ranges.Summary) -> Forecast:
     fitted = ranges.fit_range_paths(train)
     return lambda span: ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, summed_up)
-
-
-RANGE_PATHS: Final = Baseline(
-    "range_paths",
-    "Medians of 512 paths of past bars, each bar scaled to the range that a regression forecasts for it.",
-    "filtered historical simulation: Barone-Adesi, Giannopoulos & Vosper (1999), J. Futures Markets 19",
-    fit_range_paths,
-    fit_quantiles=fit_range_path_quantiles,
-)
 
 
 PACKAGE: Final = "lightgbm"
@@ -419,21 +354,38 @@ def _lightgbm() -> ModuleType:
         raise SeriesError(where=where, rule=rule, got=f"{type(error).__name__} ({error})", fix=fix) from error
 
 
-LIGHTGBM: Final = Baseline(
-    PACKAGE,
-    "Roll-forward moved by boosted trees on the same ranges, on the step and on roll-forward's bands.",
-    "gradient boosting of least absolute errors: Friedman (2001), doi:10.1214/aos/1013203451; LightGBM",
-    lambda train, scaling: fit_boosted([train]),
-    lambda: find_spec(PACKAGE) is not None,  # it is not imported for this
-)
-
-
-NAIVE: Final = ROLL_FORWARD.name
+NAIVE: Final = "roll_forward"
 """The baseline every skill, multiple and verdict is measured against first, for every task."""
+
+_TOLD: Final = told_in("v8.formulas", "baselines.yaml")
+
+
+def _ours(name: str, fit: Callable[[Span, Scaling], Forecast], **more: Any) -> Baseline:
+    return Baseline(**_TOLD[name], fit=fit, **more)
+
 
 BASELINES: Final[Registry[Baseline]] = Registry(
     "baseline",
-    [LAST_CLOSE, ROLL_FORWARD, OFFSET, DRIFT, SCALED, EWMA, HAR, RANGE_PATHS, LIGHTGBM],
+    [
+        _ours("last_close", lambda train, scaling: _last_close),
+        # Split conformal prediction: Lei et al. 2018, doi:10.1080/01621459.2017.1307116.
+        _ours(NAIVE, lambda train, scaling: lambda span: span.rolled, fit_quantiles=_fit_conformal),
+        _ours("offset", _fit_offset),
+        _ours("drift", _fit_drift),
+        _ours(
+            "scaled",
+            lambda train, scaling: _fit_constants(train, methodcaller("range_variance", SCALED_BARS)),
+        ),
+        _ours("ewma", lambda train, scaling: _fit_constants(train, attrgetter("ewma_variance"))),
+        _ours("har", fit_har),
+        _ours("range_paths", fit_range_paths, fit_quantiles=fit_range_path_quantiles),
+        # That it is there is known without importing it.
+        _ours(
+            PACKAGE,
+            lambda train, scaling: fit_boosted([train]),
+            is_installed=lambda: find_spec(PACKAGE) is not None,
+        ),
+    ],
 )
 """One of a package that is not installed is not there to be beaten, and reports leave it out."""
 

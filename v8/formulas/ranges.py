@@ -33,7 +33,7 @@ without any knowledge: equal shares of regression and paths, which are hard to b
 1989, doi:10.1016/0169-2070(89)90012-5), and none of the network, which was fitted to one season and errs most
 where the market has just changed. Half of the way may still be far from a member that is much better than the
 others; where the mix errs by more than `MOST_LOST` times what one of its members does, that one speaks alone.
-scripts/FRONTIER.md has the figures.
+docs/research/frontier.md has the figures.
 
 Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths,
 Q levels, C columns of a task, M members, K the 20 known closes.
@@ -189,7 +189,7 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     most = float(logs_WH.max())
     unlent = np.empty((0, train.horizon_bars, len(OHLC)))
     forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
-    # Evenly over the span: as good as twice as many drawn by lot, see scripts/FRONTIER.md.
+    # Evenly over the span: as good as twice as many drawn by lot, see docs/research/frontier.md.
     chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
     moves = _fit_moves(train, forecast_WH)
     return RangeEnsemble(floor, most, path_LH, moves, lent_bars(train, forecast_WH, chosen))

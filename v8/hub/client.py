@@ -36,15 +36,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import huggingface_hub as hub
+import yaml
 from huggingface_hub import constants, errors
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import _http
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.errors import PublishError, V8Error, shown
-from v8.hub import hub_endpoint
+from v8.hub import TOKEN_PAGE, hub_endpoint
 from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, in_thread
-from v8.storage import digest_file, digest_git_blob
+from v8.storage import digest_file, digest_git_blob, packaged
 
 SLOWEST_BYTES_S: Final = 1_000
 """A transfer that is slower, in bytes a second, counts as silence as far as it is."""
@@ -70,6 +71,7 @@ _NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_NAME: Final = re.compile(f"{_NAME_PART}/{_NAME_PART}")
 _TOKEN: Final = re.compile(r"[!-~]+")
 _LFS_BATCH: Final = "/info/lfs/objects/batch"
+_REFUSALS: Final = yaml.safe_load(packaged("v8.hub", "refusals.yaml"))
 
 HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)
 """What the client speaks HTTP with."""
@@ -339,6 +341,13 @@ class HubRepo(ABC):
     @abstractmethod
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads; `said` is in the words of the Hub, without the token."""
+
+    def told(self, what: str, kind: str, **words: str) -> dict[str, str]:
+        """Return the parts of the error for a refusal of what was asked for, from `refusals.yaml`."""
+        words |= {"name": self.name, "owner": self.name.partition("/")[0], "flag": self.flag}
+        words |= {"endpoint": self.endpoint, "token_page": TOKEN_PAGE}
+        parts = _REFUSALS[what]["OTHER"] | _REFUSALS[what].get(kind, {})
+        return {part: text.format(**words) for part, text in parts.items()}
 
     def insist(self, ask: Callable[[], Found]) -> Found:
         """Call the client again and again while trouble may pass."""

@@ -9,15 +9,13 @@ A manifest is read from strangers: only names of this layout are accepted, so no
 outside the folder it is downloaded to. The client that downloads checks no content; `is_whole_in` does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from v8 import records
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
@@ -92,18 +90,22 @@ Line = Annotated[records.Text, AfterValidator(_one_line)]
 """A text that can be shown as it is."""
 
 
-@dataclass(frozen=True)
-class ListedFile:
-    """One file of a published run, by its relative name with forward slashes."""
+class _Strict:
+    """What holds no key that nobody knows."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class ListedFile(_Strict):
+    """One file of a published run, by its relative name with forward slashes."""
 
     path: Annotated[str, AfterValidator(_published_path)]
     sha256: records.Sha256
     size_bytes: records.Count
 
     @classmethod
-    def read(cls, folder: Path, path: str) -> ListedFile:
+    def read(cls, folder: Path, path: str) -> "ListedFile":
         """Describe a file as it lies in a folder now."""
         return cls(path, digest_file(folder / path), (folder / path).stat().st_size)
 
@@ -114,10 +116,8 @@ class ListedFile:
 
 
 @dataclass(frozen=True)
-class DataSpan:
+class DataSpan(_Strict):
     """Which candles a model has seen, by open times in ISO 8601, UTC; the last one is the data cut-off."""
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     source: Line
     first_open: Line
@@ -126,10 +126,8 @@ class DataSpan:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(_Strict):
     """The content of `manifest.json`."""
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     profile_name: Line  # name of the profile, for example "aligned"
     profile_digest: records.Sha256  # its sha256; all models are of it
@@ -158,11 +156,11 @@ class Manifest:
 
     def to_text(self) -> str:
         """Return the content of the file; the same manifest gives the same bytes."""
-        content = {"format": MANIFEST_FORMAT, **_MANIFEST.dump_python(self, mode="json")}
+        content = {"format": MANIFEST_FORMAT, **records.adapter(Manifest).dump_python(self, mode="json")}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> Manifest:
+    def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> "Manifest":
         """Check what the file `where` holds.
 
         Raises `ArtifactError` if it is of an unknown format, incomplete, or names a file that no
@@ -172,7 +170,7 @@ class Manifest:
             content, (MANIFEST_FORMAT,), what="manifest", where=where, fix="Use the v8 that published it"
         )
         keys = {name: value for name, value in content.items() if name != "format"}
-        manifest = records.checked(_MANIFEST, keys, where=where, fix=_FIX)
+        manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
         names, expected = [file.path for file in manifest.files], {*ROOT_FILES}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
@@ -183,9 +181,6 @@ class Manifest:
             rule = "lists each file once, ascending by path"
             raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)
         return manifest
-
-
-_MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def read_manifest(file: Path) -> Manifest:

@@ -21,14 +21,11 @@ from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
 from v8.errors import ArtifactError, PublishError, listed, shown
-from v8.hub import TOKEN_PAGE
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, is_listed, strict_client
 from v8.hub.layout import series_of
 
 PUBLISH_RETRIES: Final = RetryPolicy()
 
-_CREATE_ONE: Final = f"Create one with write access at {TOKEN_PAGE}"
-_HOW_TO_LOG_IN: Final = f"{_CREATE_ONE}, then set HF_TOKEN or run `hf auth login`"
 
 Announce = Callable[["Difference"], None]
 """Gets the difference before it is sent."""
@@ -182,14 +179,13 @@ class RemoteRepo(HubRepo):
         Raises `PublishError` if so, or if the Hub does not answer.
         """
         if not self._token:
-            rule = "publishing needs an access token of the Hugging Face Hub"
-            raise PublishError(where="HF_TOKEN", rule=rule, got="none", fix=_HOW_TO_LOG_IN)
+            raise PublishError(**self.told("publish", "NO_TOKEN"))
         about = self.insist(self._api.whoami)
         if about.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise self._forbidden("a token that may only read")
+            raise PublishError(**self.told("publish", "FORBIDDEN") | {"got": "a token that may only read"})
         owners = [about["name"], *(org["name"] for org in about.get("orgs", []))]
         if self.name.partition("/")[0] not in owners:
-            raise self._forbidden(f"the token of {about['name']}")
+            raise PublishError(**self.told("publish", "FORBIDDEN") | {"got": f"the token of {about['name']}"})
 
     def create(self, *, is_private: bool) -> None:
         """Make the repository when it does not exist.
@@ -215,25 +211,7 @@ class RemoteRepo(HubRepo):
 
     def refused(self, refusal: Refusal, said: str) -> PublishError:
         """Return the error that the user reads."""
-        where, rule, got = self.name, "the Hub must take the commit", said
-        fix = "Nothing was published; mend it and repeat the same command"
-        if refusal is Refusal.FORBIDDEN:
-            return self._forbidden("a token that may not write there")
-        if refusal is Refusal.TOKEN:
-            where, rule = "HF_TOKEN", "must be a valid access token of the Hugging Face Hub"
-            got, fix = "one that the Hub does not know", _HOW_TO_LOG_IN
-        elif refusal in (Refusal.REPOSITORY, Refusal.REVISION, Refusal.FILE):
-            rule = "the repository must be one that exists and that the token may see"
-            got = "the answer that there is none"
-            fix = f"Check the name in {self.flag} and the permissions of the token"
-        elif refusal is Refusal.OFFLINE:
-            fix = "Unset HF_HUB_OFFLINE"
-        return PublishError(where=where, rule=rule, got=got, fix=fix)
-
-    def _forbidden(self, got: str) -> PublishError:
-        rule = f"needs a token that may write repositories of {self.name.partition('/')[0]}"
-        fix = f"{_CREATE_ONE} and set HF_TOKEN, or choose a {self.flag} of your own"
-        return PublishError(where=self.name, rule=rule, got=got, fix=fix)
+        return PublishError(**self.told("publish", refusal.name, said=said))
 
 
 def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:

@@ -13,8 +13,6 @@ revision that the cache holds whole is used and named; a part of one is refused.
 what is in its cache when the Hub refuses, so whether a revision may be read is asked first.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
@@ -28,7 +26,6 @@ from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub import TOKEN_PAGE
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, Traffic, UnreachableError, is_listed, strict_client
 from v8.hub.layout import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.market.series import series_advice
@@ -231,28 +228,6 @@ class PublishedRevision(HubRepo):
 
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads."""
-        where, rule = self.name, "must be a repository that exists and that this user may read"
-        got = "the answer that there is none"
-        fix = "Repeat the same command later; what was downloaded is kept"
-        if refusal is Refusal.TOKEN:
-            where, rule = "HF_TOKEN", "must be a valid access token of the Hugging Face Hub"
-            got = "one that the Hub does not know"
-            fix = f"Unset it for public models, or create one at {TOKEN_PAGE}"
-        elif refusal is Refusal.REVISION:
-            where = f"{self.name}, revision {self.revision}"
-            rule = "must be a branch, a tag or a whole commit of the repository"
-            fix = f"Look at {self.endpoint}/{self.name}/commits/main, or leave it out for the newest"
-        elif refusal is Refusal.FORBIDDEN:
-            got, fix = "the answer that this user may not read it", "Ask its owner for access"
-        elif refusal is Refusal.REPOSITORY and self._token:
-            fix = "Check its name, the path if a folder was meant, and whose the token is"
-        elif refusal is Refusal.REPOSITORY:
-            got += ", and no token was sent"
-            fix = "Check its name, or the path if a folder was meant; to read a private one set HF_TOKEN"
-        elif refusal is Refusal.FILE:
-            rule = f"must be a run that v8 published, with a {MANIFEST_FILE} and all that it lists"
-            got, fix = "the answer that a file is not there", "Check the name and the revision"
-        else:
-            rule, got = "the Hub must hand out the model", said
-        kind = UnreachableError if refusal is Refusal.OFFLINE else PullError
-        return kind(where=where, rule=rule, got=got, fix=fix)
+        kind = "REPOSITORY_WITH_TOKEN" if refusal is Refusal.REPOSITORY and self._token else refusal.name
+        parts = self.told("pull", kind, said=said, revision=self.revision, manifest=MANIFEST_FILE)
+        return (UnreachableError if refusal is Refusal.OFFLINE else PullError)(**parts)

@@ -7,4 +7,4 @@ COPY --chown=user requirements.txt .
 RUN pip install --no-cache-dir --user --requirement requirements.txt
 COPY --chown=user . .
 EXPOSE {port}
-CMD ["python", "app.py"]
+CMD ["python", "-m", "v8", "app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]

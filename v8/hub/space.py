@@ -1,9 +1,9 @@
 """Publishing a Space: the page of published models, in one commit or none.
 
     README.md           what the Hub reads, and people
+    LICENSE             of the package
     Dockerfile          this Python, the pinned packages, the page
     requirements.txt    every package the page needs, at the version that is installed here
-    app.py              starts the page
     v8/...              the package, because it is on no public index
 
 The same v8 in the same environment gives the same bytes: nothing here takes the time of day.
@@ -40,12 +40,8 @@ SOURCE: Final = "live"
 PACKAGE_FOLDER: Final = "v8"
 """Everything below it is ours."""
 
-NEEDED: Final = (
-    *("filelock", "huggingface_hub", "keras", "matplotlib", "numpy", "packaging", "pandas", "plotly"),
-    *("psutil", "pyarrow", "pydantic", "pyyaml", "requests", "rich", "scipy", "starlette", "ta"),
-    *("tensorflow", "typer", "urllib3", "uvicorn"),
-)
-"""What setup.cfg asks for, with the extra `app`; a test compares."""
+DISTRIBUTION: Final = ("v8-forecasters", "app")
+"""The name under which v8 is installed, and the extra that the page needs."""
 
 _LINUX: Final = {
     "os_name": "posix",
@@ -54,17 +50,6 @@ _LINUX: Final = {
     "platform_machine": "x86_64",
 }
 """What a Space is, wherever it is published from."""
-
-_ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
-
-import sys
-
-from v8.cli.app import main
-
-if __name__ == "__main__":
-    words = ["app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]
-    main([*words, *sys.argv[1:]])
-'''
 
 
 @dataclass(frozen=True)
@@ -106,11 +91,9 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     python = ".".join(map(str, sys.version_info[:2]))
     names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
     names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}
-    texts = {"app.py": _ENTRY, "Dockerfile": packaged("v8.hub", "space.Dockerfile")}
-    texts["README.md"] = packaged("v8.hub", "space.md")
-    for name, text in texts.items():
-        write_text(folder / name, text.format(**names))
-    write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
+    for name in ("Dockerfile", "LICENSE", "README.md"):
+        write_text(folder / name, packaged("v8.hub", f"space.{name}").format(**names))
+    write_text(folder / "requirements.txt", "\n".join(pinned(*DISTRIBUTION)) + "\n")
     package = Path(__file__).parents[1]
     for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
@@ -120,32 +103,29 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     return StagedSpace(folder, tuple(paths), repo)
 
 
-def pinned(names: Iterable[str]) -> list[str]:
-    """Pin packages and all that they need on Linux at the versions that are installed here, by name.
+def pinned(package: str, extra: str) -> list[str]:
+    """Pin all that a package with an extra needs on Linux at the versions that are installed here, by name.
 
-    Raises `PublishError` if one of `names` is not installed.
+    Raises `PublishError` if it is not installed, or not with this extra.
     """
     found: dict[str, str] = {}
-    wanted: list[tuple[str, str]] = [(canonicalize_name(name), "") for name in names]
-    direct = {name for name, _ in wanted}
-    seen = set()
+    wanted, seen = [(package, extra, True)], set()
     while wanted:
-        name, extra = wanted.pop()
-        if (name, extra) in seen:
+        name, extra, is_ours = one = wanted.pop()
+        if one in seen:
             continue
-        seen.add((name, extra))
+        seen.add(one)
         try:
             about = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if name in direct:
-                where = "param:space"
-                rule = "pins what the page needs at the versions that are installed here"
-                fix = "Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'"
-                raise PublishError(where=where, rule=rule, got=f"no package {name}", fix=fix) from None
-            continue  # it is for Linux only and this is not: pip chooses a version
+            if not is_ours:
+                continue  # it is for Linux only and this is not: pip chooses a version
+            rule = "pins what the page needs at the versions that are installed here"
+            fix = "Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'"
+            raise PublishError(where="param:space", rule=rule, got=f"no package {name}", fix=fix) from None
         found[name] = Version(about.version).public
-        wanted += _needed(about.requires or (), extra)
-    return [f"{name}=={found[name]}" for name in sorted(found)]
+        wanted += [(*needed, name == package) for needed in _needed(about.requires or (), extra)]
+    return [f"{name}=={found[name]}" for name in sorted(found) if name != package]
 
 
 def _needed(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:

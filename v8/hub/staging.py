@@ -6,8 +6,6 @@ run does not have stay, and manifest, leaderboard and card tell of them, too; wi
 removed in the same commit, and older commits keep them. Files of other kinds stay untouched.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -103,7 +101,7 @@ class Staged(Publication):
         ours = filter(layout.is_published_path, seen.files) if self.is_pruning else ()
         return Difference.of(wanted, seen, ours)
 
-    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> Staged:
+    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> "Staged":
         """Return what the repository is to hold: the run, beside the models that stay.
 
         Raises `PublishError` if it holds another project, or models that stay cannot be told of.
@@ -189,6 +187,8 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
         ArtifactError: If the run is damaged, or a model file is not the one that was judged.
     """
     record = read_run(run)
+    if not record.is_judged:
+        raise artifacts.not_judged(str(run))
     check_source(record.source, is_publishable=record.is_publishable)
     meant = set(choice.series) or record.series.keys()
     held_back = {name: why for name, why in _unfinished(run, record, choice).items() if name in meant}

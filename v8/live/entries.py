@@ -12,8 +12,6 @@ Legend: K forecasters, V values of one forecaster (steps times columns of all ta
 columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Annotated, Any, Final, TypeVar
@@ -170,7 +168,7 @@ class Scored:
         """Return the losses of one forecaster on one task, shape (N,)."""
         return self.losses[:, self.issuer.forecasters.index(forecaster), [*self.issuer.tasks].index(task)]
 
-    def in_time(self, since_s: int = 0) -> Scored:
+    def in_time(self, since_s: int = 0) -> "Scored":
         """Leave out what was written late, or issued for an earlier close than `since_s`."""
         is_in_time = self.written_s < self.issued_for_s + self.issuer.bar_s
         kept = is_in_time & (self.issued_for_s >= since_s)
@@ -208,7 +206,7 @@ class Tally:
         """Return it as plain JSON values."""
         return {**asdict(self), "num_pending": self.num_pending}
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: "Tally") -> "Tally":
         """Count those of both."""
         return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 

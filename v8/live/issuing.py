@@ -22,6 +22,7 @@ from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.series import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.net import counted, tell_waiting
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.tasks import TASKS
 from v8.wording import duration, number
@@ -93,12 +94,14 @@ class Issued:
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
             *self.demo_lines(),
-            f"Error on its test span as a multiple of the naive forecast's: {naive}.",
-            f"As a multiple of the best baseline's: {best}.",
+            f"Error on its test span as a multiple of the naive forecast's: {naive}."
+            if model.about.is_judged
+            else "It was not judged: nothing is known of its errors.",
+            *([f"As a multiple of the best baseline's: {best}."] if model.about.is_judged else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON; the README says what the keys mean."""
+        """Return all of it, ready for JSON; docs/fields.yaml says what the keys mean."""
         model, report = self.forecaster, self.candles.report
         judged, levels = model.about.quantiles, list(model.quantiles)
         rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
@@ -191,16 +194,17 @@ def issue_each(
     models.bring(names)
     forecasters: list[Forecaster] = []
     told = IssuedMany([], {})
-    for name in names:
+    for name in counted(names, "Opening models"):
         try:
             forecasters.append(models.open(name))
         except V8Error as error:
             told.refused[name] = error
+    tell_waiting(f"Reading the candles of {len(forecasters)} series from {source.name}.")
     if forecasters and isinstance(source, BringsMany):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
         brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
         source.bring([*dict.fromkeys(brought)], num_bars)
-    for forecaster in forecasters:
+    for forecaster in counted(forecasters, "Forecasting"):
         try:
             told.issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
         except V8Error as error:

@@ -26,21 +26,18 @@ from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
 from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
 from v8.market.series import Series
-from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
+from v8.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
 from v8.storage import WriterLock, packaged, require_replaceable, write_with
 
 Numbers = TypeVar("Numbers", bound=NDArray[Any])
 
 _LEVEL: Final = 9
 BUSY_S: Final = 30.0  # how long one waits for another process to let go, in seconds
-_ISSUER: Final = TypeAdapter(Issuer)
-_TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
 _BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite opens beside a database
 _FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
 _OTHER_FIX: Final = (
@@ -320,7 +317,7 @@ class Ledger:
 
     def _entry(self, number: int, *row: Any) -> Entry:
         where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
-        times = checked(_TIMES, row[1:-1], where=where, fix=_FIX, rule=AS_WRITTEN)
+        times = checked(tuple[OpenTime, OpenTime, Sha256], row[1:-1], where=where, fix=_FIX, rule=AS_WRITTEN)
         with self._as_written(f"forecast {number}"):
             return Entry(issuer, *times, unpack(packed, (len(issuer.forecasters), issuer.num_values)))
 
@@ -331,7 +328,7 @@ class Ledger:
             ((place, series, about),) = found
             content = {**json.loads(about), "place": place, "series": series}
         where = f"{self.path}, issuer {number}"
-        return checked(_ISSUER, content, where=where, fix=_FIX, rule=AS_WRITTEN)
+        return checked(Issuer, content, where=where, fix=_FIX, rule=AS_WRITTEN)
 
     def _known(self, table: str, **row: Any) -> int:
         """Return the number of a row that is added where it is not there yet."""
@@ -378,7 +375,7 @@ class Ledger:
 
 def _about(issuer: Issuer) -> str:
     """Write an issuer, but for place and series, in the one way that equal ones share."""
-    content = _ISSUER.dump_python(issuer, mode="json", exclude={"place", "series"})
+    content = adapter(Issuer).dump_python(issuer, mode="json", exclude={"place", "series"})
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
@@ -411,7 +408,7 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
         if not path.is_file():
-            begin = command("forecast", "runs/aligned")
+            begin = command("forecast", "runs/frontier")
             got = "no such file" if not os.path.lexists(path) else "a folder, pipe or device"
             fix = f"Begin one with `{begin}`, or name another with param:ledger"
             raise ArtifactError(where=str(path), rule="must be a ledger", got=got, fix=fix)

@@ -185,7 +185,7 @@ class Record:
         return sum((one.tally for one in self.series), Tally())
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values; the README says what the keys mean."""
+        """Return it as plain JSON values."""
         return {
             "place": self.place,
             **self.tally.to_json(),

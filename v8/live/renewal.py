@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from v8.artifacts import nested_runs
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.metadata import Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
 from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
@@ -51,6 +51,7 @@ from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource
+from v8.plugins import other_plugins
 from v8.profile import Profile, recorded_profile
 from v8.quantile_levels import interval_names
 from v8.runs.events import Listener, Note, Outcome, isolated
@@ -356,6 +357,11 @@ class Renewal:
 
     def __post_init__(self) -> None:
         self.record = read_run(self.run)
+        if not self.record.is_judged:
+            raise not_judged(str(self.run))
+        fix = "Name the same with param:plugin"
+        if other := other_plugins(self.record.plugins, where=str(self.run), fix=fix):
+            raise other
         where = f"{self.run / RUN_FILE}, key profile"
         self.profile = recorded_profile(self.record.profile, where=where)
         self._candles, self._companions = RememberedCandles(self.source), Companions.of(self.profile)

@@ -43,6 +43,7 @@ from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.net import counted
 from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
@@ -274,12 +275,14 @@ class Watch:
         sleep: Callable[[float], object] = time.sleep,
     ) -> NoReturn:
         """Wake at each close until the process ends, at least every `wake_s` seconds, or `WAKE_S`."""
+        is_first = True
         while True:
             pause_s = longest_s = WAKE_S if wake_s is None else wake_s
             with self._told_of("this wake"):
                 woken = self.wake()
-                if woken.num_issued or woken.num_scored:
+                if is_first or woken.num_issued or woken.num_scored:
                     report(woken)
+                is_first = False
                 pause_s = min(longest_s, self.next_close_s(woken.now_s) - woken.now_s)
             sleep(pause_s)
 
@@ -298,7 +301,7 @@ class Watch:
                 self.models.look()
             if isinstance(source, BringsMany):
                 source.bring(due, BROUGHT_BARS)
-        for name in self.models.series:
+        for name in counted(self.models.series, "Forecasting"):
             with self._told_of(name, woken):
                 self._serve(Series.parse(name), source, woken)
         return woken

@@ -20,10 +20,9 @@ from statistics import mean
 from typing import Final
 
 from v8.formulas.baselines import NAIVE, TaskForecasts, called
-from v8.losses import table
 from v8.losses.judgement import MODEL, Judgement, judge_span
 from v8.losses.metrics import measure_errors
-from v8.losses.table import ALPHA, Losses, Significance
+from v8.losses.table import ALPHA, MIN_WINDOWS_PER_LAG, Losses, Significance, choose_lag, corrected_p_values
 from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 from v8.wording import chance, number, plural
@@ -138,11 +137,9 @@ def _fewest_windows(horizon_bars: int) -> int:
     >>> _fewest_windows(2), _fewest_windows(10)
     (24, 30)
     """
-    per_lag = table.MIN_WINDOWS_PER_LAG
+    per_lag = MIN_WINDOWS_PER_LAG
     bound = per_lag * horizon_bars + 100  # from there on the lag grows slower than the windows
-    return 1 + max(
-        each for each in range(1, bound) if each < per_lag * (table.choose_lag(each, horizon_bars) + 1)
-    )
+    return 1 + max(each for each in range(1, bound) if each < per_lag * (choose_lag(each, horizon_bars) + 1))
 
 
 def _is_worse(test: Significance, p_value: float | None) -> bool:
@@ -159,7 +156,7 @@ def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
     if too_few(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be judged, too few to tell"
     tests = dict(_tests(judged, losses))
-    chances = table.corrected_p_values([test.p_value for test in tests.values()])
+    chances = corrected_p_values([test.p_value for test in tests.values()])
     worse = [
         f"{said} ({chance(found)})"
         for (said, test), found in zip(tests.items(), chances, strict=True)

@@ -10,15 +10,12 @@ chosen once for all series that are shown together, so that luck does not choose
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, SeriesError, listed
@@ -27,7 +24,7 @@ from v8.losses import metrics
 from v8.losses.metrics import ErrorGrid, Floats, QuantileErrors, Share, StepDirection, TaskErrors
 from v8.losses.table import LOSES, Against, Losses, Significance, best_of, is_equal, multiple_of
 from v8.quantile_levels import interval_names, intervals
-from v8.records import Count, Word, check_format, checked
+from v8.records import Count, Word, adapter, check_format, checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.scaling import Scaling
@@ -49,7 +46,7 @@ class Written:
 
     def to_json(self) -> dict[str, Any]:
         """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
-        content = _ADAPTERS[type(self)].dump_python(self, mode="json", by_alias=True)
+        content = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
         return {"format": self.formats[-1], **content}
 
     @classmethod
@@ -57,7 +54,7 @@ class Written:
         """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
         rule = f"must be a {cls.what} of format {cls.formats[-1]}"
         check_format(content, cls.formats, what=cls.what, where=where, fix=_FIX)
-        judgement: Self = checked(_ADAPTERS[cls], content, where=where, fix=_FIX, rule=rule)
+        judgement = checked(cls, content, where=where, fix=_FIX, rule=rule)
         if faults := [*judgement.faults()]:
             raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
         return judgement
@@ -212,11 +209,6 @@ class QuantileJudgement(Written):
                 found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
                 if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
                     yield f"{task} with losses of another shape than its levels"
-
-
-_ADAPTERS: Final[Mapping[type[Written], TypeAdapter[Any]]] = {
-    kind: TypeAdapter(kind) for kind in (Judgement, QuantileJudgement)
-}
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import StrictBool, TypeAdapter
+from pydantic import StrictBool
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
@@ -68,27 +68,15 @@ class SeriesResult:
         return self.judgement.direction[0].interval
 
 
-_RESULT: Final = TypeAdapter(SeriesResult)
-
-
-def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
-    """Read the metadata of finished series, each as `metadata.json` holds it, in the order given."""
-    results = []
-    for content in metadata:
-        where = f"metadata of {content.get('series', 'a series')}"
-        judged = {
-            key: kind.from_json(content[key], where=f"{where}, key {key}")
-            for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
-            if key in content
-        }
-        results.append(checked(_RESULT, {**content, **judged}, where=where, fix=_FIX))
-    names = [result.series for result in results]
-    for name in names:
-        if names.count(name) > 1:
-            where = f"metadata of {name}"
-            rule, got = "a run has each series once", f"{names.count(name)} of them"
-            raise ArtifactError(where=where, rule=rule, got=got, fix="Report on the folders of one run")
-    return results
+def read_result(content: Mapping[str, Any]) -> SeriesResult:
+    """Read the metadata of a finished series, as `metadata.json` holds it."""
+    where = f"metadata of {content.get('series', 'a series')}"
+    judged = {
+        key: kind.from_json(content[key], where=f"{where}, key {key}")
+        for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
+        if key in content
+    }
+    return checked(SeriesResult, {**content, **judged}, where=where, fix=_FIX)
 
 
 def read_history(file: Path) -> list[dict[str, float]]:

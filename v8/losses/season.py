@@ -17,8 +17,6 @@ p-values are corrected together for everything of a kind that stands in one tabl
 Legend: N windows, H steps of the horizon, R rows.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -80,7 +78,7 @@ class Season:
         write_bytes(file, buffer.getvalue())
 
     @classmethod
-    def load(cls, file: Path) -> Season:
+    def load(cls, file: Path) -> "Season":
         """Read what `save` wrote. Raises `ArtifactError` if the file is missing or damaged."""
         content = read_plain(file, fix=_FIX)
         try:
@@ -190,9 +188,14 @@ class TaskResult:
     coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
 
     @property
+    def outcome(self) -> table.Outcome:
+        """What the test beside the best baseline comes to."""
+        return table.outcome_of(1.0 + self.difference, 1.0, self.p_best)
+
+    @property
     def verdict(self) -> str:
-        """What the test beside the best baseline comes to, in words: "beats har"."""
-        return table.verdict_of(table.outcome_of(1.0 + self.difference, 1.0, self.p_best), self.best)
+        """The outcome in words: "beats har"."""
+        return table.verdict_of(self.outcome, self.best)
 
     @property
     def ours(self) -> float | None:

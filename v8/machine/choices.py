@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from v8.artifacts.run_folder import Loops
 from v8.errors import with_parameters
@@ -42,7 +42,7 @@ from v8.hardware import identity
 from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
-from v8.records import Count
+from v8.records import Count, adapter
 from v8.storage import digest_json, home, read_given, write_cache
 
 AUTO: Final = "auto"
@@ -102,28 +102,29 @@ NUM_TRIES: Final = 3
 """Measurements before more processes are given up: another program may disturb one of them."""
 _NUM_NUMBERS: Final = 1 << 16
 """Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
-_BY_FORMAT: Final = TypeAdapter(dict[str, float])
-_BY_FLAGS: Final = TypeAdapter(Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))])
-_COUNT: Final = TypeAdapter(Count)
+_BY_FLAGS: Final = Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Found = TypeVar("Found")
 
 
 def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str:
-    """Turn a profile's precision into a Keras dtype policy; tell what is measured, chosen and why."""
+    """Turn a profile's precision into a Keras dtype policy; tell what is measured, chosen and why.
+
+    A network that is trained in less time than measuring takes is trained in float32.
+    """
     setting = profile.training.precision
-    if setting != AUTO:
-        return setting
+    if setting != AUTO or not _is_long(profile):
+        return FORMATS[0] if setting == AUTO else setting
     key = {"may_have_gpu": may_have_gpu, "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
     def measure() -> dict[str, float]:
-        tell("Measuring which number format this machine trains fastest in, once: about 20 s.")
+        tell("Measuring which number format this machine trains fastest in, once: 20 s, a busy one a minute.")
         options: dict[str, Any] = {"seconds": FORMAT_S, "num_models": FLEET_ON_GPU if may_have_gpu else 1}
         (speeds,) = _timed(profile, FORMATS, **options, is_short=True)
         if (best := fastest(speeds)) != FORMATS[0]:
             (speeds,) = _timed(profile, (FORMATS[0], best), **options, is_short=False)
         return speeds
 
-    speeds = kept(_BY_FORMAT, "precision", {**_network(profile), **key}, measure)
+    speeds = kept(dict[str, float], "precision", {**_network(profile), **key}, measure)
     chosen, why = fastest(speeds), "formats could not be measured"
     if base := speeds.get(FORMATS[0]):
         others = [f"{name} {speed / base:.2f}" for name, speed in speeds.items() if name != FORMATS[0]]
@@ -153,9 +154,7 @@ def choose_loops(profile: Profile, *, tell: Tell) -> Loops:
     Nothing but profile and machine decides, so that a series trains to the same weights alone and among many.
     Flags that the user has set stand, and so do those of a process that may compute on a GPU.
     """
-    num_windows = profile.training.epochs * profile.newest_bars
-    is_worthwhile = num_windows * training_flop_per_window(profile) >= WORTHWHILE_FLOP
-    if os.environ.get("XLA_FLAGS") != STEPWISE or not is_worthwhile:
+    if os.environ.get("XLA_FLAGS") != STEPWISE or not _is_long(profile):
         return "stepwise"
 
     def measure() -> list[float]:
@@ -184,7 +183,7 @@ def measured_workers(num_cores: int, most: int | None = None) -> int:
 
     `most` have work; None for one a core.
     """
-    useful = kept(_COUNT, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
+    useful = kept(Count, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
     return affordable_workers(min(useful, most or num_cores))
 
 
@@ -236,6 +235,12 @@ def threads_speed(num_threads: int) -> float:
         return math.fsum(threads.map(work, range(num_threads)))
 
 
+def _is_long(profile: Profile) -> bool:
+    """Say whether training one series is work enough to measure first how it is done fastest."""
+    num_windows = profile.training.epochs * profile.newest_bars
+    return num_windows * training_flop_per_window(profile) >= WORTHWHILE_FLOP
+
+
 def _network(profile: Profile) -> dict[str, Any]:
     """Return what the speed of a network depends on."""
     shape = [profile.training.batch_size, profile.lookback_bars, profile.num_features]
@@ -252,33 +257,34 @@ def _timed(
     wanted = {"measure": "formats", "formats": formats, **options}
     orders = [Order(profile=profile, measurements=[wanted], environment=each) for each in environments]
     answers = ask(orders, limit_s=LIMIT_S)
-    return [_BY_FORMAT.validate_python(each.measured[0]) if each.measured else {} for each in answers]
+    read = adapter(dict[str, float]).validate_python
+    return [read(each.measured[0]) if each.measured else {} for each in answers]
 
 
-def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
-    """Return a measurement of this machine, from an earlier call or taken now.
+def kept(kind: Any, name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
+    """Return a measurement of this machine, of a type, from an earlier call or taken now.
 
     Its name is fit for a file; the key, plain JSON values, is what it depends on beside the machine.
     """
-    found = recall(kind, name, key)
+    found: Found | None = recall(kind, name, key)
     if found is None:
         found = measure()
         keep(kind, name, key, found)
     return found
 
 
-def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
+def recall(kind: Any, name: str, key: Mapping[str, Any]) -> Any:
     """Return a measurement of an earlier call, as for `kept`; None where there is none."""
     file, _ = _place(name, key)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
-        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
+        return adapter(kind).validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
     return None
 
 
-def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Found) -> None:
+def keep(kind: Any, name: str, key: Mapping[str, Any], found: Any) -> None:
     """Keep a measurement for later calls, in the place of an earlier one; arguments as for `kept`."""
     file, whole_key = _place(name, key)
-    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
+    content = {"key": whole_key, "found": adapter(kind).dump_python(found, mode="json")}
     write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
 
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from v8 import errors
 from v8.errors import PARTS, V8Error
 from v8.machine.interruption import LEAVE_S
+from v8.plugins import load_plugins
 from v8.profile import Profile
 
 STOP_S: Final = LEAVE_S + 1.0  # how long a process may take to stop after its batch before it is killed
@@ -88,10 +89,11 @@ def serve(kind: type[Asked], carry_out: Callable[[Asked], Iterator[Any]]) -> Non
     What is measured one after another are plain JSON values.
     """
     _send(ready=time.perf_counter())
-    order = kind.model_validate_json(sys.stdin.readline())
+    order = sys.stdin.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        for found in carry_out(order):
+        load_plugins()  # which an order may mean
+        for found in carry_out(kind.model_validate_json(order)):
             _send(measured=found)
     except V8Error as error:
         parts = {name: getattr(error, name) for name in PARTS}

@@ -6,8 +6,6 @@ is `num_kept` plus all the counts of `dropped`.
 Shapes: N candles, with columns of `OHLCV`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -165,7 +163,7 @@ class Candles:
         """Return one column of `OHLCV` by name, shape (N,); a `KeyError` where there is no such column."""
         return dict(zip(OHLCV, self.values.T, strict=True))[name]
 
-    def newest(self, num_bars: int, end_s: int | None = None) -> Candles:
+    def newest(self, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles that open at or before a time in seconds since the epoch.
 
         There are at most `num_bars`, segments counted from 0 again, and the rest counted as outside.
@@ -185,7 +183,9 @@ class Candles:
             newest_lost=lost if is_asked else None,
         )
 
-    def picked(self, rows: NDArray[np.intp] | slice, beside: Columns | None = None, **found: Any) -> Candles:
+    def picked(
+        self, rows: NDArray[np.intp] | slice, beside: Columns | None = None, **found: Any
+    ) -> "Candles":
         """Return some rows, ascending and at least one, with their own columns `beside` them or others.
 
         The report notes what was `found`.
@@ -195,7 +195,7 @@ class Candles:
         times_s, values, report = self.open_time_s[rows], self.values[rows], replace(self.report, **found)
         return assembled(self.series, times_s, values, report, self.source, beside=beside)
 
-    def noting(self, **found: Any) -> Candles:
+    def noting(self, **found: Any) -> "Candles":
         """Return the same candles with something else in the report."""
         return replace(self, report=replace(self.report, **found))
 

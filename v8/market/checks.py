@@ -27,8 +27,6 @@ writes them in quiet markets as in outages, and they say truthfully that nothing
 Shapes: N candles, R raw rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Real
@@ -154,7 +152,7 @@ class _Rows:
     def bar_us(self) -> int:
         return self.series.bar_s * US_PER_S
 
-    def at(self, chosen: Mask | NDArray[np.intp] | slice, **found: Any) -> _Rows:
+    def at(self, chosen: Mask | NDArray[np.intp] | slice, **found: Any) -> "_Rows":
         """Return the chosen rows (a mask, row numbers or a slice), and note what was found."""
         report = replace(self.report, **found)
         return replace(self, open_us=self.open_us[chosen], values=self.values[chosen], report=report)

@@ -14,8 +14,6 @@ come.
 Shapes: N candles of a series, R rows of a table.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -211,7 +209,7 @@ class Companions:
             raise DataError(where="covariates", rule=rule, got=listed(strange), fix=fix)
 
     @classmethod
-    def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> Companions:
+    def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> "Companions":
         """Return those of a profile."""
         return cls(profile.features, profile.covariates, given)
 

@@ -8,8 +8,6 @@ A universe is a YAML file, because coins are listed, renamed and re-listed more 
 default one lies under `configs/`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -54,7 +52,7 @@ class Series:
             raise ProfileError(where=where, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
 
     @classmethod
-    def parse(cls, text: str) -> Series:
+    def parse(cls, text: str) -> "Series":
         """Read `BTCUSDT-15m`, or another way to write it.
 
         >>> Series.parse("BTCUSDT-15m").bar_s, str(Series.parse("btc/usdt-15m"))

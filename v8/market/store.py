@@ -26,8 +26,6 @@ revision: archive and API print the same decimals. Both versions are listed; whi
 Shapes: N candles, R revisions.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -115,7 +113,7 @@ class History:
         frame = pd.DataFrame(self.values[span], columns=list(OHLCV))
         return frame.assign(**{OPEN_TIME: self.open_time_s[span]})
 
-    def touches(self, other: History) -> bool:
+    def touches(self, other: "History") -> bool:
         """Tell whether no bar between two histories is unknown."""
         bar_s = self.series.bar_s
         return self.first_s <= other.last_s + bar_s and other.first_s <= self.last_s + bar_s
@@ -220,7 +218,7 @@ class Merged:
     num_added: int = 0  # candles that were not known before, unitless
     num_revised: int = 0  # revisions that were not known before, unitless
 
-    def after(self, before: Merged) -> Merged:
+    def after(self, before: "Merged") -> "Merged":
         """Count what an earlier step of the same update did, too."""
         num_added, num_revised = before.num_added, before.num_revised
         return replace(self, num_added=self.num_added + num_added, num_revised=self.num_revised + num_revised)

@@ -16,8 +16,6 @@ keep their epochs, and the same call goes on from there. So no task outlives the
 done, and a run folder never has two writers. One driver, and its Ray, serve all runs of a call.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import pickle
@@ -36,6 +34,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from v8 import plugins
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
@@ -62,7 +61,7 @@ _QUIET: Final = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces a coming change
 }
 """What is said to a Ray of our own; the user's own settings stand."""
-_INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND")
+_INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND", plugins.PLACE)
 """Beginnings of the variables that a task has from the driver; others may be secrets, and Ray logs them."""
 _MOST_PLACE: Final = 18
 """Letters of a folder for Ray's sockets: with what Ray adds, their paths come close to a system's limit."""
@@ -380,10 +379,11 @@ def _sign_in(folder: Path) -> Iterator[Path]:
 
 @cache
 def _wanted() -> dict[str, str]:
-    """Return what must be the same on all machines: versions, and the code of v8 itself."""
+    """Return what must be the same on all machines: versions, the code of v8 itself, and plug-ins."""
+    plugins.load_plugins()
     package = Path(__file__).parents[1]
     code = digest_bytes(*(file.read_bytes() for file in sorted(package.rglob("*.py"))))
-    return {**versions(), "v8's code": code[:12]}
+    return {**versions(), "v8's code": code[:12], "plug-ins": plugins.told(plugins.loaded)}
 
 
 # From here on: in a worker.
@@ -410,7 +410,11 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
 
 def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
     """Say why this process must not make what the driver asks for."""
-    found, where = _wanted(), f"Ray worker on {platform.node()}"
+    where = f"Ray worker on {platform.node()}"
+    try:
+        found = _wanted()
+    except V8Error as error:
+        return error
     if different := [name for name in wanted if found.get(name) != wanted[name]]:
         rule = "must have the versions of the machine that v8 was called on"
         got = ", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different)

@@ -1,7 +1,7 @@
 """Engines: who makes the artefacts of a run, and where.
 
-An engine is a function and a line in `ENGINES`. It gets the jobs, where they may run and a listener, and
-yields each series' outcome as it comes; `v8.runs.execution` does all that comes before and after.
+An engine is a function and an entry of `engines.yaml`. It gets the jobs, where they may run and a listener,
+and yields each series' outcome as it comes; `v8.runs.execution` does all that comes before and after.
 
 On a GPU one process trains one fleet: every step of a small recurrent network is a queue of tiny launches,
 and a fleet of 40 queues as many as one model. Several GPUs get a process each, and fleets from one queue
@@ -10,8 +10,6 @@ models reach 266 windows/s in one process where one model reaches 350 (profile `
 many small matrices multiply slower than few large ones. How many cores there really are, and from which size
 on a larger fleet gains nothing, is measured before training (`v8.machine.choices`, `v8.training.probe`).
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +23,7 @@ from v8 import hardware
 from v8.errors import ProfileError, with_parameters
 from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.machine.starting import quiet_start
-from v8.registry import Registry, later, require_package
+from v8.registry import Named, Registry, described, require_package
 from v8.runs import workers
 from v8.runs.events import Listener, Note, Outcome
 from v8.runs.plan import Job
@@ -51,12 +49,9 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Engine(Named):
     """A way to make the artefacts of a run."""
 
-    name: str
-    sentence: str  # where it trains
-    source: str  # the modules that do it
     train_all: Callable[[Placement, Sequence[Job], Listener], Iterator[Outcome]]  # in any order
     package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
     is_elsewhere: bool = False  # whether it may train on other machines, at an address
@@ -84,25 +79,7 @@ def _train_here(placement: Placement, jobs: Sequence[Job], listen: Listener) -> 
         yield from local.train_all(jobs, listen, size)
 
 
-ENGINES = Registry(
-    "engine",
-    [
-        Engine(
-            "local",
-            "Trains on this machine: one program on a GPU, a process for each of several GPUs or cores.",
-            "v8.runs.local, v8.runs.workers",
-            _train_on_this_machine,
-        ),
-        Engine(
-            "ray",
-            "Trains in tasks of Ray: on a cluster that is there, or on one of this machine's cores.",
-            "v8.runs.cluster",
-            later("v8.runs.cluster:train_all"),
-            package="ray",
-            is_elsewhere=True,
-        ),
-    ],
-)
+ENGINES: Final = Registry("engine", described(Engine, "v8.runs", "engines.yaml", "train_all"))
 """Every engine by its name."""
 
 
@@ -123,7 +100,7 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
 
 def choose_engine(
     name: str, device: str, workers: str, fleet_size: str, address: str | None = None
-) -> TrainAll:
+) -> "TrainAll":
     """Choose who trains, and where, by the flags of these names; must run before TensorFlow is imported.
 
     Raises `ProfileError` if there is no such engine, its package is not installed, or the flags contradict
@@ -143,11 +120,6 @@ def choose_engine(
         return partial(engine.train_all, place(device, workers, fleet_size))
     _settle_threads(may_have_gpu=device != "cpu" and hardware.may_have_gpu())  # this process judges updates
     return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
-
-
-def choose_workers(device: str, workers: str) -> int:
-    """Decide how many processes train one series at a time, see `place`."""
-    return place(device, workers, "1").num_workers
 
 
 def place(device: str, workers: str, fleet_size: str) -> Placement:

@@ -1,7 +1,5 @@
 """What a run tells while it works; displays and logs listen, nothing else depends on it."""
 
-from __future__ import annotations
-
 import logging
 import time
 import traceback
@@ -10,11 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from v8.errors import DataError, V8Error, shown
+from v8.errors import V8Error, shown
 from v8.market.series import Series
 from v8.net import told_of_waiting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from v8.losses.table import Against
     from v8.training.progress import EpochRecord
 
 
@@ -28,6 +29,18 @@ class Note:
     """Something the user should know, one sentence."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class GettingReady(Note):
+    """Candles are read; what is done once comes before the first series is begun."""
+
+
+@dataclass(frozen=True)
+class PageWritten(Note):
+    """There is a page of the run to look at from now on."""
+
+    page: "Path"
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class EpochEnded:
     """One epoch of a series is over."""
 
     series: Series
-    record: EpochRecord
+    record: "EpochRecord"
     num_epochs: int  # most epochs there will be
 
 
@@ -68,9 +81,9 @@ class Outcome:
 
     series: Series
     reason: str | None = None  # why it failed, one sentence; None when it did not
-    is_data_error: bool = False  # whether candles, features or what is saved of it were at fault
     trace: str = ""  # the full traceback of a failure
     seconds: float = 0.0  # wall time
+    worth: "tuple[Against, ...]" = ()  # once judged, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
 
@@ -115,7 +128,6 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
         return None, Outcome(
             series,
             reason=_reason(series, error),
-            is_data_error=isinstance(error, DataError),
             trace=traceback.format_exc(),
             seconds=time.perf_counter() - started,
             error=error if isinstance(error, V8Error) else None,

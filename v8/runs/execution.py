@@ -11,7 +11,6 @@ nothing later than its end. So it resumes, isolates failures and locks as a run 
 by whatever reads runs.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from typing import Final, TypeAlias
 from v8.artifacts import nested_runs
 from v8.artifacts.metadata import redo_offered, verify_model_file
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, now_iso, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, begun, pin_of
 from v8.errors import ArtifactError, DataError, SeriesError, StorageError, without_credentials
 from v8.features.indicators import warmup_bars
 from v8.hardware import may_have_gpu
@@ -34,9 +33,10 @@ from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource, CutOffSource
 from v8.profile import Profile
 from v8.runs import events
-from v8.runs.events import Event, Listener, Note, Outcome
-from v8.runs.outputs import RunOutputs, read_finished, write_outputs
-from v8.runs.plan import Job, Plan, RunCost, keep_cost, make_plan
+from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWritten
+from v8.runs.outputs import REPORT_FILE, RunOutputs, read_finished, write_outputs
+from v8.runs.pace import Pace
+from v8.runs.plan import Job, Plan, keep_cost, make_plan
 from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
 from v8.windows.dataset import rows_needed, split_rows, table_columns
@@ -72,8 +72,8 @@ class Summary:
         if not self.failures:
             return 0
         is_empty = self.num_trained + self.num_finished_before == 0
-        is_without_data = is_empty and all(failure.is_data_error for failure in self.failures)
-        return (DataError if is_without_data else SeriesError).exit_code
+        codes = {one.error.exit_code if one.error else SeriesError.exit_code for one in self.failures}
+        return DataError.exit_code if is_empty and codes == {DataError.exit_code} else SeriesError.exit_code
 
 
 Show: TypeAlias = Callable[[Plan], AbstractContextManager[Listener]]
@@ -109,7 +109,8 @@ def run(
         V8Error: If the folder is another run's, held by another process, or cannot be written.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
-    begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, command)
+    about = plan.profile, source.name, source.is_publishable, command
+    begun = replace(RunRecord.begin(*about), is_judged=plan.is_judged)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
         for series in plan.redone:
@@ -124,6 +125,8 @@ def run(
             summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
             then(summary, listen)
             rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
+            if not is_fold:
+                _tell_page(plan.path, listen)
     return replace(summary, rows=tuple(rows))
 
 
@@ -150,36 +153,47 @@ def execute(
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
     jobs, unread, newer = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *unread]
-    jobs = [replace(job, keeps_season=is_fold) for job in _settled(jobs, folder, listen)]
-    num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
-    started = time.perf_counter()
+    settled = _settled(jobs, folder, listen)
+    jobs = [replace(job, keeps_season=is_fold, is_judged=plan.is_judged) for job in settled]
+    num_trained, pace = 0, Pace(len(jobs))
+    outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 
     def record(event: Event) -> None:
+        pace(event)
         if isinstance(event, events.SeriesStarted):
             folder.set_state(event.series, status="running", reason=None)
         listen(event)
 
     try:
         for outcome in train_all(jobs, record) if jobs else ():
+            pace(outcome)
             _record(outcome, folder, listen)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
             if not is_fold and outputs.is_due(len(folder.record.series)):
                 folder.keep()  # it is read for them
                 outputs.write()
+                _tell_page(plan.path, listen)
     finally:
         folder.release_running()
-    if num_trained:
-        keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
+        if num_trained:
+            keep_cost(plan.profile, pace.cost(num_trained))
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
     return Summary(num_trained, len(finished), tuple(failures), tuple(newer))
+
+
+def _tell_page(run: Path, listen: Listener) -> None:
+    """Tell where the page of a run is as soon as it is there; of what is told again, nobody hears."""
+    if (page := run.absolute() / REPORT_FILE).is_file():
+        listen(PageWritten(f"Report, drawn again after each series: {page.as_uri()}", page))
 
 
 def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
     """Settle, once for the whole run, what the training of jobs depends on."""
     if not jobs:
         return []
+    listen(GettingReady(f"Getting ready to train {len(jobs)} series."))
     profile, is_gpu = jobs[0].profile, may_have_gpu()
 
     def tell(text: str) -> None:
@@ -207,7 +221,7 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
                 with redo_offered(path):
                     verify_model_file(path, finished.metadata)
             except ArtifactError as error:
-                damaged[planned.series] = Outcome(planned.series, reason=str(error), is_data_error=True)
+                damaged[planned.series] = Outcome(planned.series, reason=str(error), error=error)
                 listen(Note(str(error)))
         elif folder.state(planned.series).status == "done":
             listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
@@ -349,17 +363,12 @@ class AskedBacktest:
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
+        about = source.name, source.is_publishable, self.command, nested_runs.BACKTEST_FORMAT
         return BacktestPlan(
-            format=nested_runs.BACKTEST_FORMAT,
-            profile=self.profile.model_dump(mode="json"),
-            profile_digest=self.profile.digest,
-            source=source.name,
-            is_publishable=source.is_publishable,
+            **begun(self.profile, *about),
             series=tuple(map(str, self.series)),
             num_folds=self.num_folds,
             history_bars=self.history_bars,
-            command=self.command,
-            created_at=now_iso(),
         )
 
 

@@ -14,8 +14,6 @@ are coherent already. Quantiles lie off the mix as those of simulated paths do, 
 their shares of the windows.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import shutil
@@ -31,11 +29,13 @@ import numpy as np
 
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
+from v8.columns import TASK_OHLC
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
 from v8.formulas.ranges import MEMBERS, Shares, conformal_widths, fit_ensemble, fit_shares, mix, told_shares
-from v8.hardware import Memory, has_gpu, memory_of
+from v8.hardware import has_gpu
 from v8.losses.judgement import judge_quantiles, judge_windows
+from v8.losses.leaderboard import TaskScore
 from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
 from v8.networks.serving import ServingModel
@@ -136,7 +136,7 @@ class Workshop:
             if ready:
                 yield from self._trained(ready)
 
-    def _trained(self, fleet: list[_PreparedSeries]) -> Iterator[Outcome]:
+    def _trained(self, fleet: "list[_PreparedSeries]") -> Iterator[Outcome]:
         """Train a fleet and finish each member when it ends; after an error go on with halves."""
         left = list(fleet)
         results = self._trainer.fit_fleet([prepared.member() for prepared in fleet])
@@ -153,7 +153,7 @@ class Workshop:
             yield fleet[place].finish(self._trainer, result, len(fleet))
 
     def _trained_in_halves(
-        self, num_series: int, left: list[_PreparedSeries], reason: str
+        self, num_series: int, left: "list[_PreparedSeries]", reason: str
     ) -> Iterator[Outcome]:
         size = -(-num_series // 2)
         if any(sign in reason.lower() for sign in _SIGNS_OF_FULL_MEMORY):
@@ -197,32 +197,30 @@ class _PreparedSeries:
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
     ) -> Outcome:
         """Judge and save what was trained in a fleet of so many; an error becomes the outcome."""
-        _, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
+        score, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
-        return replace(outcome, seconds=stages)
+        return replace(outcome, seconds=stages, worth=score.shown if score else ())
 
     def _finish(
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
-    ) -> None:
-        """Make the artefact; the checkpoint goes once everything is saved."""
+    ) -> TaskScore | None:
+        """Make the artefact and return its score on candles, if it is judged; then the checkpoint goes."""
         if isinstance(result, DivergedError):
             raise result
         self._seconds.update(result.seconds)
-        if not self._job.profile.family.is_formula:
-            told = f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
-            memory = memory_told(memory_of(result.device), result.device)
-            self._listen(Note(f"{told}{result.windows_per_s:,.0f} windows/s; {memory}."))
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             test = self._data.spans["test"]
             forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
-            (judgement, losses), quantiles = judge_windows(self._data, forecasts.points), None
-            if self._job.profile.quantiles:
+            judgement, losses, quantiles = None, None, None
+            if self._job.is_judged:
+                judgement, losses = judge_windows(self._data, forecasts.points)
+            if self._job.is_judged and self._job.profile.quantiles:
                 quantiles = judge_quantiles(self._data, forecasts.quantiles)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
-            if self._job.keeps_season:
+            if losses and self._job.keeps_season:
                 season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
         finished = Finished(
             data=self._data,
@@ -242,6 +240,10 @@ class _PreparedSeries:
         )
         save_description(self._job.folder, finished)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+        if judgement is None:
+            return None
+        best = judgement.best_baseline(TASK_OHLC)
+        return TaskScore(judgement.against(TASK_OHLC), judgement.against(TASK_OHLC, best))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -268,21 +270,3 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
         distances = {task: distance for task, (_, distance) in parted.items()}
         model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
     return told_shares(shares)
-
-
-def memory_told(memory: Memory, device: str) -> str:
-    """Say how much of a device is in use; only a GPU's allocator reserves more than that.
-
-    >>> memory_told(Memory(2_000_000, 3_000_000, 8_000_000), "GPU:0")
-    'memory allocated 2 MB, reserved 8 MB, at most 3 MB in use'
-    >>> memory_told(Memory(2_000_000, 3_000_000), "GPU:0")
-    'memory allocated 2 MB, reserved not told by this backend, at most 3 MB in use'
-    >>> memory_told(Memory(2_000_000, 3_000_000), "CPU:0")
-    'memory allocated 2 MB, at most 3 MB in use'
-    """
-    told = [
-        "not told by this backend" if one is None else f"{one / 1e6:,.0f} MB"
-        for one in (memory.allocated_bytes, memory.reserved_bytes, memory.peak_bytes)
-    ]
-    middle = f", reserved {told[1]}" if device.startswith("GPU") else ""
-    return f"memory allocated {told[0]}{middle}, at most {told[2]} in use"

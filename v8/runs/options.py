@@ -1,12 +1,10 @@
 """What a run can be asked for, whoever asks: checked here, and turned into a plan and who carries it out."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +13,11 @@ from pydantic import BaseModel, ConfigDict
 from v8.errors import DataError, ProfileError, listed
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source
+from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE, Profile, load_profile
 
 if TYPE_CHECKING:  # usage errors shall be told before these are imported
-    from v8.runs.execution import Show, Summary, TrainAll
+    from v8.runs.execution import TrainAll
     from v8.runs.plan import Plan
 
 SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it proves the way, not the model
@@ -31,7 +30,7 @@ class RunOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
-    profile: str = "aligned"
+    profile: str = "frontier"
     series: tuple[str, ...] = ()
     universe: Path | None = None
     source: str = "vision"
@@ -53,6 +52,8 @@ class RunOptions(BaseModel):
     redo: tuple[str, ...] = ()
     track: tuple[str, ...] = ()
     publish: str | None = None
+    judge: bool = True
+    plugin: tuple[Path, ...] = ()
     command: str = ""  # the command line that continues, for the run's record
 
     def budgeted(self) -> Profile:
@@ -63,6 +64,8 @@ class RunOptions(BaseModel):
         """
         if self.fresh and self.resume:
             raise contradiction("param:fresh", "param:resume", "starts a new run")
+        if self.publish and not self.judge:
+            raise contradiction("param:publish", "param:judge turned off", "publishes what was judged")
         if self.no_mixed_precision and self.precision not in (None, "float32"):
             other = f"param:precision {self.precision}"
             raise contradiction("param:no_mixed_precision", other, "trains in float32")
@@ -77,12 +80,13 @@ class RunOptions(BaseModel):
             precision = SMOKE_PRECISION if precision is None else precision
         return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
-    def prepared(self) -> PreparedRun:
+    def prepared(self) -> "PreparedRun":
         """Check everything that can be checked before candles are read.
 
         Raises:
             V8Error: If one of the parameters cannot mean anything, or what it names is not there.
         """
+        load_plugins(self.plugin)  # which the profile may mean
         profile, asked = self.budgeted(), asked_series(self.series, self.universe)
 
         from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see above
@@ -97,8 +101,9 @@ class RunOptions(BaseModel):
             rule, fix = "names series that this call trains", "Name it with param:series too, or leave it out"
             raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
-        name = f"{profile.name}-smoke" if self.smoke else profile.name
-        plan = make_plan(profile, chosen, locate_run(self.runs, name, is_fresh=self.fresh), redone)
+        kind = f"{'-smoke' if self.smoke else ''}{'' if self.judge else '-unjudged'}"
+        path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
+        plan = replace(make_plan(profile, chosen, path, redone), is_judged=self.judge)
         if plan.todo:
             require_tables(profile)
         return PreparedRun(self, plan, source, train_all, asked or ())
@@ -109,9 +114,9 @@ class PreparedRun:
     """A run that only has to be begun."""
 
     options: RunOptions  # what was asked for
-    plan: Plan  # what would be done
+    plan: "Plan"  # what would be done
     source: CandleSource  # where candles come from
-    train_all: TrainAll  # who trains
+    train_all: "TrainAll"  # who trains
     named: tuple[Series, ...]  # series that were named, not merely found in the source
 
     def lacking(self) -> list[tuple[str, str]]:
@@ -124,15 +129,6 @@ class PreparedRun:
                 except DataError as error:
                     found.append((str(series), str(error)))
         return found
-
-    def carry_out(self, show: Show) -> Summary:
-        """Check who follows, and run the plan."""
-        from v8.runs.execution import run  # noqa: PLC0415 - see above
-        from v8.runs.tracking import check_trackers  # noqa: PLC0415
-
-        words, trackers = self.options.command, self.options.track
-        check_trackers(trackers)
-        return run(self.plan, self.source, self.train_all, show, command=words, trackers=trackers)
 
 
 def take_tables(folder: Path | None) -> None:

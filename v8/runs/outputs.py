@@ -6,8 +6,6 @@ Of each series the model that serves is shown. None of it is needed to go on: a 
 and a series whose files are damaged, are told and left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
+from v8.language import language, of_pages
 from v8.losses import leaderboard
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult
 from v8.storage import Pace, write_json, write_text
@@ -41,9 +40,13 @@ class FinishedSeries:
     """What is shown of a finished series, as its files hold it."""
 
     metadata: Metadata
-    result: SeriesResult
     history: History
     sample: ForecastSample | None
+
+    @property
+    def result(self) -> SeriesResult:
+        """How good it is; `ArtifactError` if it was not judged."""
+        return self.metadata.result
 
 
 def read_finished(folder: Path) -> FinishedSeries:
@@ -54,12 +57,12 @@ def read_finished(folder: Path) -> FinishedSeries:
     """
     with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
-        result = metadata.result
-        history = leaderboard.read_history(folder / HISTORY_FILE)
-        if len(history) != result.epochs_run:
-            rule, got = f"must have a row for each of {result.epochs_run} epochs", str(len(history))
+        _ = metadata.is_judged and metadata.result
+        history, epochs_run = leaderboard.read_history(folder / HISTORY_FILE), metadata.training.epochs_run
+        if len(history) != epochs_run:
+            rule, got = f"must have a row for each of {epochs_run} epochs", str(len(history))
             raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
-        return FinishedSeries(metadata, result, history, read_sample(folder / FORECASTS_FILE))
+        return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE))
 
 
 def _read_undamaged(folder: Path, tell: Tell) -> FinishedSeries | None:
@@ -104,19 +107,21 @@ class RunOutputs:
 
     def write(self) -> list[LeaderboardRow]:
         """Write all outputs, as `write_outputs` does."""
-        with self._pace.timed():
+        with self._pace.timed(), language(of_pages()):
             record = read_run(self._run)
-            finished = [one for one in (self._read(name, record) for name in record.done) if one]
+            judged = record.done if record.is_judged else []
+            finished = [one for one in (self._read(name, record) for name in judged) if one]
             results = [result for result, _ in finished]
             rows = leaderboard.rank_results(results)
             sections = {result.series: part for result, part in finished}
-            self._write(
-                {
-                    leaderboard.LEADERBOARD_FILE: lambda file: leaderboard.write_leaderboard_csv(file, rows),
-                    REPORT_FILE: lambda file: write_text(file, page.run_page(record, results, sections)),
-                    TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
-                }
-            )
+            writers: dict[str, Callable[[Path], None]] = {
+                leaderboard.LEADERBOARD_FILE: lambda file: leaderboard.write_leaderboard_csv(file, rows),
+                REPORT_FILE: lambda file: write_text(file, page.run_page(record, results, sections)),
+                TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
+            }
+            if not record.is_judged:
+                del writers[leaderboard.LEADERBOARD_FILE]
+            self._write(writers)
             return rows
 
     def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
@@ -179,9 +184,9 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     from v8.views.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
 
     record = read_run(run)
-    finished = [one for name in record.done if (one := _read_undamaged(served_folder(run, name), tell))]
+    judged = record.done if record.is_judged else []
+    finished = [one for name in judged if (one := _read_undamaged(served_folder(run, name), tell))]
     results = [one.result for one in finished]
-    histories = {one.result.series: one.history for one in finished}
     samples = {one.result.series: one.sample for one in finished if one.sample}
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
-    return write_pictures(run / PICTURES_FOLDER, title, results, histories, samples)
+    return write_pictures(run / PICTURES_FOLDER, title, results, samples)

@@ -4,8 +4,6 @@ Seeds belong to series, not to their place in a selection: series number k of th
 trains with the profile's seed + k, alone or among forty.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -14,23 +12,19 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.features.indicators import warmup_bars
 from v8.formulas.baselines import BASELINES
-from v8.hardware import num_usable_cores
 from v8.machine.choices import keep, recall
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
-from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
 from v8.profile import Profile, require_trainable
 from v8.records import Count, Number
 from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
 
-ASSUMED_FLOP_PER_S_PER_CORE = 38e9
-"""Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
@@ -46,6 +40,7 @@ class Job:
     is_publishable: bool  # false for the demo market
     candle_seconds: float  # time that reading the candles took
     precision: str = "float32"  # keras dtype policy to train in
+    is_judged: bool = True  # whether to judge the model on the test span
     keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
     num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
 
@@ -70,19 +65,6 @@ class PlannedSeries:
 
 
 @dataclass(frozen=True)
-class Work:
-    """The size of one series' training, for an unbroken history of the profile's newest bars."""
-
-    num_bars: int  # candles
-    num_rows: int  # rows after the indicators' warm-up
-    num_windows: dict[str, int]  # complete windows per span
-    flop_per_window: float  # floating-point operations of one training window
-    training_s: float
-    """Most time of the arithmetic of training, an estimate, seconds; early stopping may need less. Compiling,
-    features, judging and saving come on top."""
-
-
-@dataclass(frozen=True)
 class Plan:
     """A run before it starts."""
 
@@ -90,13 +72,14 @@ class Plan:
     path: Path  # the run folder; it need not exist
     series: tuple[PlannedSeries, ...]  # every selected series
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
+    is_judged: bool = True  # whether models are judged on the test span
 
     @property
     def todo(self) -> tuple[PlannedSeries, ...]:
         """Series that are not finished."""
         return tuple(planned for planned in self.series if planned.status != "done")
 
-    def as_of(self, states: Mapping[str, SeriesState]) -> Plan:
+    def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
         """Return the plan with every series as far as the states of the run's record tell."""
         known = [
             replace(one, status=_status(states.get(str(one.series)), self.path / str(one.series)))
@@ -138,20 +121,16 @@ def _default_places() -> dict[Series, int]:
     return {series: place for place, series in enumerate(load_universe())}
 
 
-def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
-    """Estimate the work of one series on so many cores; None for all usable ones.
+def count_windows(profile: Profile) -> dict[str, int]:
+    """Count the complete windows per span in an unbroken history of the profile's newest bars.
 
     Raises:
-        DataError: If the profile's newest bars are too few for a window in every span.
+        DataError: If they are too few for a window in every span.
     """
     num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
     split = split_rows(num_rows, profile, where=f"{profile.newest_bars} candles")
     window_bars = profile.lookback_bars + profile.horizon_bars
-    windows = {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
-    flop = training_flop_per_window(profile)
-    epoch_flop = flop * (windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP)
-    rate = ASSUMED_FLOP_PER_S_PER_CORE * (num_cores or num_usable_cores())
-    return Work(profile.newest_bars, num_rows, windows, flop, profile.training.epochs * epoch_flop / rate)
+    return {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
 
 
 def smoke_bars(profile: Profile) -> int:
@@ -178,27 +157,35 @@ class RunCost:
 
     num_series: Annotated[Count, Field(gt=0)]  # series it trained, judged and saved
     seconds: Number  # wall time
+    series_s: Number  # wall time of one series
+    num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
 
-    @property
-    def series_s(self) -> float:
-        """Wall time a series, with as many side by side as there were, seconds."""
-        return self.seconds / self.num_series
+    def told_s(self, num_series: int) -> float | None:
+        """Return about how long so many series take, seconds; None of more than were ever at work at once.
+
+        >>> RunCost(4, 50.0, 20.0, 2).told_s(40)  # four are two rounds, and 10 s before; forty are twenty
+        410.0
+        >>> RunCost(2, 30.0, 30.0, 2).told_s(40)  # what is done once cannot be told from the rest of it
+        """
+        if self.num_series == self.num_side_by_side < num_series:
+            return None
+        rounds, known = (max(1.0, number / self.num_side_by_side) for number in (num_series, self.num_series))
+        return max(0.0, self.seconds + self.series_s * (rounds - known))
 
 
-_COST: Final = TypeAdapter(RunCost)
 _NAME: Final = "run"
 
 
 def known_cost(profile: Profile) -> RunCost | None:
     """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return recall(_COST, _NAME, _key(profile))
+    return recall(RunCost, _NAME, _key(profile))
 
 
 def keep_cost(profile: Profile, cost: RunCost) -> None:
     """Keep what a run took, unless one of more series is known."""
     known = known_cost(profile)
     if known is None or known.num_series <= cost.num_series:
-        keep(_COST, _NAME, _key(profile), cost)
+        keep(RunCost, _NAME, _key(profile), cost)
 
 
 def _key(profile: Profile) -> dict[str, Any]:

@@ -20,11 +20,12 @@ closes.
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -32,9 +33,11 @@ from typing import Any, Final
 
 from v8.errors import with_parameters
 from v8.hardware import has_gpu
+from v8.invocation import explained_start
 from v8.machine.interruption import deferred_interrupts
 from v8.machine.starting import quiet_start
 from v8.market.series import Series
+from v8.plugins import load_plugins, loaded, other_plugins
 from v8.profile import Profile
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
@@ -108,7 +111,8 @@ class Process:
         # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
         context = multiprocessing.get_context("spawn")
         self.pipe, there = context.Pipe()
-        self._process = context.Process(target=_live, args=(live, there, *arguments), name=name, daemon=True)
+        told = (there, loaded, pickle.dumps((live, arguments)))  # may be of classes of a plug-in
+        self._process = context.Process(target=_live, args=told, name=name, daemon=True)
         with _deaf_to_interrupts():
             self._process.start()
         there.close()
@@ -132,8 +136,8 @@ class Process:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _live(live: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
-    """Be the process, until the parent ends, however that ends."""
+def _live(pipe: Connection, plugins: Mapping[str, str], packed: bytes) -> None:
+    """Be the process, with the plug-ins of the parent, until that ends, however it ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101 - this runs in a child only
 
@@ -142,6 +146,12 @@ def _live(live: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    with explained_start():
+        load_plugins()
+        fix = "Leave plug-ins as they are while they are in use, and repeat the same command"
+        if changed := other_plugins(plugins, where="a process of a run", fix=fix):
+            raise changed
+    live, arguments = pickle.loads(packed)  # noqa: S301 - our parent's
     live(pipe, *arguments)
 
 

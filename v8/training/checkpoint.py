@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 import keras
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
+from v8.records import adapter
 from v8.storage import read_given, write_with
 from v8.training.progress import Progress
 from v8.training.step import FleetState
@@ -73,7 +73,7 @@ class Checkpoint:
             with np.load(io.BytesIO(whole[:-_DIGEST_BYTES]), allow_pickle=False) as stored:
                 content = {name: stored[name] for name in stored.files}
             note = json.loads(bytes(content["note"]))
-            progress = TypeAdapter(Progress).validate_python(note["progress"])
+            progress = adapter(Progress).validate_python(note["progress"])
             part = {name: _stored(content, name) for name in (*FleetState._fields, "best_weights")}
             if note["format"] == FORMAT_OF_ARRAYS:
                 for name in _ONE_ARRAY:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
 from v8.formulas.ranges import NUM_PATHS, fit_range_paths, path_medians
-from v8.hardware import device_of, memory_of
+from v8.hardware import device_of, peak_bytes_of
 from v8.networks import serving
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
@@ -130,5 +130,5 @@ class FormulaTrainer:
             weights=[np.array(one, np.float32) for one in weights],
             seconds={"train": time.perf_counter() - started},
             device=device,
-            peak_memory_bytes=memory_of(device).peak_bytes,
+            peak_memory_bytes=peak_bytes_of(device),
         )

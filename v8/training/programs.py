@@ -12,8 +12,6 @@ the bit.
 A GPU's programs are not kept here, and nothing of JAX.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re
@@ -49,7 +47,7 @@ _PLAIN: Final = re.compile(r"[\w./:+@-]+")
 """What a path may hold: TensorFlow takes its flags apart at blanks."""
 _DIGEST_BYTES: Final = 64
 _MAX_BYTES: Final = 1 << 30
-_open: list[_Programs] = []
+_open: "list[_Programs]" = []
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
 

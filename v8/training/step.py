@@ -11,8 +11,6 @@ A batch may be gathered in parts, one after another: gradients, losses and draws
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -64,15 +62,15 @@ class FleetState(NamedTuple):
     loss_sum: Tensor
     window_sum: Tensor
 
-    def on_host(self) -> FleetState:
+    def on_host(self) -> "FleetState":
         """Return the state as NumPy arrays, which a device hands over at once."""
         return keras.tree.map_structure(np.asarray, self)
 
-    def take(self, places: int | Sequence[int]) -> FleetState:
+    def take(self, places: int | Sequence[int]) -> "FleetState":
         """Copy the part of one model, without the model axis, or of several as a smaller fleet; NumPy."""
         return keras.tree.map_structure(lambda array: np.asarray(array)[places].copy(), self)
 
-    def put(self, place: int, part: FleetState) -> FleetState:
+    def put(self, place: int, part: "FleetState") -> "FleetState":
         """Return the state with the part of one model replaced; NumPy."""
 
         def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
@@ -82,7 +80,7 @@ class FleetState(NamedTuple):
 
         return keras.tree.map_structure(replaced, self, part)
 
-    def with_empty_sums(self) -> FleetState:
+    def with_empty_sums(self) -> "FleetState":
         """Return the state at the start of an epoch."""
         zeros_M = np.zeros(len(self.window_sum), np.float32)
         return self._replace(loss_sum=zeros_M, window_sum=zeros_M)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.errors import ArtifactError, DivergedError, StorageError, shown
-from v8.hardware import backend_name, device_of, memory_of
+from v8.hardware import backend_name, device_of, peak_bytes_of
 from v8.invocation import collected_later
 from v8.networks import networks
 from v8.networks.serving import ServingGraph, ServingModel
@@ -375,7 +375,7 @@ class _FleetFit:
             resumed_from_epoch=running.resumed_from,
             seconds={stage: seconds / len(self._members) for stage, seconds in self._seconds.items()},
             device=device,
-            peak_memory_bytes=memory_of(device).peak_bytes,
+            peak_memory_bytes=peak_bytes_of(device),
         )
 
     def _repack(self, epoch_s: float) -> bool:

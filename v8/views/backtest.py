@@ -1,13 +1,14 @@
 """A back-test: what is read of its folders, what the terminal prints, and the files that hold the same.
 
-`backtest.json` holds everything; `backtest.html` shows the tables and sentences of the terminal beside its
-maps of seasons. The figures are worked out by `v8.losses.season`.
+`backtest.json` holds everything; `backtest.html` opens with what all seasons come to, and folds away what few
+ask for. The figures are worked out by `v8.losses.season`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -17,15 +18,18 @@ from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.errors import listed
 from v8.formulas.baselines import NAIVE, called
+from v8.language import language, of_pages, say, term
 from v8.losses import season
 from v8.losses.judgement import MODEL
 from v8.losses.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
-from v8.losses.table import ALPHA
+from v8.losses.table import ALPHA, BEATS, LOSES
 from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.views.figures import season_figure
-from v8.views.markup import Html, document, element, facts, join, plot, shown_table
+from v8.views.figures import Dot, change_pct, spread_figure
+from v8.views.markup import Html, document, element, facts, folded, join, plot, shown_table
+from v8.views.page import marked
+from v8.views.verdict import TaskVerdict, furthest_first, in_words, opening, titled
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 1
@@ -34,18 +38,11 @@ RESULTS_FORMAT: Final = 1
 RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
 
-MEDIAN: Final = "median"
-"""First row of a map."""
-
-_SHORT: Final = (
-    *("fold", "judged from", "shock", "task", "model", "best baseline", "its error"),
+_COLUMNS: Final = (
+    *("season", "task", "model", "best baseline", "its error"),
     *("× best", "smaller", "p", "verdict"),
 )
-"""Columns on a terminal."""
-
-_FIRST: Final = ("fold", "task", "model")
-_LAST: Final = ("× which best", "smaller", "p", "verdict", "judged from", "to", "shock", "held")
-"""Columns on a page, before those of the baselines and behind them."""
+"""What is told of seasons; a page tells of every baseline, too, and what the market did."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
@@ -53,20 +50,33 @@ QUANTILE_NOTE: Final = (
     "columns. Medians over series."
 )
 
+SEASON_NOTE: Final = (
+    "Median error of the series of a season as a multiple of that of naive, in which nothing changes, and of "
+    "the season's best formula, which stands beside it: 0.987 is 1.3 % smaller. In blue or orange: better or "
+    "worse by more than chance. Break: volatility was far above what the model was fitted to. A season "
+    "goes by its first day and opens its report."
+)
+
 NOTE: Final = (
     "Medians over series of the mean absolute error, in returns, as a multiple of naive's. The best baseline "
     "is the one with the smallest median of these series and folds. p: chance of such a difference from it "
     "if both were as good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the "
     f"table); from {ALPHA:g} on there is no real difference. Smaller: series and folds in which the error is "
-    "the smaller one, be it by chance. Held: true closes between forecast low and high, one and all steps "
-    "ahead."
+    "the smaller one, be it by chance."
 )
 
 BREAK_RULE: Final = (
     "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
     f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a factor "
-    f"above {season.BREAK_FACTOR:g}, at the median over series (column shock)."
+    f"above {season.BREAK_FACTOR:g}, at the median over series."
 )
+
+SHOCK_NOTE: Final = (
+    "Shock: that factor. Held: true closes between forecast low and high, one and all steps on."
+)
+
+Told = Mapping[str, TaskResult]
+"""What is told by task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +87,10 @@ class BacktestResults(Seasons):
     failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
 
     @property
-    def judged(self) -> dict[str, tuple[int, int]]:
-        """Per fold, such as "fold 1", how many models are judged and how many take part."""
+    def judged(self) -> dict[int, tuple[int, int]]:
+        """Per fold, by its number, how many models are judged and how many take part."""
         found = Counter(cell.fold for cell in self.cells)
-        return {f"fold {one.number}": (found[one.number], len(one.newest_s)) for one in self.plan.folds}
+        return {one.number: (found[one.number], len(one.newest_s)) for one in self.plan.folds}
 
     @property
     def tasks(self) -> list[str]:
@@ -131,45 +141,51 @@ def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
     """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
     files = [path / RESULTS_FILE, path / PAGE_FILE]
     write_json(files[0], results.to_json())
-    write_text(files[1], backtest_page(results))
+    with language(of_pages()):
+        write_text(files[1], backtest_page(results))
     return files
 
 
 def headline(results: BacktestResults) -> str:
     """Say what was asked for, how much of it is finished, and which folds the figures are of."""
     plan, shares = results.plan, results.judged
-    wanted = sum(num for _, num in shares.values())
     failed = sum(len(those) for those in results.failures.values())
-    lacking = f" {plural(failed, 'model')} failed or not finished." if failed else ""
-    whole = [fold for fold, (have, num) in shares.items() if have == num]
+    lacking = say(" {models} failed or not finished.", models=plural(failed, "model")) if failed else ""
+    whole = [say("fold {n}", n=n) for n, (have, num) in shares.items() if have == num]
     parts = ", ".join(
-        f"{fold} ({have} of {num} models)" for fold, (have, num) in shares.items() if have < num
+        say("fold {n} ({have} of {num} models)", n=n, have=have, num=num)
+        for n, (have, num) in shares.items()
+        if have < num
     )
-    folds = f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {parts}."
-    return (
-        f"{plural(len(plan.folds), 'fold')} of {len(plan.series)} series, each fitted anew on "
-        f"{plan.profile['newest_bars']:,} candles from {plan.source}: {len(results.cells)} of {wanted} "
-        f"models judged.{lacking} {folds if parts else 'All folds are in.'}"
+    folds = say(" All folds are in.")
+    if parts:
+        those = listed(whole) if whole else say("no fold")
+        folds = say(" In whole: {those}; not in whole: {parts}.", those=those, parts=parts)
+    about = say(
+        "{folds} of {num} series, each fitted anew on {bars} candles from {source}: {have} of {all} models "
+        "judged.",
+        folds=plural(len(plan.folds), "fold"),
+        num=len(plan.series),
+        bars=f"{plan.profile['newest_bars']:,}",
+        source=plan.source,
+        have=len(results.cells),
+        all=sum(num for _, num in shares.values()),
     )
+    return about + lacking + folds
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
-    """Tell the figures: pooled, then by fold, calm ones and breaks apart.
+    """Tell the figures: pooled, calm seasons and breaks apart, and season by season.
 
     A short table leaves out what does not fit into a terminal: all baselines but the best.
     """
-    calm, breaks = ([one for one in results.folds if one.is_break == is_break] for is_break in (False, True))
-    titled = {"Pooled": results.pools, "Calm folds": calm, "Folds with a break in volatility": breaks}
-    for title, chosen in titled.items():
+    for title, chosen in {"Pooled": results.pools, "By season": results.folds}.items():
         rows = [_stretch_cells(one, task) for one in chosen for task in one.tasks]
         every = [name for one in chosen for told in one.tasks.values() for name in told.multiples]
         baselines = dict.fromkeys(called(name) for name in (NAIVE, *every) if name != MODEL)
-        columns = [*_FIRST, *baselines, *_LAST]
-        head = [*_FIRST, *baselines, "× best", *_LAST[1:]]
-        if is_short:
-            columns = head = [*_SHORT]
+        columns = [*_COLUMNS, *(() if is_short else (*baselines, "shock", "held"))]
         if rows:
-            yield Table(head, [[row.get(name, ABSENT) for name in columns] for row in rows], title)
+            yield Table(columns, [[row.get(name, ABSENT) for name in columns] for row in rows], title)
 
 
 def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
@@ -178,27 +194,35 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     return {
         **{called(name): number(multiple) for name, multiple in told.multiples.items()},
         **task_cells(told),
-        "fold": f"{one.name}, {one.timeframe}",
-        "task": task,
-        "judged from": one.first_close[:10],
-        "to": one.last_close[:10],
+        "season": _season(one),
+        "task": term(task),
         "shock": digits(max(one.shock, 1e-9)),
         "held": " / ".join(percent(share, 0) for share in one.held),
     }
 
 
+def _season(one: Stretch) -> str:
+    """Name a fold by its first day, and folds together by what they are."""
+    if one.name in season.POOLS:
+        return f"{term(one.name)}, {one.timeframe}"
+    name = f"{one.first_close[:10]}, {one.timeframe}"
+    return say("{season} (break)", season=name) if one.is_break else name
+
+
+def _days(one: Stretch) -> str:
+    return f"{one.first_close[:10]} – {one.last_close[:10]}"
+
+
 def task_cells(told: TaskResult) -> dict[str, str]:
     """Write what is told of a task, by the names of columns."""
-    beside = number(told.against_best)
     return {
         "model": number(told.ours),
         "best baseline": called(told.best),
         "its error": number(told.multiples.get(told.best)),
-        "× best": beside,
-        "× which best": f"{beside} {spaced(called(told.best))}",
-        "smaller": f"{told.num_better} of {told.num_cells}",
+        "× best": number(told.against_best),
+        "smaller": say("{best} of {run}", best=told.num_better, run=told.num_cells),
         "p": p_value(told.p_best),
-        "verdict": told.verdict,
+        "verdict": in_words(told.outcome, called(told.best)),
     }
 
 
@@ -210,83 +234,97 @@ def quantile_table(results: BacktestResults) -> Table | None:
         return None
     baselines = list(dict.fromkeys(name for _, _, told in those for name in told.crps))
     intervals = list(dict.fromkeys(name for _, _, told in those for name in told.coverage))
-    head = ["fold", "task", *(f"CRPS × {called(name)}" for name in baselines)]
+    head = ["season", "task", *(f"CRPS × {called(name)}" for name in baselines)]
     rows = [
         [
-            f"{one.name}, {one.timeframe}{' (break)' if one.is_break else ''}",
-            task,
+            _season(one),
+            term(task),
             *(number(told.crps.get(name)) for name in baselines),
             *(percent(told.coverage.get(name)) for name in intervals),
         ]
         for one, task, told in those
     ]
-    return Table([*head, *(f"in {name}" for name in intervals)], rows, "Quantiles")
+    return Table([*head, *(say("in {interval}", interval=name) for name in intervals)], rows, "Quantiles")
 
 
-def series_table(results: BacktestResults) -> Table:
-    """Return one row a series, over all its folds."""
-    columns, head, rows = ("model", "× which best", "p", "verdict"), ["series"], []
-    for task in results.tasks:
-        head += [task, f"{task} × best", "p", "verdict"]
-    for name, found in results.series.items():
-        told = (task_cells(found[task]) if task in found else {} for task in results.tasks)
-        rows.append([name, *(cells.get(column, ABSENT) for cells in told for column in columns)])
-    return Table(head, rows, "By series, over its folds; the best baseline is that of the series")
+def verdicts(results: BacktestResults) -> Iterator[list[str]]:
+    """Say of each timeframe what all its folds are about and come to."""
+    for pool in results.pools:
+        if pool.name == next(iter(season.POOLS)):
+            told = {"num": pool.num_series, "days": f"{_days(pool)}, {pool.timeframe}"}
+            about = say("Median of {num} series, fitted anew for each season of {days}:", **told)
+            yield [about, *furthest_first(TaskVerdict.pooled(*told) for told in pool.tasks.items())]
 
 
 def backtest_page(results: BacktestResults) -> Html:
-    """Return the page; maps on it need a browser, tables do not."""
-    plan, told = results.plan, quantile_table(results)
+    """Return the page; charts on it need a browser, tables do not."""
+    plan, quantiles, tasks = results.plan, quantile_table(results), results.tasks
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
     rows += sorted((plan.missing or {}).items())
     failed = shown_table(Table(["Model", "Reason"], rows, is_prose=True))
-    reports = ", ".join(f"{fold.folder}/report.html" for fold in plan.folds)
+    folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}
+    seasons = (
+        (element("a", _season(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
+        for one in results.folds
+    )
+    note = element("p", term(QUANTILE_NOTE), class_="soft")
+    ranked = sorted(results.series.items(), key=_mean_against_best)
+    ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
     body = [
-        *(element("p", sentence) for sentence in (headline(results), BREAK_RULE)),
-        element("h2", "Map of seasons"),
-        element("div", *_maps(results), class_="charts"),
-        *(_on_page(each) for each in tables(results)),
-        element("p", NOTE, class_="soft"),
-        *([_on_page(told), element("p", QUANTILE_NOTE, class_="soft")] if told else []),
-        _on_page(series_table(results)),
-        *([element("h2", "Failed, or not finished"), failed] if rows else []),
-        element("h2", "Where these numbers come from"),
-        facts(
-            [
-                *(("command", plan.command), ("begun", plan.created_at), ("candles from", plan.source)),
-                *(("profile digest", plan.profile_digest), ("each fold's own report", reports)),
-            ]
+        *(opening(*told) for told in verdicts(results)),
+        _picture(results),
+        element("p", headline(results), class_="soft"),
+        element("h2", say("Season by season")),
+        _beside_table("season", tasks, seasons),
+        element("p", term(SEASON_NOTE), class_="soft"),
+        *([element("h2", say("The best and the worst series")), ends] if len(ranked) > 1 else []),
+        folded(say("Every series, the best first"), _beside_table("series", tasks, ranked)),
+        folded(
+            say("Every formula, pooled and season by season"),
+            *(shown_table(each, class_="figures") for each in tables(results)),
+            *(element("p", term(told), class_="soft") for told in (NOTE, BREAK_RULE, SHOCK_NOTE)),
         ),
+        *([folded(term(quantiles.title), shown_table(quantiles), note)] if quantiles else []),
+        *([element("h2", say("Failed, or not finished")), failed] if rows else []),
+        element("h2", say("Where these numbers come from")),
+        facts((spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")),
+        facts([("profile digest", plan.profile_digest)]),
     ]
-    name = plan.profile["name"]
-    title, heading = f"v8: back-test of {name}", f"Back-test of profile {name}"
-    return document(title, heading, body, is_demo=not plan.is_publishable)
+    heading = say("Back-test of profile {name}", name=plan.profile["name"])
+    return document(f"v8: {heading}", heading, body, is_demo=not plan.is_publishable)
 
 
-def _on_page(each: Table) -> Html:
-    return join([element("h2", each.title), shown_table(each, class_="figures", is_titled=False)])
+def _picture(results: BacktestResults) -> Html:
+    """Draw how each series, over its seasons, stands beside its best formula."""
+    rows: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
+    for name, told in results.series.items():
+        for task, one in told.items():
+            if one.against_best is not None:
+                rows[titled(task)].append(
+                    Dot(name, change_pct(one.against_best), one.outcome in {BEATS, LOSES})
+                )
+    label = say(
+        "Error of each series beside that of its best formula, in %, median over its seasons: left of 0 it "
+        "is smaller; filled where that is more than chance. A diamond is the median."
+    )
+    return plot(spread_figure(rows, {titled(task): TASKS[task].colour for task in results.tasks}), label)
 
 
-def _maps(results: BacktestResults) -> Iterator[Html]:
-    """Draw a map a task and timeframe: skill against the best baseline of each fold."""
-    for timeframe in dict.fromkeys(one.timeframe for one in results.folds):
-        folds = [one for one in results.folds if one.timeframe == timeframe]
-        cells = [one for one in results.cells if one.series.endswith(f"-{timeframe}")]
-        kinds = {one.name: "break" if one.is_break else "" for one in folds}
-        columns = {name: f"{name.removeprefix('fold ')}<br>{kind}" for name, kind in kinds.items()}
-        days = {one.name: f"{one.first_close[:10]} to {one.last_close[:10]}" for one in folds}
-        for task in results.tasks:
-            middle = {one.name: _skill(one.tasks[task].against_best) for one in folds if task in one.tasks}
-            found: dict[str, dict[str, float | None]] = {MEDIAN: middle}
-            for one in cells:
-                skill = _skill(one.against_best.get(task))
-                found.setdefault(one.series, {})[f"fold {one.fold}"] = skill
-            label = (
-                f"{TASKS[task].title}, {timeframe}: skill against the best baseline of the fold, in %; "
-                "blue where the error is smaller, orange where it is larger, be it by chance"
-            )
-            yield plot(season_figure(found, columns, days), label)
+def _beside_table(what: str, tasks: Sequence[str], rows: Iterable[tuple[str, Told]]) -> Html:
+    """Show a line each of what is told by task: beside naive, and beside its best formula."""
+    head = [what, *("× naive", "× best formula") * len(tasks)]
+    lines = [[name, *(cell for task in tasks for cell in _beside(told.get(task)))] for name, told in rows]
+    groups = [("", 1), *((TASKS[task].title, 2) for task in tasks)]
+    return shown_table(Table(head, lines), groups=groups, class_="wrapped")
 
 
-def _skill(ratio: float | None) -> float | None:
-    return None if ratio is None else 100.0 * (1.0 - ratio)
+def _mean_against_best(series: tuple[str, Told]) -> float:
+    return fmean(told.against_best or 1.0 for told in series[1].values())
+
+
+def _beside(told: TaskResult | None) -> tuple[str, str]:
+    if told is None:
+        return ABSENT, ABSENT
+    name = called(told.best)
+    cell = marked(told.against_best, told.outcome, name, told.p_best)
+    return number(told.ours), join([cell, " ", element("span", spaced(name), class_="soft")])

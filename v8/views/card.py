@@ -13,7 +13,6 @@ from typing import Annotated, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
-from pydantic import TypeAdapter
 
 from v8.artifacts.metadata import MachineAbout, Metadata
 from v8.artifacts.nested_runs import Decision
@@ -26,6 +25,7 @@ from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.storage import packaged
 from v8.tasks import TASKS
+from v8.views.verdict import verdict
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
@@ -34,36 +34,7 @@ TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "financ
 
 _CARD: Final = packaged("v8.views", "card.md")
 
-_TEST: Final = (
-    "p is the chance of a difference this large if the model and that forecast were equally good: "
-    "Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
-    f"below {ALPHA} is more than chance."
-)
-_INTERVALS: Final = """## How sure they are
-
-Every number comes with quantiles: `close_q5` is what the close should stay below in 5 of 100 cases. Medians
-over these series, on the test span, beside baselines that have quantiles too. CRPS is twice the mean pinball
-loss over the levels; a forecaster above 1 is worse than the model. Within: how many truths lay in the
-interval.
-
-{table}
-
-"""
-_CHANGES: Final = """## What was renewed
-
-These models took the place of older ones of the same profile, because they erred less on candles that neither
-had seen. Errors are multiples of naive's, in the order of the tasks above: new model, old model, and the best
-baseline on the same candles.
-
-{table}
-
-"""
-_SURE: Final = (
-    "Intervals hold what they promise on average, over calm and wild days together; not on every day, and "
-    "not beyond the markets that training has seen."
-)
-_UNSURE: Final = "A forecast is one number per bar without an interval around it."
-_NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
+_PARTS: Final = yaml.safe_load(packaged("v8.views", "card.yaml"))  # those that are there at times
 
 
 @dataclass(frozen=True)
@@ -84,9 +55,6 @@ class _Told:
     versions: Mapping[Word, Plain]
 
 
-_TOLD: Final = TypeAdapter(_Told)
-
-
 def model_card(
     repo: str,
     run: RunRecord,
@@ -104,7 +72,7 @@ def model_card(
     `ArtifactError` if a key is missing or damaged.
     """
     fix = "Restore the file, or start a new run with param:fresh"
-    told = checked(_TOLD, vars(run), where=RUN_FILE, fix=fix)
+    told = checked(_Told, vars(run), where=RUN_FILE, fix=fix)
     results, first = [about.result for about in metadata], metadata[0]
     rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
@@ -116,11 +84,13 @@ def model_card(
         lookback=first.lookback_bars,
         horizon="candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle"),
         columns=", ".join(f"`{name}`" for task in tasks for name in task.columns),
-        summary=_summary(rows),
-        significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
+        verdict="\n\n".join(verdict(rows)),
+        significance=_PARTS["test"].format(num_series=len(rows), alpha=ALPHA)
+        if is_tested
+        else _PARTS["no_test"],
         leaderboard=_leaderboard(rows, is_tested=is_tested),
         intervals=(sure := _intervals(results)),
-        sureness=_SURE if sure else _UNSURE,
+        sureness=_PARTS["sure" if sure else "unsure"],
         changes=_changes(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
@@ -171,19 +141,6 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
                 )
 
 
-def _summary(rows: Sequence[LeaderboardRow]) -> str:
-    header = ("task", "beside", "models", "median multiple", "median skill")
-    cells = [
-        [
-            *(TASKS[task].title, wins.name, count(wins.num_series)),
-            *map(number, (wins.median_multiple, wins.median_skill)),
-            *map(count, (wins.num_beating, wins.num_losing, wins.num_undecided)),
-        ]
-        for (task, _), wins in compared(rows).items()
-    ]
-    return Table([*header, "beat it", "lose to it", "no real difference"], cells).markdown()
-
-
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     every, header, lines = compared(rows), ["series"], []
     for task, name in every:
@@ -223,7 +180,7 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
             crps = median(one.errors[name].crps / one.errors[MODEL].crps for one in those)
             rows.append([TASKS[task].title, spaced(name), number(crps), *map(percent, within)])
     header = ("task", "forecaster", "CRPS, model = 1", *(f"within {name}" for name in names))
-    return _INTERVALS.format(table=Table(header, rows).markdown())
+    return str(_PARTS["intervals"]).format(table=Table(header, rows).markdown())
 
 
 def _data(metadata: Sequence[Metadata]) -> str:
@@ -294,7 +251,7 @@ def _changes(decisions: Iterable[Decision]) -> str:
         told = (each or ABSENT for each in (*multiples, best))
         rows.append([*about, *told, count(one.num_windows), span])
     header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
-    return _CHANGES.format(table=Table(header, rows).markdown()) if rows else ""
+    return str(_PARTS["changes"]).format(table=Table(header, rows).markdown()) if rows else ""
 
 
 def change_line(decision: Decision) -> str:

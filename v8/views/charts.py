@@ -6,35 +6,19 @@ in Plotly's words; `v8.views.pictures` reads from the same JSON what a run and a
 little markup in labels, therefore names from files are escaped here.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from v8.storage import packaged
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COLOURS: Final = {
-    "paper": ("#fbfbf9", "#14171a"),
-    "card": ("#ffffff", "#1c2024"),
-    "ink": ("#1c2024", "#e6e9ec"),
-    "soft": ("#5f6873", "#9aa4af"),
-    "rule": ("#e1e4e8", "#31373d"),
-    "blue": ("#1769aa", "#63b3ed"),
-    "orange": ("#c2571a", "#f0955a"),
-    "other": ("#8a94a0", "#7d8793"),
-    "purple": ("#7a5bb5", "#b79cf0"),
-    "loud": ("#8f1d1d", "#b02a2a"),
-    "gain": ("#2f9e83", "#4cc3a5"),
-    "loss": ("#cf5468", "#ef7f8f"),
-    "fan": ("rgba(23, 105, 170, .16)", "rgba(99, 179, 237, .22)"),
-    "pale": ("#b9c2cc", "#55606b"),
-    "teal": ("#7fb7be", "#5f9ea0"),
-    "deep": ("#4f8a8b", "#8fd0c6"),
-    "sand": ("#e0b252", "#e3bd6d"),
-}
+COLOURS: Final[dict[str, tuple[str, str]]] = yaml.safe_load(packaged("v8.views", "palette.yaml"))
 """By name: the colour on light paper and the one on dark."""
 
 LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
@@ -129,7 +113,7 @@ def _painted(part: Any, colours: Mapping[str, str]) -> Any:
     return colours.get(part[1:], part) if isinstance(part, str) and part[:1] == "$" else part
 
 
-def notebook_figure(chart: Chart) -> go.Figure:
+def notebook_figure(chart: Chart) -> "go.Figure":
     """Return a chart as a notebook shows it."""
     import plotly.graph_objects as go  # noqa: PLC0415 - slow to import, and pages do without
 
@@ -193,34 +177,17 @@ def candles(name: str, x: Sequence[Any], rows: Sequence[Sequence[float]], colour
     return about | {"increasing": rising, "decreasing": falling}
 
 
-def dots(
-    name: str,
-    rows: Sequence[str],
+def marks(
+    x: Sequence[float],
+    y: Sequence[Any],
+    texts: Sequence[str],
     colour: str,
-    values: Sequence[float | None],
-    *,
-    is_sure: Sequence[bool],
-    slots: Sequence[float | None],
+    symbols: Sequence[str],
+    **more: Any,
 ) -> Json:
-    """Return a dot per row, hollow where in doubt; an arrow in its slot, with its number, where it has one.
-
-    A pointer reads the values, wherever a dot stands; None is no dot.
-    """
-    texts = ["" if slot is None else f"{value:,.3g}" for value, slot in zip(values, slots, strict=True)]
-    symbols = [
-        ("circle" if slot is None else "triangle-right") + ("" if sure else "-open")
-        for slot, sure in zip(slots, is_sure, strict=True)
-    ]
-    line = {"color": colour, "width": 2}
-    return {
-        "type": "scatter",
-        "x": [value if slot is None else slot for value, slot in zip(values, slots, strict=True)],
-        "y": [html.escape(name) for name in rows],
-        "text": texts,
-        "textposition": "middle right",
-        "customdata": list(values),
-        "mode": "markers+text" if any(texts) else "markers",
-        "name": name,
-        "marker": {"color": colour, "size": 10, "line": line, "symbol": symbols},
-        "hovertemplate": "%{y}: %{customdata:.3f}",
-    }
+    """Return marks with texts above them, or none where a text is empty; `more` is in Plotly's words."""
+    marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 1.5}, "symbol": list(symbols)}
+    about = {"type": "scatter", "mode": "markers+text", "name": "", "textposition": "top center"}
+    places = {"x": list(x), "y": [html.escape(one) if isinstance(one, str) else one for one in y]}
+    told = {"text": [html.escape(text) for text in texts], "hoverinfo": "skip", "cliponaxis": False}
+    return about | places | told | {"marker": marker} | more

@@ -8,7 +8,7 @@ machine that becomes slower does not favour whoever was measured first.
 the terminal between its charts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
@@ -18,29 +18,26 @@ from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
+from v8.language import language, of_pages, say, term
 from v8.networks.cost import ceiling_pct
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.views.charts import Chart
-from v8.views.figures import dot_figure, stage_figure
-from v8.views.markup import Html, document, element, join, plot, shown_table
+from v8.views.figures import Dot, change_pct, spread_figure
+from v8.views.markup import Html, document, element, folded, plot, shown_table
 from v8.views.page import provenance
-from v8.wording import ABSENT, Table, count, digits, duration, number, plural
+from v8.views.verdict import beside_naive, opening
+from v8.wording import ABSENT, Table, between, count, digits, duration, plural
 
 COMPARISON_FORMAT: Final = 1  # version of the keys of `compare.json`
 
 PROJECTED_MODELS: Final = 40  # series of the default universe
 
+NEGLIGIBLE_PCT: Final = 0.5  # errors, in per cent of naive's, that are no further apart count as equal
+
 COMPILE: Final = "compile"  # the stage that a process pays once, whichever of its models is charged with it
 
 WARM: Final = "features_warm"
 """Reading features again that the store already holds; no stage of a run, so no part of its sums."""
-
-_STAGES: Final = (
-    *("import", "candles", "features_cold", "windows", "build", "compile"),
-    *("train", "validate", "judge", "save"),
-)
-"""Stages of the stacked bars, in the order in which they happen."""
 
 _OTHERS: Final = {"naive": "multiples", "best baseline": "multiples_of_best"}
 """What a model's error stands beside, by its field; the best baseline is that of each series and task."""
@@ -169,10 +166,9 @@ CLAIMS: Final[dict[str, Claim]] = {
 }
 """What the ancestors' guides say of "Colab GPU" trainings with the profile's own epochs."""
 
-CLAIM_NOTE: Final = (
-    "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "
-    "machine, no data. They are not measurements and are shown to be compared with."
-)
+
+CLAIMED: Final = {"all_s": "40 models, claimed", "model_s": "one model, claimed"}
+CLAIM_NOTE: Final = "Claimed: by guides of the lineage, for an unnamed GPU, without a log; no measurement."
 
 
 def projected_s(one: Measurement, num_workers: int) -> float:
@@ -239,7 +235,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
         "one model, without import and compile", "s", _over_models(fmean, lambda model: model.stages_s)
     ),
     "epoch_s": _ratioed("one epoch, validation included", "s", _of_epochs(fmean, "epoch_s")),
-    "windows_per_s": _ratioed("training windows", "/s", _WINDOWS_PER_S),
+    "windows_per_s": _ratioed("training windows per second", "/s", _WINDOWS_PER_S),
     "ceiling_pct": _ratioed("of the matmul ceiling", "%", _ceiling_pct),
     "epochs_to_best": FigureKind("epochs to best", "epochs", _of_epochs(median, "best_epoch")),
     "horizon_bars": FigureKind("steps ahead", "", _its("horizon_bars")),
@@ -297,38 +293,89 @@ def _spreads(found: Mapping[str, Iterable[float | None]]) -> dict[str, Spread]:
 
 def assumption(comparison: Comparison) -> str:
     """Say what the projected time takes for granted."""
-    return (
-        f"Projected, not measured: {PROJECTED_MODELS} models like the measured ones, each training all of "
-        "the profile's own epochs at the measured speed, so early stopping would end sooner. On a CPU "
-        f"{comparison.num_workers} single-threaded processes work side by side without slowing each other "
-        "down and import and compile at the same time; on a GPU one process trains fleets of the measured "
-        "size, although larger ones would be faster."
+    return say(
+        "Projected, not measured: {num} models like the measured ones, each training all of the profile's "
+        "own epochs at the measured speed, so early stopping would end sooner. On a CPU {workers} "
+        "single-threaded processes work side by side without slowing each other down and import and compile "
+        "at the same time; on a GPU one process trains fleets of the measured size, although larger ones "
+        "would be faster.",
+        num=PROJECTED_MODELS,
+        workers=comparison.num_workers,
     )
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a profile is worth, and what that costs."""
+
+    profile: str
+    dots: Sequence[Dot]  # by series, its error beside naive's, the mean over the tasks that all models have
+    projected_s: float  # seconds of 40 models with its own epochs
+
+    @property
+    def change_pct(self) -> float:
+        """By how many per cent its error is larger than naive's, median over series."""
+        return median(dot.change_pct for dot in self.dots)
+
+    def __str__(self) -> str:
+        told, time = beside_naive(1.0 + self.change_pct / 100.0), duration(self.projected_s, is_estimate=True)
+        cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
+        return say("{told}, mean over tasks; {cost}", told=told, cost=cost)
+
+
+def worths(comparison: Comparison) -> list[Worth]:
+    """Put worth beside cost, the smallest error first; nothing where models have no error in common."""
+    models = [model for one in comparison.measurements for model in one.models]
+    shared = [
+        task for task in _tasks(comparison) if all(one.multiples.get(task) is not None for one in models)
+    ]
+    found = []
+    for profile in comparison.profiles if shared else ():
+        dots = [
+            Dot(one.series, change_pct(fmean(one.multiples[task] or 0.0 for task in shared)))
+            for one in comparison.of(profile)[0].models
+        ]
+        found.append(Worth(profile, dots, figures_of(comparison, profile)["projected_40_s"].median))
+    return sorted(found, key=lambda one: one.change_pct)
+
+
+def advice(comparison: Comparison) -> list[str]:
+    """Say which profile is the one to take, at what cost, and what is had for more or less; or why not."""
+    if not (those := worths(comparison)):
+        return []
+    quickly = sorted(those, key=lambda one: one.projected_s)
+    fastest = say("The fastest is {name}: {told}.", name=quickly[0].profile, told=quickly[0])
+    if comparison.epochs is not None:
+        return [say("So short a training tells what is fast, and not yet what to take."), fastest]
+    if len({one.horizon_bars for one in comparison.measurements}) > 1:
+        return [say("No profile is the one to take: they look differently far ahead."), fastest]
+    if (best := those[0]).change_pct >= 0.0:
+        return [say("No profile is the one to take: none errs less than if nothing changed."), fastest]
+    chosen = next(one for one in quickly if one.change_pct - best.change_pct <= NEGLIGIBLE_PCT)
+    said = [say("Take {name}: {told}.", name=chosen.profile, told=chosen)]
+    if best is not chosen:
+        said.append(say("The smallest error has {name}: {told}.", name=best.profile, told=best))
+    return [*said, *([fastest] if quickly[0] is not chosen else [])]
 
 
 def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
     """Tell what was found as sections: a heading, and sentences, tables, and markup for the page alone."""
     if comparison.failures:
         reasons = sorted(comparison.failures.items())
-        yield "Failed", [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
+        yield say("Failed"), [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
     if comparison.measurements:
-        label = "Seconds of one model, with the import and compilation its process pays once; medians over"
-        yield "Time", [plot(_stage_figure(comparison), f"{label} repeats."), ratio_table(comparison)]
-        label = "Mean absolute error on the test span ÷ that of {}, each series and task: left of 1 is less."
-        yield "Skill", [plot(_skill_figure(comparison, other), label.format(other)) for other in _OTHERS]
-    downloaded = (
-        f"Candles of {len(comparison.series)} series from {comparison.source}: "
-        f"{duration(sum(comparison.download_s.values()))} to download, or to read again what was downloaded "
-        "before."
+        claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & {*comparison.profiles} else []
+        yield say("Worth and cost"), [worth_table(comparison), *claims, assumption(comparison)]
+        yield say("All figures"), [ratio_table(comparison), cost_table(comparison)]
+    downloaded = say(
+        "Candles of {num} series from {source}: {time} to download, or to read again what was downloaded "
+        "before.",
+        num=len(comparison.series),
+        source=comparison.source,
+        time=duration(sum(comparison.download_s.values())),
     )
-    costs = [cost_table(comparison)] if comparison.measurements else []
-    said = [assumption(comparison), *([downloaded] if comparison.download_s else [])]
-    yield "Cost and skill", [*costs, *said]
-    if claims := claim_table(comparison):
-        yield "What the guides claimed", [claims]
-    if comparison.measurements:
-        yield "Every measurement", [_measurements(comparison)]
-    yield "Where these numbers come from", [provenance(comparison)]
+    said = [downloaded] if comparison.download_s else []
+    yield say("Where these numbers come from"), [*said, provenance(comparison)]
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
@@ -336,7 +383,8 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     files = [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
     write_json(files[0], comparison.to_json())
     write_text(files[1], comparison_csv(comparison))
-    write_text(files[2], comparison_page(comparison))
+    with language(of_pages()):
+        write_text(files[2], comparison_page(comparison))
     return files
 
 
@@ -355,71 +403,32 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [element("p", sentence) for sentence in (budget_sentence(comparison), *cautions(comparison))]
+    body = [opening("", *advice(comparison))]
+    if those := worths(comparison):
+        rows = {f"{one.profile}, {duration(one.projected_s, is_estimate=True)}": one.dots for one in those}
+        label = say("Error beside that of no change, mean over tasks, and the time of 40 models.")
+        body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
+        note = say(
+            "A dot is a series, a diamond their median. Medians that are at most {points} points apart count "
+            "as equal, and the fastest of them is the one to take. Whether profiles differ by more than "
+            "chance is not tested here.",
+            points=NEGLIGIBLE_PCT,
+        )
+        body.append(element("p", note, class_="soft"))
+    said = [budget_sentence(comparison), *cautions(comparison)]
+    body += [element("p", sentence, class_="soft") for sentence in said]
     for heading, parts in contents(comparison):
-        body += [element("h2", heading), *map(_on_page, parts)]
-    heading = f"Profiles compared: {', '.join(comparison.num_bars)}"
-    return document("v8: profiles compared", heading, body, is_demo=comparison.is_demo)
+        shown = [_on_page(part) for part in parts]
+        is_open = heading in {say("Failed"), say("Worth and cost")}
+        body += [element("h2", heading), *shown] if is_open else [folded(heading, *shown)]
+    heading = say("Profiles compared: {names}", names=", ".join(comparison.num_bars))
+    return document(f"v8: {heading}", heading, body, is_demo=comparison.is_demo)
 
 
 def _on_page(part: str | Table) -> Html:
     if isinstance(part, Table):
-        return join([_on_page(part.title), shown_table(part, class_="wrapped figures", is_titled=False)])
+        return shown_table(part, class_="wrapped figures")
     return part if isinstance(part, Html) else element("p", part, class_="soft")
-
-
-def _stage_figure(comparison: Comparison) -> Chart:
-    found = {profile: figures_of(comparison, profile) for profile in comparison.profiles}
-    names = [f"{stage}_s" for stage in _STAGES]
-    return stage_figure(
-        {
-            profile: {FIGURES[name].title: figures[name].median for name in names if name in figures}
-            for profile, figures in found.items()
-        }
-    )
-
-
-def _skill_figure(comparison: Comparison, other: str) -> Chart:
-    """Draw one row per profile and series; repeats train to the same weights, so the first one counts."""
-    firsts = [comparison.of(name)[0] for name in comparison.profiles]
-    rows = {f"{one.profile}, {model.series}": model for one in firsts for model in one.models}
-    columns = {
-        task: [getattr(model, _OTHERS[other]).get(task) for model in rows.values()]
-        for task in _tasks(comparison)
-    }
-    return dot_figure(list(rows), columns, x_title=f"error ÷ error of {other}")
-
-
-def _measurements(comparison: Comparison) -> Html:
-    """Return one row per model and repeat, speeds first, then errors: both at once would be too wide."""
-    tasks = _tasks(comparison)
-    speeds = ("train s", "validate s", "windows/s", "epochs", "best", "matmul GFLOP/s", "precision", "device")
-    multiples = [f"{task} ÷ {other}" for task in tasks for other in _OTHERS]
-    models = [(one, model) for one in comparison.measurements for model in one.models]
-    names = [[one.profile, str(one.repeat), model.series] for one, model in models]
-    errors = [
-        [number(getattr(model, kind).get(task)) for task in tasks for kind in _OTHERS.values()]
-        for _, model in models
-    ]
-    return join(
-        shown_table(
-            Table(["profile", "repeat", "series", *head], map(list.__add__, names, rows)),
-            class_="wrapped figures",
-        )
-        for head, rows in ((speeds, [_speeds(*each) for each in models]), (multiples, errors))
-    )
-
-
-def _speeds(one: Measurement, model: ModelMeasurement) -> list[str]:
-    stages = (model.seconds.get(stage) for stage in ("train", "validate"))
-    of_epochs = (f"{model.windows_per_s:,.0f}", str(model.epochs_run), str(model.best_epoch))
-    return [
-        *(ABSENT if seconds is None else f"{seconds:.2f}" for seconds in stages),
-        *(of_epochs if model.epochs_run else (ABSENT, "fitted", ABSENT)),
-        ABSENT if one.matmul_gflop_per_s is None else f"{one.matmul_gflop_per_s:,.0f}",
-        one.precision,
-        one.device,
-    ]
 
 
 def _tasks(comparison: Comparison) -> list[str]:
@@ -428,35 +437,40 @@ def _tasks(comparison: Comparison) -> list[str]:
     return [task for task in TASKS if task in found]
 
 
+def worth_table(comparison: Comparison) -> Table:
+    """Return what decides: errors, the time of 40 models and memory, and beside them what guides claim."""
+    wanted = [f"{task}_{name}" for name in ("multiple", "multiple_of_best") for task in _tasks(comparison)]
+    table = _figure_table("", comparison, [*wanted, "peak_process_bytes", "projected_40_s"])
+    for name, title in CLAIMED.items():
+        ends = [getattr(CLAIMS.get(profile), name, None) for profile in comparison.profiles]
+        cells = (between(map(duration, each)) if each else ABSENT for each in ends)
+        table.rows += [[term(title), *cells]] if any(ends) else []
+    return table
+
+
 def cost_table(comparison: Comparison) -> Table:
     """Return every figure of every profile, with its spread where there are several repeats."""
-    num_repeats = comparison.num_repeats
-    title = f"Cost and skill: median over {plural(num_repeats, 'repeat')}, seconds are the mean of "
-    title += f"{len(comparison.series)} series" + (" (smallest to largest)" if num_repeats > 1 else "")
-    return _figure_table(title, comparison, figures_of, lambda kind: UNITS[kind.unit])
+    told = {"repeats": plural(comparison.num_repeats, "repeat"), "num": len(comparison.series)}
+    title = say("Medians over {repeats} (smallest to largest), seconds are means of {num} series", **told)
+    return _figure_table(title, comparison, FIGURES)
 
 
 def ratio_table(comparison: Comparison) -> Table:
     """Return the figures of every profile as multiples of the baseline profile's."""
-    title = f"As multiples of {comparison.baseline}, within the same repeat"
-    return _figure_table(title, comparison, ratios_of, lambda _: lambda ratio: f"× {digits(ratio)}")
+    title = say("As multiples of {name}, within the same repeat", name=comparison.baseline)
+    return _figure_table(title, comparison, FIGURES, is_ratio=True)
 
 
 def _figure_table(
-    title: str,
-    comparison: Comparison,
-    spreads_of: Callable[[Comparison, str], dict[str, Spread]],
-    writer_of: Callable[[FigureKind], Callable[[float], str]],
+    title: str, comparison: Comparison, names: Iterable[str], *, is_ratio: bool = False
 ) -> Table:
-    found = [spreads_of(comparison, name) for name in comparison.profiles]
-    rows = [
-        [
-            f"{kind.title} per second" if kind.unit == "/s" else kind.title,
-            *(_shown(spreads.get(name), writer_of(kind)) for spreads in found),
-        ]
-        for name, kind in FIGURES.items()
-        if any(name in spreads for spreads in found)
-    ]
+    of = ratios_of if is_ratio else figures_of
+    found, rows = [of(comparison, profile) for profile in comparison.profiles], []
+    for name in names:
+        write = (lambda ratio: f"× {digits(ratio)}") if is_ratio else UNITS[FIGURES[name].unit]
+        cells = [_shown(spreads.get(name), write) for spreads in found]
+        if any(name in spreads for spreads in found):
+            rows.append([term(FIGURES[name].title), *cells])
     return Table(["", *comparison.profiles], rows, title)
 
 
@@ -464,37 +478,19 @@ def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
     if spread is None:
         return ABSENT
     middle, low, high = map(write, (spread.median, spread.low, spread.high))
-    return middle if low == middle == high else f"{middle} ({low} to {high})"
-
-
-def claim_table(comparison: Comparison) -> Table | None:
-    """Return the claims about the compared profiles beside what was measured; None without any."""
-    rows = []
-    for name in comparison.profiles:
-        if name in CLAIMS:
-            claim, figures = CLAIMS[name], figures_of(comparison, name)
-            own_epochs = comparison.of(name)[0].own_epochs
-            one_model, all_models = (
-                " to ".join(map(duration, ends)) for ends in (claim.model_s, claim.all_s)
-            )
-            measured = f"{duration(figures['epoch_s'].median * own_epochs)} for {plural(own_epochs, 'epoch')}"
-            projected = duration(figures["projected_40_s"].median)
-            rows.append([name, one_model, measured, all_models, projected, claim.ancestor])
-    head = ["", "claimed: one model", "measured speed: one model"]
-    head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
-    note = f"{CLAIM_NOTE} The figures beside them are for {_bars(comparison)} candles a series."
-    return Table(head, rows, note) if rows else None
+    return middle if low == middle == high else f"{middle} ({between((low, high))})"
 
 
 def budget_sentence(comparison: Comparison) -> str:
     """Say what was trained, and what that is too little for."""
-    names = ", ".join(comparison.series)
-    what = f"{len(comparison.series)} series ({names}), {_bars(comparison)} newest candles each"
+    told = {"num": len(comparison.series), "names": ", ".join(comparison.series), "bars": _bars(comparison)}
+    what = say("{num} series ({names}), {bars} newest candles each", **told)
     if comparison.epochs is None:
-        return f"Every profile trained its own epochs with early stopping on {what}."
-    return (
-        f"Budget: at most {plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
-        "epochs to best need --full."
+        return say("Every profile trained its own epochs with early stopping on {what}.", what=what)
+    return say(
+        "Budget: at most {epochs} on {what}. That measures speed; skill and epochs to best need --full.",
+        epochs=plural(comparison.epochs, "epoch"),
+        what=what,
     )
 
 
@@ -505,16 +501,21 @@ def cautions(comparison: Comparison) -> list[str]:
     if len(set(horizons.values())) > 1:
         told = ", ".join(f"{name} {bars}" for name, bars in horizons.items())
         said.append(
-            f"The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
-            "naive compares only profiles of equal horizon."
+            say(
+                "The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
+                "naive compares only profiles of equal horizon.",
+                told=told,
+            )
         )
     if comparison.num_repeats == 1:
         said.append(
-            "One repeat has no spread: whatever else the machine did during a profile's turn counts as that "
-            "profile's cost. --repeat 3 shows how much that is."
+            say(
+                "One repeat has no spread: whatever else the machine did during a profile's turn counts as "
+                "that profile's cost. --repeat 3 shows how much that is."
+            )
         )
     return said
 
 
 def _bars(comparison: Comparison) -> str:
-    return " or ".join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))
+    return say(" or ").join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))

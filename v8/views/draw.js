@@ -1,5 +1,6 @@
 (() => {
   const root = document.documentElement;
+  const locales = { [root.lang]: { dictionary: JSON.parse(root.dataset.words) } };
   const isTouch = matchMedia("(pointer: coarse)").matches;
   const painted = (value, style) => {
     if (typeof value === "string" && value[0] === "$")
@@ -15,7 +16,7 @@
     const isNew = !box.classList.contains("drawn");
     box.classList.add("drawn");
     Plotly.react(box, figure.data, figure.layout, {
-      responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
+      locale: root.lang, locales, responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     }).then(() => { if (isNew) root.dataset.charts = Number(root.dataset.charts) + 1; });
   };
@@ -28,7 +29,8 @@
     const script = document.createElement("script");
     script.src = fold.dataset.file;
     script.onerror = () => {
-      fold.querySelector(".far").textContent = script.getAttribute("src") + " is not beside this page.";
+      const waiting = fold.querySelector(".far");
+      waiting.textContent = waiting.dataset.lost;
     };
     delete fold.dataset.file;
     document.head.append(script);
@@ -48,14 +50,13 @@
     const target = document.getElementById(name);
     if (target) target.scrollIntoView();
   };
+  const sections = document.querySelectorAll("details[id]");
+  if (sections.length === 1) sections[0].open = true;
   // A frame later: the mark itself changes the height of the box, and so would call this again at once.
   const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
     target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
   document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
-  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
-    load(fold);
-    drawOpen();
-  }));
+  document.addEventListener("toggle", ({ target }) => { load(target); drawOpen(); }, true);
   addEventListener("hashchange", unfold);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     document.querySelectorAll(".plot.drawn").forEach(draw));

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from v8.artifacts.series_artifact import ForecastSample, IssuedForecast, Rows
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, TASK_BANDS, TASK_OHLC
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
+from v8.language import say, term
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, compared, median
 from v8.market.candles import Candles
@@ -21,26 +22,16 @@ from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of
 from v8.tasks import TASKS, Task
 from v8.views import charts
 from v8.views.charts import Chart, Json, axis, rule
+from v8.wording import spaced
 
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
 
 FAR_MULTIPLE: Final = 1.5
-"""What errs more than so many times naive is not drawn to scale, which would hide the others: a baseline
-waits in the legend, a dot stands at the edge with its number."""
+"""A baseline that errs more than so many times naive waits in the legend: it would hide the others."""
 
-MOST_SKILL_PCT: Final = 10.0
-"""Skills beyond this have the strongest colour of a map."""
-
-MOST_TOLD_COLUMNS: Final = 8
-"""Columns of a map whose numbers fit into its cells on a telephone."""
-
-NAIVE_ERROR: Final = "naive error"
-BESIDE: Final = {
-    "the naive forecast": NAIVE_ERROR,
-    "each task's best baseline": "error of the best baseline",
-}
-"""What errors of a leaderboard are drawn beside, and what they are multiples of."""
+FAR_PCT: Final = 50.0
+"""A dot of a larger difference than so many per cent stands at the edge, unless most of its row do."""
 
 SHOWN_BARS: Final = 60
 """Known candles in the chart of one forecast; more become too thin to see."""
@@ -60,7 +51,7 @@ def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     shown = [name for name in styles if any(name in one.errors[task] for one in judgements)]
     lines = [_error_line(judgements, task, name, styles[name]) for name in shown]
-    x, y = axis("steps ahead", nticks=11), axis("error ÷ naive")
+    x, y = axis(say("steps ahead"), nticks=11), axis(say("error ÷ naive"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
@@ -75,7 +66,7 @@ def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Js
     ratios, sizes = ([median(step) for step in zip(*each, strict=False)] for each in (rows, errors))
     is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
     return charts.line(
-        name.replace("_", " "),
+        term(name.replace("_", " ")),
         range(1, len(ratios) + 1),
         [ratio and float(f"{ratio:.6g}") for ratio in ratios],
         style,
@@ -93,82 +84,69 @@ def learning_figure(history: History, best_epoch: int) -> Chart:
     lines = []
     for name, colour, width in (("train", "$other", 1.5), ("validation", "$blue", 3)):
         losses, style = [one[f"{name}_loss"] for one in history], {"color": colour, "width": width}
-        lines.append(charts.line(name, epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
-    x, y = axis("epoch", dtick=max(1, -(-len(history) // 10))), axis("loss, scaled units")
-    label: Json = {"text": f"best: {best_epoch}", "font": {"color": "$orange"}}
+        lines.append(charts.line(term(name), epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
+    x, y = axis(say("training epoch"), dtick=max(1, -(-len(history) // 10))), axis(say("loss, scaled units"))
+    label: Json = {"text": say("best: {epoch}", epoch=best_epoch), "font": {"color": "$orange"}}
     label |= {"textangle": 0, "textposition": "end"}
     mark = rule(best_epoch, "$orange", dash="dash") | {"label": label}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
 
-def relative_losses_figure(histories: Iterable[History]) -> Chart:
-    """Draw validation losses as multiples of their first epoch's; series without any are left out."""
-    lines = []
-    for history in (one for one in histories if one):
-        first = history[0]["validation_loss"] or 1.0
-        points = [one["epoch"] for one in history], [one["validation_loss"] / first for one in history]
-        mode = "lines+markers" if len(history) < 3 else "lines"
-        lines.append(charts.line("", *points, {"color": "$blue", "width": 2}, mode=mode, opacity=0.5))
-    x = axis(f"epoch; one line for each of {len(lines)} series")
-    return Chart(lines, 330, x, axis(), rules=[rule(1, "$other", is_level=True)], has_legend=False)
+class Dot(NamedTuple):
+    """The model's error on a series, beside another forecast's."""
+
+    name: str  # of the series
+    change_pct: float  # by how many per cent it is larger
+    is_sure: bool = True  # whether that is more than chance
 
 
-def dot_figure(
-    names: Sequence[str],
-    columns: Mapping[str, Sequence[float | None]],
-    *,
-    x_title: str,
-    is_sure: Mapping[str, Sequence[bool]] | None = None,
-) -> Chart:
-    """Draw one dot per row, from top to bottom, and task on a common scale whose reference is 1.
+def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str], title: str = "") -> Chart:
+    """Draw how much larger errors are than others', in %: rows from top to bottom, a dot a series.
 
-    A row without a number has None. Those far off stand beyond an edge, a place for each task, unless most
-    are. Dots that are not sure are hollow; None fills all.
+    What may be luck is hollow. A diamond is the median of its row. Colours are names of the palette, by row.
     """
-    known = {task: [one for one in values if one is not None] for task, values in columns.items()}
-    every = [value for values in known.values() for value in values]
-    is_usual_far = (median(every) or 0.0) > FAR_MULTIPLE
-    far = [task for task in known if max(known[task], default=0) > FAR_MULTIPLE and not is_usual_far]
-    least = min([1.0, *every])
+    middles = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
+    edge, traces = max([FAR_PCT, *middles.values()]), []
+    for row, dots in rows.items():
+        shapes = ["circle" if dot.change_pct <= edge else "triangle-right" for dot in dots]
+        symbols = [shape if dot.is_sure else f"{shape}-open" for shape, dot in zip(shapes, dots, strict=True)]
+        texts = ["" if dot.change_pct <= edge else f"{dot.change_pct:+,.0f} %" for dot in dots]
+        tips = [f"{html.escape(dot.name)}: {dot.change_pct:+,.2f} %" for dot in dots]
+        tip = {"customdata": tips, "hovertemplate": "%{customdata}<extra></extra>", "hoverinfo": None}
+        places = [min(dot.change_pct, edge) for dot in dots]
+        traces.append(charts.marks(places, [row] * len(dots), texts, f"${colours[row]}", symbols, **tip))
+    texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in middles.values()]  # no minus before a zero
+    diamonds = ["diamond-open"] * len(middles)
+    traces.append(charts.marks([*middles.values()], [*middles], texts, "$ink", diamonds))
+    x, y = axis(say("difference of errors, in %"), zeroline=False), charts.row_axis(len(rows))
+    height, rules = 110 + 2 * _ROW_HEIGHT * len(rows), [rule(0, "$soft")]
+    return Chart(traces, height, x, y, rules=rules, has_legend=False, title=title)
 
-    def slot(number: float) -> float:
-        """Return a place beyond the edge."""
-        return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - least)
 
-    dots = [
-        charts.dots(
-            TASKS[task].title,
-            names,
-            f"${TASKS[task].colour}",
-            values,
-            is_sure=is_sure[task] if is_sure else [True] * len(names),
-            slots=[
-                slot(far.index(task) + 0.2) if task in far and value and value > FAR_MULTIPLE else None
-                for value in values
-            ],
-        )
-        for task, values in columns.items()
+def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
+    """Draw a leaderboard: the errors of each task beside naive's, and beside the best formula's."""
+    every = compared(rows)
+    naive = {
+        task: wins.median_multiple or math.inf for (task, name), wins in every.items() if name == "naive"
+    }
+    tasks = {term(TASKS[task].title): task for task in sorted(naive, key=naive.__getitem__)}
+    colours = {title: TASKS[task].colour for title, task in tasks.items()}
+    titles = {"naive": say("Error beside that of no change"), "best": say("Error beside the best formula's")}
+    return [
+        spread_figure({title: _dots(rows, task, kind) for title, task in tasks.items()}, colours, above)
+        for kind, above in titles.items()
     ]
-    x, rules = axis(x_title), [rule(1, "$soft")]
-    if far:
-        step = 0.1 if least > 0.7 else 0.25
-        first, last = math.ceil(least / step), round(FAR_MULTIPLE / step)
-        ticks = [round(step * number, 2) for number in range(first, last + 1)]
-        ends = least - 0.05 * (FAR_MULTIPLE - least), slot(len(far))
-        x = axis(x_title, ends=ends, ticks={tick: f"{tick:g}" for tick in ticks})
-        rules.append(rule(FAR_MULTIPLE + 0.01, "$other", 1, "dot"))
-    height = 130 + _ROW_HEIGHT * len(names)
-    return Chart(dots, height, x, charts.row_axis(len(names)), rules=rules)
 
 
-def multiples_figure(rows: Sequence[LeaderboardRow], its: str) -> Chart:
-    """Draw series' errors as multiples of `its`, a value of `BESIDE`; hollow dots may be luck."""
-    kind, multiples, is_sure = "naive" if its == NAIVE_ERROR else "best", {}, {}
-    for task in dict.fromkeys(task for task, _ in compared(rows)):
-        scores = [getattr(row.tasks.get(task), kind, None) for row in rows]
-        multiples[task] = [one and one.multiple for one in scores]
-        is_sure[task] = [bool(one and one.is_significant) for one in scores]
-    return dot_figure([row.series for row in rows], multiples, x_title=f"error ÷ {its}", is_sure=is_sure)
+def _dots(rows: Iterable[LeaderboardRow], task: str, kind: str) -> list[Dot]:
+    those = [(row.series, getattr(row.tasks[task], kind)) for row in rows if task in row.tasks]
+    known = ((name, one) for name, one in those if one.multiple is not None)
+    return [Dot(name, change_pct(one.multiple), one.is_significant) for name, one in known]
+
+
+def change_pct(multiple: float) -> float:
+    """Return by how many per cent an error is larger than another, of which it is a multiple."""
+    return 100.0 * (multiple - 1.0)
 
 
 def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
@@ -176,45 +154,12 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
     names = list(seconds)
     bars = []
     for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one)):
-        about = {"type": "bar", "orientation": "h", "name": html.escape(stage.replace("_", " "))}
+        about = {"type": "bar", "orientation": "h", "name": html.escape(term(spaced(stage)))}
         lengths = [round(seconds[name].get(stage, 0.0), 4) for name in names]
         colour = charts.STAGES[place % len(charts.STAGES)]
         rows = {"y": [html.escape(name) for name in names], "x": lengths, "marker": {"color": colour}}
         bars.append(about | rows | {"hovertemplate": "%{y}: %{x:.2f} s"})
-    return Chart(bars, 150 + _ROW_HEIGHT * len(names), axis("seconds"), charts.row_axis(len(names)))
-
-
-def season_figure(
-    rows: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str], notes: Mapping[str, str]
-) -> Chart:
-    """Draw skills, in %, as a map: blue where a model is better than its rival, orange where it is worse.
-
-    Rows, from top to bottom, lack columns or hold None where there is no skill. Of each column there are the
-    words below it and those of its tooltip.
-    """
-    cells = [[those.get(column) for column in columns] for those in rows.values()]
-    known = [abs(value) for those in cells for value in those if value is not None]
-    far = min(max([1.0, *known]), MOST_SKILL_PCT)
-    numbers = {"texttemplate": "%{text}", "textfont": {"size": 11}}
-    heat = {
-        "type": "heatmap",
-        "x": list(range(len(columns))),
-        "y": [html.escape(name) for name in rows],
-        "z": cells,
-        "text": [["" if value is None else f"{value:+.1f}" for value in row] for row in cells],
-        "customdata": [[notes[column] for column in columns] for _ in rows],
-        "hovertemplate": "%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
-        "zmin": -far,
-        "zmax": far,
-        "colorscale": [[0, "$orange"], [0.5, "$card"], [1, "$blue"]],
-        "showscale": False,
-        "xgap": 2,
-        "ygap": 2,
-        **(numbers if len(columns) <= MOST_TOLD_COLUMNS else {}),
-    }
-    ticks = {float(place): text for place, text in enumerate(columns.values())}
-    x = axis("fold, in the order of time", ticks=ticks, showgrid=False, zeroline=False)
-    return Chart([heat], 90 + _ROW_HEIGHT * len(rows), x, charts.row_axis(len(rows), showgrid=False))
+    return Chart(bars, 150 + _ROW_HEIGHT * len(names), axis(say("seconds")), charts.row_axis(len(names)))
 
 
 def forecast_figure(
@@ -222,7 +167,7 @@ def forecast_figure(
     *,
     places: Sequence[Any] | None = None,
     has_candles: bool = False,
-    known: str = "truth",
+    known: str = "",
 ) -> Chart:
     """Draw candles, with forecasts beside what they followed on and, where it is known, the truth.
 
@@ -234,17 +179,19 @@ def forecast_figure(
     x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
     others = [task for name, task in TASKS.items() if name in sample.truth and name != TASK_OHLC]
     below = [task for task in others if not task.is_price]
-    traces = [charts.candles(known, x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
+    traces = [charts.candles(known or say("truth"), x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
     traces += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
     for pair in intervals(sample.levels):  # the widest first
         low, high = (_paths(sample, x, CLOSE, level=level) for level in pair)
-        traces.append(_fan(f"close, {percent_of(nominal(pair))} % interval", high, low))
+        named = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
+        traces.append(_fan(named, high, low))
     traces += (_hollow if has_candles else _closes)(sample, x)
     for each in (each for task in below for each in _task_lines(sample, task, x)):
         traces.append(each | {"showlegend": False, "yaxis": "y2"})
-    titled = ", ".join(task.name for task in below)
+    titled = ", ".join(term(task.title) for task in below)
     panel = axis(titled, nticks=4, tickformat=charts.SHARES) if below else None
-    price, time = axis("price", tickformat=",.6~g"), axis(type="date" if places is None else None)
+    dated: Json = {"type": "date", "tickformat": "%m-%d<br>%H:%M", "hoverformat": "%Y-%m-%d %H:%M"}
+    price, time = axis(say("price"), tickformat=",.6~g"), axis(**(dated if places is None else {}))
     return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
 
 
@@ -252,9 +199,9 @@ def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
     """Draw the close of each forecast, in a fan from low to high where the model has no intervals."""
     if not intervals(sample.levels):  # nobody said how often the truth would stay within
         ends = (_paths(sample, x, column, CLOSE) for column in (HIGH, LOW))
-        yield _fan("forecast low to high (no interval)", *ends)
+        yield _fan(say("forecast low to high (no interval)"), *ends)
     points, style = _broken(_paths(sample, x, CLOSE)), {"color": "$blue", "width": 2.5}
-    yield charts.line("forecast, close", *points, style, mode="lines+markers", marker={"size": 3})
+    yield charts.line(say("forecast, close"), *points, style, mode="lines+markers", marker={"size": 3})
 
 
 def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
@@ -280,13 +227,15 @@ def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: 
 def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Json]:
     """Draw truth and forecasts of each column of a task; a lone point is joined to what was known."""
     thin, thick, dash = (1.0, 2.0, "dash") if task.is_price else (1.5, 2.5, None)
+    title = term(task.title)
     for column in task.columns:
         more: Json = {} if column == task.columns[0] else {"showlegend": False}
-        name = task.name if task.is_price else f"{task.name}, truth"
+        name = title if task.is_price else say("{task}, truth", task=title)
         points = x[: len(sample.truth[task.name])], _column(sample.truth, column)
         yield charts.line(name, *points, {"color": "$other", "width": thin}, connectgaps=True, **more)
         style = {"color": f"${task.colour}", "width": thick, "dash": dash}
-        yield charts.line(f"{task.name}, forecast", *_broken(_paths(sample, x, column)), style, **more)
+        named = say("{task}, forecast", task=title)
+        yield charts.line(named, *_broken(_paths(sample, x, column)), style, **more)
 
 
 def _paths(

@@ -1,7 +1,6 @@
 """HTML and SVG as values, and pages of them: whatever is not markup already is escaped on its way in.
 
-There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup. Bars
-inside tables and text take their colours from the page's style sheet; their lengths are SVG user units.
+There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup.
 
 A page is self-contained: nothing is fetched. A content policy allows the page's own three scripts by their
 digest and no other, so even text that slipped through as markup could not run. A chart is drawn when it first
@@ -18,15 +17,19 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
+from v8.language import chosen, say, term
 from v8.storage import packaged
 from v8.views.charts import DARK, LIGHT, NAMED, Chart, plotly
 from v8.wording import Table
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
+
+BUTTONS: Final = ("Download plot as a PNG", "Zoom", "Pan", "Reset axes")
+"""What the chart library calls its buttons."""
 
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
 
@@ -63,16 +66,15 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
-def shown_table(
-    table: Table, *, groups: Iterable[tuple[str, int]] = (), class_: str | None = None, is_titled: bool = True
-) -> Html:
-    """Write a table, its title as caption unless that stands elsewhere, in a box that scrolls if need be.
+def shown_table(table: Table, groups: Iterable[tuple[str, int]] = (), class_: str | None = None) -> Html:
+    """Write a table, its title as caption, in a box that scrolls if need be.
 
-    `groups` are titles above several columns, and how many columns each spans; `class_` is how it looks.
+    Titles are said in the language of the page, cells stay as they are. `groups` are titles above several
+    columns, and how many columns each spans; `class_` is how it looks.
     """
-    parts = [element("caption", table.title)] if table.title and is_titled else []
-    spans = [element("th", title, colspan=width, scope="colgroup") for title, width in groups]
-    titles = element("tr", *(element("th", title, scope="col") for title in table.columns))
+    parts = [element("caption", term(table.title))] if table.title else []
+    spans = [element("th", term(title), colspan=width, scope="colgroup") for title, width in groups]
+    titles = element("tr", *(element("th", term(title), scope="col") for title in table.columns))
     parts.append(element("thead", *([element("tr", *spans)] if spans else []), titles))
     body = []
     for first, *others in (
@@ -82,34 +84,18 @@ def shown_table(
         body.append(element("tr", element("th", first, scope="row"), *cells))
     look = class_ or ("reasons" if table.is_prose else None)
     content = element("table", *parts, element("tbody", *body), class_=look)
-    return element("div", content, class_="scroll")
+    return element("div", content, class_="scroll", data_more=say("scroll sideways for more →"))
+
+
+def folded(title: str, *content: str) -> Html:
+    """Fold content away below its title."""
+    return element("details", element("summary", title), *content)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
-    """Build a list of names and values."""
-    items = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
+    """Build a list of names, in the language of the page, and values."""
+    items = (element("div", element("dt", term(name)), element("dd", value)) for name, value in pairs)
     return element("dl", *items)
-
-
-def share_bar(share: float) -> Html:
-    """Draw a share of a whole, 0 to 1, as a bar."""
-    shown = element("rect", x=0, y=3, width=round(96 * share, 1), height=8, class_="share")
-    box = "0 0 96 14"
-    return element("svg", shown, width=96, height=14, viewBox=box, aria_hidden="true", class_="bar")
-
-
-def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
-    """Draw spans, first row and row after the last, in time order; between them lies the embargo."""
-    num_rows = max((end for _, end in spans.values()), default=0) or 1
-    parts = [("embargo", 0, num_rows, "embargo")]
-    for at, (name, (first, end)) in enumerate(spans.items()):
-        parts.append((f"split{at}", first, end, f"{name}: rows {first:,} to {end - 1:,}"))
-    drawn = []
-    for style, first, end, label in parts:
-        x, width = (round(rows / num_rows * 1000, 2) for rows in (first, end - first))
-        drawn.append(element("rect", element("title", label), x=x, y=0, width=width, height=18, class_=style))
-    place = {"viewBox": "0 0 1000 18", "preserveAspectRatio": "none", "role": "img"}
-    return element("svg", *drawn, **place, aria_label="Spans in time order", class_="split")
 
 
 def _variables(colours: dict[str, str]) -> str:
@@ -148,10 +134,12 @@ def document(
         element("script", WATCH),
         element("script", plotly_library()),
     )
-    warning = [element("p", DEMO_WARNING, class_="banner", role="alert")] if is_demo else []
+    warning = [element("p", term(DEMO_WARNING), class_="banner", role="alert")] if is_demo else []
     main = element("main", *warning, element("h1", heading), *parts)
     body = element("body", main, element("script", DRAW))
-    return join([Html("<!DOCTYPE html>\n"), element("html", head, body, lang="en"), "\n"])
+    words = json.dumps({word: term(word) for word in BUTTONS})
+    whole = element("html", head, body, lang=chosen(), data_words=words)
+    return join([Html("<!DOCTYPE html>\n"), whole, "\n"])
 
 
 def plot(chart: Chart, label: str) -> Html:

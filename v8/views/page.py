@@ -15,7 +15,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -24,17 +23,19 @@ from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.formulas.baselines import BASELINES, NAIVE, called
+from v8.language import chosen, say, term
 from v8.losses.judgement import MODEL, Judgement, QuantileJudgement
-from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, Wins, compared, median, rank_results
+from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.metrics import StepDirection
-from v8.losses.table import ALPHA, BEATS, LOSES, Against
+from v8.losses.table import ALPHA, BEATS, LOSES, Outcome
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
 from v8.views import figures, markup
-from v8.views.markup import Html, element, facts, join, plot, shown_table
+from v8.views.markup import Html, element, facts, folded, join, plot, shown_table
+from v8.views.verdict import in_words, opening, titled, verdict
 from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
 if TYPE_CHECKING:
@@ -43,22 +44,8 @@ if TYPE_CHECKING:
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
 
-LEADERBOARD_NOTE: Final = (
-    "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
-    "multiple of that of the forecast named above it: below 1 it is the smaller one. Ordered by the "
-    f"candles' multiple of naive, best first. {MARK}, in blue or orange: better or worse by more than "
-    "chance; without it there is no real difference. The best baseline "
-    "of a task is the forecast without a network whose multiple of naive has the smallest median over "
-    "these series."
-)
-
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
 """What the table of spans shows of each, in the order of its columns."""
-
-_DIRECTION_COLUMNS: Final = (
-    *("step", "hit rate", "95 %", "always up", "windows counted"),
-    *("worth, independent", "truth flat", "forecast flat"),
-)
 
 SECTIONS_FOLDER: Final = "report/series"
 """Beside `report.html`."""
@@ -76,24 +63,27 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     Sections are each one's `series_section`, or its `series_line` where the section lies in a file.
     """
     rows, is_folded = rank_results(results), is_in_files(run)
-    failed = f" {len(run.reasons)} failed." if run.reasons else ""
-    said = f"{len(rows)} of {len(run.series)} series are finished.{failed}"
-    parts = [element("p", said), summary_cards(rows)]
+    parts = [opening(*verdict(rows)), *picture(rows)] if rows else []
+    num_done = len(rows) if run.is_judged else len(run.done)
+    said = say("{done} of {num} series are finished.", done=num_done, num=len(run.series))
+    failed = say(" {num} failed.", num=len(run.reasons)) if run.reasons else ""
+    parts.append(element("p", said + failed, class_="soft"))
+    parts += (
+        []
+        if run.is_judged
+        else [element("p", say("None was to be judged: nothing is known of their errors."))]
+    )
     if run.reasons:
         failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
-        parts += [element("h2", "Failed series"), shown_table(failures)]
-    if rows:
-        charts = _folded("Charts of all series", *_leaderboard_charts(rows), is_folded=is_folded)
-        parts += [element("h2", "Leaderboard"), charts, *leaderboard(rows, "#{}")]
-    parts += _reading_guide(results)
+        parts += [element("h2", say("Failed series")), shown_table(failures)]
     if rows:
         stages = figures.stage_figure({row.series: row.seconds for row in rows})
-        label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
-        shown = _folded("Time of each series", plot(stages, label), is_folded=is_folded)
-        parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
-        parts += [element("h2", "Time per stage"), shown]
-    parts += [element("h2", "Where these numbers come from"), provenance(run)]
-    title, heading = f"v8 run: {run.profile_name}", f"Run of profile {run.profile_name}"
+        label = say("Wall time per stage and series, in seconds; members of one fleet share its time evenly.")
+        parts += [element("h2", say("Leaderboard")), *leaderboard(rows, "#{}"), _formulas(results)]
+        parts += [element("h2", say("Series")), *(sections[row.series] for row in rows)]
+        parts.append(folded(say("Time of each series"), plot(stages, label)))
+    parts += [element("h2", say("Where these numbers come from")), provenance(run)]
+    title, heading = f"v8: {run.profile_name}", say("Run of profile {name}", name=run.profile_name)
     is_demo = not run.is_publishable or any(result.is_demo for result in results)
     return markup.document(title, heading, parts, is_demo=is_demo, has_files=is_folded)
 
@@ -103,35 +93,25 @@ def is_in_files(run: RunRecord) -> bool:
     return len(run.series) > MOST_IN_ONE_FILE
 
 
-def _folded(title: str, *content: Html, is_folded: bool) -> Html:
-    """Fold charts of very many rows away: a thousand take seconds to draw, and the page opens at once."""
-    return element("details", element("summary", title), *content) if is_folded else join(content)
+def picture(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
+    """Draw the errors of series, at least one, beside those of nothing changed and of the best formula."""
+    drawn = (plot(chart, chart.title) for chart in figures.verdict_figures(rows))
+    yield element("div", *drawn, class_="charts")
+    note = say(
+        "Left of 0 the error is smaller. A dot is a series, filled where chance alone would make such a "
+        "difference in fewer than {alpha} of the cases; a diamond is the median. Formulas are forecasts "
+        "without a network. The close moves almost at random, so the same error as no change is an honest "
+        "result for candles; how far prices reach can be forecast better. Nothing here is advice to trade.",
+        alpha=f"{ALPHA:.0%}",
+    )
+    yield element("p", note, class_="soft")
 
 
-def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
+def _formulas(results: Iterable[SeriesResult]) -> Html:
+    """Explain every baseline that a series was judged beside."""
     shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
-    return [
-        element("h2", "How to read this"),
-        element(
-            "p",
-            "Every error stands beside forecasts that need no training. The naive one is "
-            f"“{spaced(NAIVE)}”. The best baseline is the hardest of the others to beat: a model that "
-            "loses to it was not worth its training. Skill is 1 minus the error divided by that of the "
-            "forecast beside it: 1 is perfect, 0 is equal, negative is worse. The close of a coin is close "
-            "to a random walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility "
-            "can be forecast better.",
-        ),
-        element(
-            "p",
-            "“Beats” and “loses to” compare two averages on one test span, and are said only where chance "
-            f"alone would part them as far in fewer than {ALPHA:.0%} of the cases (p); otherwise there is no "
-            "real difference. Windows overlap, so the test reckons with errors that move together, and with "
-            "many tests at once. Direction counts windows in which both forecast and truth moved; its 95 % "
-            "interval takes them for the fewer independent ones they are worth. "
-            "None of this is advice to trade.",
-        ),
-        facts((spaced(name), about.sentence) for name, about in BASELINES.items() if name in shown),
-    ]
+    told = ((spaced(name), term(about.sentence)) for name, about in BASELINES.items() if name in shown)
+    return folded(say("The formulas, and what each takes for granted"), facts(told))
 
 
 def provenance(made: "RunRecord | Comparison") -> Html:
@@ -143,39 +123,10 @@ def provenance(made: "RunRecord | Comparison") -> Html:
             ("started", made.created_at),
             ("command", made.command),
             *digest,
-            *((f"version of {name}", str(value)) for name, value in made.versions.items()),
+            *((say("version of {name}", name=name), str(value)) for name, value in made.versions.items()),
             *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in made.machine.items()),
         ]
     )
-
-
-def summary_cards(rows: Sequence[LeaderboardRow]) -> Html:
-    """Show one card a task: the median beside naive and the best baseline, and how many beat them."""
-    every, cards = compared(rows), []
-    for of in dict.fromkeys(task for task, _ in every):
-        said = chain.from_iterable(_said_of(wins) for (task, _), wins in every.items() if task == of)
-        cards.append(element("div", element("h3", TASKS[of].title), *said))
-    return element("div", *cards, class_="cards")
-
-
-def _said_of(wins: Wins) -> Iterator[Html]:
-    is_naive = wins.name == called(NAIVE)
-    beside = "the naive forecast" if is_naive else f"{spaced(wins.name)}, the best baseline"
-    yield element("p", element("b", f"× {number(wins.median_multiple)}"), beside, class_="lead")
-    yield element(
-        "p",
-        f"Of {wins.num_series}, {wins.num_beating} beat it and {wins.num_losing} lose to it by more than "
-        f"chance; {wins.num_undecided} without a real difference.",
-    )
-
-
-def _leaderboard_charts(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
-    for beside, its in figures.BESIDE.items():
-        label = (
-            f"Mean absolute error as a multiple of that of {beside}: left of 1 is less. Filled dots differ "
-            f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
-        )
-        yield plot(figures.multiples_figure(rows, its), label)
 
 
 def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
@@ -189,51 +140,42 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
     best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
     middle = [number(wins.median_multiple) for wins in every.values()]
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
-    lines = [["median", *middle, duration(median(row.total_seconds for row in rows))]]
+    lines = [[say("median"), *middle, duration(median(row.total_seconds for row in rows))]]
     for row in rows:
         told = row.compared
         cells: list[str] = [element("a", row.series, href=link.format(row.series))]
         for key in every:
-            lacking = "no such task" if key[1] == called(NAIVE) else ABSENT
-            cells.append(_multiple_cell(told[key]) if key in told else lacking)
+            if one := told.get(key):
+                cells.append(marked(one.multiple, one.outcome, one.name, one.corrected_p_value))
+            else:
+                cells.append(say("no such task") if key[1] == called(NAIVE) else ABSENT)
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
         lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
     groups = [("", 1), *spans.items(), ("", 3)]
-    yield element("p", LEADERBOARD_NOTE, class_="soft")
     yield shown_table(Table(head, lines), groups=groups, class_="wrapped")
-    yield _verdicts(rows)
+    note = say(
+        "Mean absolute error on the test span, in returns, as a multiple of that of the forecast named above "
+        "it: 0.987 is 1.3 % smaller; naive is the one in which nothing changes, the other one the best "
+        "formula. {mark}, in blue or orange: better or worse by more than chance; without it there is no "
+        "real difference. Ordered by the candles' multiple of naive. A pointer finds p, the chance of such a "
+        "difference if there were none (Diebold-Mariano), corrected for {num} series at once "
+        "(Benjamini-Hochberg); leaderboard.csv has it, too.",
+        mark=MARK,
+        num=len(rows),
+    )
+    yield element("p", note, class_="soft")
 
 
-def _multiple_cell(against: Against) -> Html:
+def marked(multiple: float | None, outcome: Outcome, name: str, p: float | None) -> Html:
     """Show a multiple, coloured and marked where it is better or worse and no luck; a pointer finds p."""
-    style = {BEATS: "better", LOSES: "worse"}.get(against.outcome)
+    style = {BEATS: "better", LOSES: "worse"}.get(outcome)
     mark = element("span", MARK if style else "", class_="mark")
-    said = f"{against.verdict}, corrected p {p_value(against.corrected_p_value)}"
-    return element("span", number(against.multiple), mark, class_=style, title=said)
-
-
-def _verdicts(rows: Sequence[LeaderboardRow]) -> Html:
-    """Fold away one line a comparison: what the leaderboard tells by colour and mark, in words and digits."""
-    head = ["Series", "task", "× error", "skill", "verdict", "p", "p, corrected"]
-    cells = (
-        [
-            *(row.series, TASKS[task].title, number(one.multiple), number(one.skill), one.verdict),
-            *map(p_value, (one.p_value, one.corrected_p_value)),
-        ]
-        for row in rows
-        for (task, _), one in row.compared.items()
-    )
-    note = (
-        "Skill is 1 minus the multiple. p: chance of a difference this large if there were none "
-        f"(Diebold-Mariano), corrected for {len(rows)} series at once (Benjamini-Hochberg). The same "
-        "numbers, and the 95 % intervals of direction, are in leaderboard.csv."
-    )
-    title = element("summary", "Verdicts and p-values")
-    return element("details", title, element("p", note, class_="soft"), shown_table(Table(head, cells)))
+    said = say("{told}, corrected p {p}", told=in_words(outcome, name), p=p_value(p))
+    return element("span", number(multiple), mark, class_=style, title=said)
 
 
 def _ends(interval: tuple[float, float] | None) -> str:
-    return ABSENT if interval is None else " to ".join(map(percent, interval))
+    return ABSENT if interval is None else " – ".join(map(percent, interval))
 
 
 def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
@@ -243,7 +185,9 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
 
 def series_line(result: SeriesResult) -> Html:
     """Return the folded section of one series whose body comes from its file when it is opened."""
-    waiting = element("p", f"Comes from {SECTIONS_FOLDER} beside this page.", class_="soft far")
+    said = say("Comes from {folder} beside this page.", folder=SECTIONS_FOLDER)
+    lost = say("{file} is not beside this page.", file=section_file(result.series))
+    waiting = element("p", said, class_="soft far", data_lost=lost)
     file = quote(section_file(result.series))
     return element("details", _summary(result), waiting, id=result.series, data_file=file)
 
@@ -252,8 +196,9 @@ def _summary(result: SeriesResult) -> Html:
     """Compare one series with naive and with the baseline that is best on this series alone."""
     judgement, told = result.judgement, []
     for task in judgement.tasks:
-        verdicts = [judgement.verdict(task, one) for one in (NAIVE, judgement.best_baseline(task))]
-        told.append(f"{TASKS[task].title} {', '.join(dict.fromkeys(verdicts))}")
+        those = (judgement.against(task, one) for one in (NAIVE, judgement.best_baseline(task)))
+        said = dict.fromkeys(in_words(one.outcome, one.name) for one in those)
+        told.append(f"{titled(task)} {', '.join(said)}")
     return element("summary", result.series, element("span", "; ".join(told)))
 
 
@@ -261,56 +206,62 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
     """Return what is in the section of one series, drawn from what `series_section` gets."""
     judgement, total_s = result.judgement, result.total_seconds
     charts = (
-        plot(figures.error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
+        plot(
+            figures.error_figure([judgement], task),
+            say("{task}: mean absolute error ÷ naive's", task=titled(task)),
+        )
         for task in judgement.tasks
     )
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
-    times = [
-        [spaced(stage), join([markup.share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
-        for stage, stage_s in result.seconds.items()
-    ]
+    times = [[term(spaced(stage)), duration(took)] for stage, took in result.seconds.items()]
+    times.append([say("all"), duration(total_s)])
     parts = [
-        element("h3", "Forecasts of the test span's end"),
+        element("h3", say("Forecasts of the test span's end")),
         _forecasts(sample),
-        element("h3", "Error by step ahead"),
-        element("p", "A click on a name shows or hides its line.", class_="soft"),
+        element("h3", say("Error by step ahead")),
+        element("p", say("A click on a name shows or hides its line."), class_="soft"),
         element("div", *charts, class_="charts"),
-        *(_error_table(judgement, task) for task in judgement.errors),
+        *(each for task in judgement.errors for each in _error_tables(judgement, task)),
         *(_interval_tables(result.quantiles) if result.quantiles else ()),
-        element("h3", "Direction of the close"),
-        shown_table(Table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction))),
-        element("h3", "Training"),
+        element("h3", say("Direction of the close")),
+        *_direction(judgement),
+        element("h3", say("Training")),
         *_training(result, history),
-        element("h3", "Spans"),
+        element("h3", say("Spans")),
         *_split(result.split),
-        element("h3", f"Candles, from {result.source}"),
+        element("h3", say("Candles, from {source}", source=result.source)),
         facts(found),
-        element("h3", "Time per stage"),
-        shown_table(Table(["stage", "wall time"], [*times, ["all", duration(total_s)]])),
+        element("h3", say("Time per stage")),
+        shown_table(Table(["stage", "wall time"], times)),
     ]
     return join(parts)
 
 
 def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
-        return element("p", "No forecasts are kept beside this model.")
+        return element("p", say("No forecasts are kept beside this model."))
     num_steps = len(next(iter(sample.issued[0].values.values())))
-    every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
-    spans = "the forecast low to high. It is no interval: nothing says how often the truth stays within."
-    if told := " and ".join(interval_names(sample.levels)):
-        spans = f"the {told} interval of the close: so often should the truth stay within, at each step."
-    note = (
-        f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
-        f"{every}; each shaded area opens at the close it knew last and spans {spans}"
+    spans = say("the forecast low to high. It is no interval: nothing says how often the truth stays within.")
+    if names := interval_names(sample.levels):
+        told = say(" and ").join(names)
+        spans = say("the {told} interval of the close: so often should the truth be in it.", told=told)
+    note = say(
+        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
+        "shaded area opens at the close it knew last and spans {spans}",
+        num=len(sample.open_time_s),
+        every=say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps),
+        spans=spans,
     )
     return plot(figures.forecast_figure(sample), note)
 
 
-def _error_table(judgement: Judgement, task: str) -> Html:
+def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
+    """Show the errors of the model, naive and the best baseline, and fold away those of all others."""
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     head = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
-    rows = []
+    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
+    rows = {}
     for name in (MODEL, *judgement.tasks[task].significance):
         errors, beside = judgement.errors[task][name], [ABSENT] * 3
         if name != MODEL:
@@ -318,38 +269,55 @@ def _error_table(judgement: Judgement, task: str) -> Html:
             beside = [absolute, p_value(judgement.p_value(task, name)), squared]
         cells = [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
         cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
-        rows.append([spaced(name), *cells, *beside])
-    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
-    columns = ", ".join(map(spaced, TASKS[task].columns))
-    return shown_table(Table(head, rows, f"{TASKS[task].title}, over all steps and {columns}"))
+        rows[name] = [term(spaced(name)), *cells, *beside]
+    columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
+    title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
+    yield from _few_first(Table(head, (), title), rows, judgement.best_baseline(task))
+
+
+def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterator[Html]:
+    """Show what stands beside model, naive and the best baseline, and fold away the rows of all others."""
+    few = [rows[name] for name in dict.fromkeys((MODEL, NAIVE, best)) if name in rows]
+    yield shown_table(Table(table.columns, few, table.title))
+    if others := [row for row in rows.values() if row not in few]:
+        said = say("{num} more formulas", num=len(others))
+        yield folded(said, shown_table(Table(table.columns, others)))
 
 
 def _interval_tables(judged: QuantileJudgement) -> Iterator[Html]:
     """Show how the quantiles of one series did, beside those of the baselines."""
-    yield element("h3", "Quantiles and intervals")
-    note = (
+    yield element("h3", say("Quantiles and intervals"))
+    note = say(
         "CRPS is twice the mean pinball loss over the levels, in returns: what the mean absolute error is "
         "for one number. Within: how many of the truths lay in the interval; width: its mean, in returns."
     )
     yield element("p", note, class_="soft")
-    names, by_step = judged.named_intervals(), []
-    each = [f"{what} {name}" for name in names for what in ("within", "width of")]
+    names = judged.named_intervals()
+    within = [say("within {interval}", interval=name) for name in names]
+    widths = [say("width of {interval}", interval=name) for name in names]
+    each = [title for pair in zip(within, widths, strict=True) for title in pair]
     head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
     for task, about in judged.tasks.items():
-        title, rows = TASKS[task].title, []
+        title, rows = titled(task), []
         for name, errors in about.errors.items():
-            cells = [spaced(name), percent(errors.crps, 4)]
+            cells = [term(spaced(name)), percent(errors.crps, 4)]
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
             test = about.significance.get(name)
             told = [number(about.multiple(name)), p_value(test.p_value)] if test else [ABSENT] * 2
             rows.append([*cells, *told])
-        yield shown_table(Table(head, rows, f"{title}, over all steps"))
-        ours = [about.errors[MODEL].coverage_by_step(place) for place in range(len(names))]
-        for step in range(len(about.errors[MODEL].pinball[0])):
-            by_step.append([f"{title}, {step + 1}", *(percent(shares[step]) for shares in ours)])
-    within = [f"within {name}" for name in names]
-    yield shown_table(Table(["task and step", *within], by_step, "The model's, step by step"))
+        yield shown_table(Table(head, rows, say("{task}, over all steps", task=title)))
+
+
+def _direction(judgement: Judgement) -> Iterator[Html]:
+    head = ["step", "hit rate", "95 %", "always up", "windows counted"]
+    head += ["worth, independent", "truth flat", "forecast flat"]
+    yield shown_table(Table(head, map(_direction_cells, judgement.direction)))
+    note = say(
+        "Counted are windows in which both forecast and truth moved. Windows overlap: the 95 % interval "
+        "takes them for the fewer independent ones they are worth."
+    )
+    yield element("p", note, class_="soft")
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
@@ -360,29 +328,21 @@ def _direction_cells(step: StepDirection) -> list[str]:
 
 
 def _training(result: SeriesResult, history: History) -> Iterator[Html]:
-    kept = f"Weights of epoch {result.best_epoch} of {result.epochs_run} were kept."
-    if result.epochs_run == 0:
-        kept = "There is no network: the formula was fitted to the train span."
-    elif result.best_epoch == 0:
-        kept = f"None of {result.epochs_run} epochs beat the untrained network, which was kept."
+    best, run = result.best_epoch, result.epochs_run
+    kept = say("Weights of epoch {best} of {run} were kept.", best=best, run=run)
+    if run == 0:
+        kept = say("There is no network: the formula was fitted to the train span.")
+    elif best == 0:
+        kept = say("None of {run} epochs beat the untrained network, which was kept.", run=run)
     yield element("p", kept)
     if history:
-        curve = figures.learning_figure(history, result.best_epoch)
-        yield plot(curve, "Loss per epoch and the epoch kept (dashed)")
+        curve = figures.learning_figure(history, best)
+        yield plot(curve, say("Loss per epoch and the epoch kept (dashed)"))
 
 
 def _split(split: Mapping[str, Any]) -> Iterator[Html]:
     spans = {name: span for name, span in split.items() if isinstance(span, Mapping)}
-    rows, ranges = [], {}
-    for at, (name, span) in enumerate(spans.items()):
-        colour = element("rect", width=12, height=12, class_=f"split{at}")
-        swatch = element("svg", colour, width=12, height=12, class_="bar")
-        rows.append([join([swatch, name]), *(_shown(span.get(key)) for key in _SPAN_KEYS)])
-        match span.get("rows"):
-            case [int(first), int(end)]:
-                ranges[name] = first, end
-    note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
-    yield element("figure", element("figcaption", note), markup.split_bar(ranges), class_="wide")
+    rows = [[term(name), *(_shown(span.get(key)) for key in _SPAN_KEYS)] for name, span in spans.items()]
     yield shown_table(Table(["span", *map(spaced, _SPAN_KEYS)], rows))
     yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
 
@@ -390,12 +350,12 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
 def _shown(value: object) -> str:
     """Write a JSON value for people, nested ones on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{spaced(str(name))} {_shown(item)}" for name, item in value.items())
+        return ", ".join(f"{term(spaced(str(name)))} {_shown(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(_shown(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return count(value) if isinstance(value, int) else f"{value:.4g}"
-    return ABSENT if value is None else str(value)
+    return ABSENT if value is None else term(str(value))
 
 
 def section_file(series: str) -> str:
@@ -412,7 +372,7 @@ def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html]
 
     It is drawn anew if asked, or if it was drawn from other files than lie in `served`, the model shown.
     """
-    parts = [VERSION.encode("ascii")]
+    parts = [VERSION.encode("ascii"), chosen().encode("ascii")]
     for name in (METADATA_FILE, HISTORY_FILE, FORECASTS_FILE):
         with suppress(FileNotFoundError):  # older models have no forecasts beside them
             parts.append(read_given(served / name, MAX_FILE_BYTES))

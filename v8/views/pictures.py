@@ -19,15 +19,12 @@ from matplotlib.ticker import PercentFormatter
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import History, SeriesResult, compared, rank_results
+from v8.losses.leaderboard import SeriesResult, compared, rank_results
 from v8.market.candles import Candles
 from v8.storage import write_bytes
 from v8.tasks import TASKS
 from v8.views import figures
 from v8.views.charts import LIGHT, SHARES, Chart, Json, axis, plotly
-
-MOST_ROWS: Final = 100
-"""Series of a leaderboard in one picture; that of a thousand would be 33,000 pixels high."""
 
 _DPI: Final = 150
 
@@ -56,7 +53,6 @@ def write_pictures(
     folder: Path,
     title: str,
     results: Sequence[SeriesResult],
-    histories: Mapping[str, History],
     samples: Mapping[str, ForecastSample],
 ) -> list[Path]:
     """Write the PNG files of a run, each atomically, and return them; none without finished series.
@@ -67,21 +63,14 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[Chart], tuple[float, float]]] = {}
     if rows:
-        best_rows = rows[:MOST_ROWS]
-        skill = [figures.multiples_figure(best_rows, its) for its in figures.BESIDE.values()]
-        said = "below 1 is less; filled: differs from 1 by more than chance"
-        if len(rows) > MOST_ROWS:
-            said += f"; the best {MOST_ROWS} of {len(rows):,} series"
-        pictures["skill.png"] = said, skill, (12.0, 1.6 + 0.22 * len(best_rows))
+        said = f"errors of {len(rows):,} series; left of 0 is smaller, filled is more than chance"
+        pictures["skill.png"] = said, figures.verdict_figures(rows), (12.0, 4.0)
         errors = []
         for task in dict.fromkeys(task for task, _ in compared(rows)):
             judged = [one.judgement for one in results if task in one.judgement.errors]
             errors.append(replace(figures.error_figure(judged, task), title=TASKS[task].title, y=axis()))
         said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
         pictures["errors_by_step.png"] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
-    if any(histories.values()):
-        losses = figures.relative_losses_figure(histories.values())
-        pictures["learning_curves.png"] = "validation loss ÷ that of the first epoch", [losses], (8.0, 4.0)
     if best:
         said = f"{best.series}, end of the test span"
         pictures["forecasts.png"] = said, [figures.issued_on_the_way(best)], (10.0, 4.0)
@@ -233,14 +222,14 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
     colour, symbols = trace["marker"]["color"], trace["marker"]["symbol"]
     # All rows in their order, before some are drawn.
     axes.yaxis.update_units(rows)  # type: ignore[no-untyped-call]
-    for kind, shape, label in (("circle", "o", trace["name"]), ("triangle", ">", None)):
+    for kind, shape in (("circle", "o"), ("triangle", ">"), ("diamond", "D")):
         chosen = [row for row, symbol in enumerate(symbols) if symbol.startswith(kind)]
         fills = ["none" if symbols[row].endswith("-open") else colour for row in chosen]
         places = [x[row] for row in chosen], [rows[row] for row in chosen]
-        axes.scatter(*places, marker=shape, facecolors=fills, edgecolors=colour, label=label)
+        axes.scatter(*places, marker=shape, facecolors=fills, edgecolors=colour)
     for at, row, text in zip(x, rows, trace["text"], strict=True):
         if text:
-            axes.annotate(text, (at, row), (5, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(text, (at, row), (0, 7), textcoords="offset points", ha="center", fontsize=7)
 
 
 def _draw_candles(axes: Axes, trace: Json) -> None:

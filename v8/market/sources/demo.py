@@ -3,7 +3,8 @@
 It is a simulation with the habits of a real market, not with its future: volatility that switches
 between regimes on many time scales (the binomial Markov-switching multifractal of Calvet and Fisher,
 2004, doi:10.1093/jjfinec/nbh003), a daily and weekly season, rare jumps, candles drawn from a path
-within each bar, and a volume that follows volatility. The close has no drift and no memory.
+within each bar, and a volume that follows volatility. The close has no drift and no memory. Prices are those
+of coins: each of the default universe ends at what it once cost (`demo.yaml`), and moves as much as it does.
 
 Every series is its own world, seeded by its name. The newest candle always closes at `END_S` (that of a week
 on the Monday before), so results can be repeated on any day. Time is simulated backwards from there in blocks
@@ -14,7 +15,10 @@ Shapes: N bars, newest first until the end; K volatility components; S steps wit
 """
 
 import hashlib
-from typing import Any
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -25,13 +29,14 @@ from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
+from v8.profile import read_yaml
 
 END_S = 1_735_689_600  # 2025-01-01T00:00:00Z: where the newest candle closes
 START_S = 1_262_304_000  # 2010-01-01T00:00:00Z: nothing opens before
 BLOCK_BARS = 4_096
 NUM_STEPS = 6
 
-DAILY_VOLATILITY = 0.035  # standard deviation of daily log returns in the long run, typical of larger coins
+PRICE_DIGITS: Final = 6  # digits that count of the price at the end; an exchange has such steps
 _DAY_S = 86_400
 _NUM_REGIMES = 6
 _REGIME_STRENGTH = 0.35  # each component multiplies the variance by 1 + this or 1 - this
@@ -62,6 +67,18 @@ class DemoSource:
         return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
 
 
+@cache
+def coin(symbol: str) -> tuple[float, float]:
+    """Return what a coin costs at the end, and the standard deviation of its daily log returns.
+
+    Those of `demo.yaml` are told there; those of any other symbol follow from its name.
+    """
+    rng = np.random.default_rng([*symbol.encode()])
+    unlisted = float(f"{10.0 ** rng.uniform(-1.0, 2.0):.4g}"), rng.uniform(0.03, 0.06)
+    price, volatility = read_yaml(Path(__file__).with_suffix(".yaml")).get(symbol, unlisted)
+    return price, volatility
+
+
 def _end_s(series: Series) -> int:
     """Return when the newest candle closes: at `END_S`, or where the timeframe's grid ends before it."""
     return END_S - (END_S - series.phase_s) % series.bar_s
@@ -73,11 +90,10 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     num_blocks = -(-num_bars // BLOCK_BARS)
     blocks = [_draw(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
     draws = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    level = float(10.0 ** np.random.default_rng([seed, seed]).uniform(-5.0, 5.0))
     open_s = _end_s(series) - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
     is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
     variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
-    columns = _candle_columns(series, draws, np.sqrt(variance), level)
+    columns = _candle_columns(series, draws, np.sqrt(variance))
     return pd.DataFrame({OPEN_TIME: open_s, **columns}).iloc[:num_bars][::-1].reset_index(drop=True)
 
 
@@ -117,29 +133,31 @@ def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _candle_columns(
-    series: Series, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64], level: float
+    series: Series, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
     """Draw the path within every bar and read its candle off it: OHLCV, each of shape (N,), newest first.
 
-    The volatility is relative to the long run; the level is the last close, from 0.00001 to 100,000.
+    The volatility is relative to the long run. Prices have steps, as on an exchange.
     """
-    bar_share = series.bar_s / _DAY_S
-    spread = DAILY_VOLATILITY * np.sqrt(bar_share) * relative
+    (price, volatility), bar_share = coin(series.symbol), series.bar_s / _DAY_S
+    spread = volatility * np.sqrt(bar_share) * relative
     step_spread = (spread / np.sqrt(NUM_STEPS))[:, None]
     steps = draws["steps"] * step_spread
-    steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * DAILY_VOLATILITY
+    steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * volatility
     path = np.cumsum(steps, axis=1)
-    log_end = np.log(level) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
+    log_end = np.log(price) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
     opened, close = np.exp(log_end[1:]), np.exp(log_end[:-1])
     # The largest value of a Brownian path between two known ends has this law (its reflection principle).
     middle = path - steps / 2
     highest = (middle + np.sqrt(steps**2 + 2 * step_spread**2 * draws["reach_up"]) / 2).max(axis=1)
     lowest = (middle - np.sqrt(steps**2 + 2 * step_spread**2 * draws["reach_down"]) / 2).min(axis=1)
     activity = relative**1.3 * np.exp(0.4 * draws["turnover"] + 0.3 * np.abs(path[:, -1]) / spread)
-    return {
+    prices = {
         OPEN: opened,
         HIGH: np.maximum(opened * np.exp(highest), np.maximum(opened, close)),
         LOW: np.minimum(opened * np.exp(lowest), np.minimum(opened, close)),
         CLOSE: close,
-        VOLUME: _TURNOVER_PER_DAY * bar_share * activity / close,
     }
+    decimals = PRICE_DIGITS - 1 - math.floor(math.log10(price))
+    stepped = {name: np.maximum(np.round(each, decimals), 10.0**-decimals) for name, each in prices.items()}
+    return {**stepped, VOLUME: _TURNOVER_PER_DAY * bar_share * activity / close}

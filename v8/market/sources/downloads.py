@@ -6,8 +6,6 @@ short body, headers that contradict each other) are tried again as `v8.net` says
 at once. Whoever waits long is told so.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -200,7 +198,7 @@ class Downloader:
         except _BROKEN as error:
             raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 
-    def _gave_up(self, waiting: _Waiting, refused: Refused) -> DataError:
+    def _gave_up(self, waiting: "_Waiting", refused: Refused) -> DataError:
         limit = f"{self._limits.file_s:g} s" if refused.is_late else f"{self._patience.num_tries} tries"
         got = f"{refused.trouble} at the last one, number {waiting.num_tries}"
         fix = "Check the connection and try again; what is complete is kept"

@@ -21,7 +21,7 @@ from typing import ClassVar, Final, NamedTuple
 import pandas as pd
 
 from v8.columns import plain_symbol
-from v8.errors import DataError, ProfileError, listed
+from v8.errors import DataError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.series import TIMEFRAME_S, Series, is_series_name, series_advice
@@ -183,12 +183,3 @@ class FilesSource:
             fix = "Name the folder further down that holds the candles"
             raise DataError(where=where, rule="is the folder of the candle files", got=got, fix=fix)
         return there
-
-
-def open_folder(data_dir: Path | None) -> FilesSource:
-    """Open the folder that `--data-dir` names."""
-    if data_dir is None or not data_dir.is_dir():
-        rule = "needs the folder that holds the candle files"
-        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
-        raise ProfileError(where="param:source files", rule=rule, got=got, fix="Add param:data_dir FOLDER")
-    return FilesSource(data_dir)

@@ -23,8 +23,6 @@ machine's monotonic clock. But a proxy may answer with an old time: where the tw
 Shapes: N candles, with columns of `OHLCV`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -98,14 +96,14 @@ class Span:
         """Bars of the span, whether or not there is a candle for each."""
         return (self.last_s - self.first_s) // self.series.bar_s + 1
 
-    def pages(self) -> list[Span]:
+    def pages(self) -> "list[Span]":
         """Part it into spans that one answer holds, newest first."""
         page_s = MOST_ROWS * self.series.bar_s
         stops_s = range(self.last_s, self.first_s - 1, -page_s)
         first_s = [max(self.first_s, stop_s - page_s + self.series.bar_s) for stop_s in stops_s]
         return [Span(self.series, *each) for each in zip(first_s, stops_s, strict=True)]
 
-    def doubtful(self, rows: pd.DataFrame) -> Span | None:
+    def doubtful(self, rows: pd.DataFrame) -> "Span | None":
         """Return the shortest span that holds every bar without a row and every doubted one; None without."""
         grid = np.arange(self.first_s, self.last_s + 1, self.series.bar_s)
         open_time_s = rows[OPEN_TIME].to_numpy(np.int64) // 1_000
@@ -120,7 +118,7 @@ class RestSource:
     name: ClassVar = "rest"
     is_publishable: ClassVar = True
 
-    def __init__(self, api: KlinesApi | None = None, clock: ExchangeClock | None = None) -> None:
+    def __init__(self, api: "KlinesApi | None" = None, clock: "ExchangeClock | None" = None) -> None:
         self.api = api or KlinesApi()
         self.clock = clock or ExchangeClock(self.api.time_s)
         self._confirmed_ahead_s: float | None = None

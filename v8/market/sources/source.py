@@ -1,11 +1,9 @@
 """What a source of candles can do, which there are, and the one way to open one by name.
 
-A source is a file of this folder and a line in `SOURCES`; one's own calls `SOURCES.register`. It serves what
-it has or raises an error. None of them ever falls back to another, and the demo market opens only under its
-own name. `CutOffSource` shows of any of them what there was at a moment of the past.
+A source is a file of this folder and an entry of `sources.yaml`; one's own calls `SOURCES.register`. It
+serves what it has or raises an error. None of them ever falls back to another, and the demo market opens only
+under its own name. `CutOffSource` shows of any of them what there was at a moment of the past.
 """
-
-from __future__ import annotations
 
 import shlex
 import time
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
-from v8.registry import Registry, later
+from v8.registry import Named, Registry, described
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
     from v8.market.candles import Candles
@@ -33,7 +31,7 @@ class CandleSource(Protocol):
     def is_publishable(self) -> bool:
         """Whether models trained on these candles may be published; never for the demo market."""
 
-    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest closed candles of a series, at most `num_bars`, fewer when there are no more.
 
         None opens after `end_s`, seconds since the epoch, UTC; None for the newest there are.
@@ -81,87 +79,46 @@ class BringsMany(Protocol):
 
 
 @dataclass(frozen=True)
-class SourceKind:
+class SourceKind(Named):
     """A source that can be asked for.
 
     Args:
         open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
-        reads_folder: Whether `open` takes the folder of `--data-dir`, which may be None; else it takes none.
+        reads_folder: Whether `open` takes the folder of `--data-dir`, which is there; else it takes none.
     """
 
-    name: str  # what `--source` calls it
-    sentence: str
-    source: str
     open: Callable[..., CandleSource]
     reads_folder: bool = False
 
 
-SOURCES: Final[Registry[SourceKind]] = Registry(
-    "source",
-    [
-        SourceKind(
-            "vision",
-            "the exchange's public archive of candles, or a mirror of it",
-            "https://data.binance.vision",
-            later("v8.market.sources.vision:open_archive"),
-        ),
-        SourceKind(
-            "live",
-            "candles up to this moment: a store of what was fetched, the archive, and the API for the rest",
-            "https://data.binance.vision and the exchange's API",
-            later("v8.market.sources.live:LiveSource"),
-        ),
-        SourceKind(
-            "rest",
-            "the newest closed candles from the exchange's public API",
-            "https://developers.binance.com/docs/binance-spot-api-docs/rest-api",
-            later("v8.market.sources.rest:RestSource"),
-        ),
-        SourceKind(
-            "hub",
-            "a public dataset on the Hugging Face Hub, laid out as the lineage kept its candles",
-            "https://huggingface.co/datasets/zongowo111/cpb-models",
-            later("v8.market.sources.hub_dataset:HubSource"),
-        ),
-        SourceKind(
-            "yfinance",
-            "what Yahoo has of a coin in US dollars, without volumes; needs the package yfinance",
-            "https://finance.yahoo.com",
-            later("v8.market.sources.yfinance:open_yahoo"),
-        ),
-        SourceKind(
-            "files",
-            "a folder of CSV, Parquet, Feather or JSON tables",
-            "the user",
-            later("v8.market.sources.files:open_folder"),
-            reads_folder=True,
-        ),
-        SourceKind(
-            "demo",
-            "a simulated market for trials without a network, never publishable",
-            "Calvet and Fisher 2004, doi:10.1093/jjfinec/nbh003",
-            later("v8.market.sources.demo:DemoSource"),
-        ),
-    ],
-)
+SOURCES: Final = Registry("source", described(SourceKind, "v8.market.sources", "sources.yaml", "open"))
 """Every source by the name that `--source` takes."""
 
 
-def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
-    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`."""
+def open_source(
+    name: str, *, data_dir: Path | None = None, begin: Callable[[], object] = lambda: None
+) -> CandleSource:
+    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`.
+
+    What can be refused at once is, and then `begin` is called: importing a source may take a second.
+    """
     if name not in SOURCES and Path(name).is_dir():
         rule = f"a source is one of {', '.join(SOURCES)}"
         fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
         raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
     kind = SOURCES.find(name, where=f"param:source {name}")
-    if kind.reads_folder:
-        return kind.open(data_dir)
-    if data_dir is not None:
+    if kind.reads_folder and not (data_dir and data_dir.is_dir()):
+        rule = "needs the folder that holds the candle files"
+        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
+        fix = "Add param:data_dir FOLDER"
+        raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
+    if data_dir is not None and not kind.reads_folder:
         readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
         rule = f"only the source {readers} reads a folder"
         fix = f"Add param:source {readers} or leave param:data_dir out"
         raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
-    return kind.open()
+    begin()
+    return kind.open(data_dir) if kind.reads_folder else kind.open()
 
 
 @dataclass(frozen=True)
@@ -184,7 +141,7 @@ class CutOffSource:
         """Whether models of the source behind it may be published."""
         return self.source.is_publishable
 
-    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
         same = (each_s for name, each_s in self.newest_s.items() if name.endswith(f"-{series.timeframe}"))
         last_s = self.newest_s.get(str(series)) or next(same)

@@ -44,7 +44,7 @@ from v8.columns import OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.market import frames
 from v8.market.series import Series
-from v8.registry import Registry
+from v8.registry import Named, Registry, described
 
 ARCHIVE_COLUMNS = (
     *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
@@ -322,24 +322,14 @@ def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class FileKind:
-    """A kind of candle file."""
+class FileKind(Named):
+    """A kind of candle file; its name is how those of such files end, in small letters."""
 
-    name: str  # how names of such files end, in small letters, the dot included
-    sentence: str
-    source: str
     read: TableReader
 
 
-FILE_KINDS: Final[Registry[FileKind]] = Registry(
-    "kind of candle file",
-    [
-        FileKind(".csv", "separated values with a header or as the archive", "everybody", read_csv_table),
-        FileKind(".tsv", "the same with tabs", "everybody", read_csv_table),
-        FileKind(".parquet", "an Apache Parquet table", "pandas, freqtrade", read_parquet_table),
-        FileKind(".feather", "an Arrow file", "freqtrade, pandas", read_feather_table),
-        FileKind(".json", "rows, objects or columns", "ccxt, freqtrade", read_json_table),
-    ],
+FILE_KINDS: Final = Registry(
+    "kind of candle file", described(FileKind, "v8.market.sources", "tables.yaml", "read")
 )
 """Every kind of file that the source `files` reads, by its ending."""
 

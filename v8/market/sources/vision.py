@@ -16,8 +16,6 @@ zip itself is asked for wherever candles are missing: within the series, right b
 after its newest candle, and at the newest full month of a series of which nothing was found.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import re
@@ -105,7 +103,7 @@ class VisionSource:
         num_newer = _num_newer(zips, int(found.open_time_s[-1]), now_s)
         return found.noting(num_newer=max(found.report.num_newer, num_newer))
 
-    def _zips(self, series: Series) -> _SeriesZips:
+    def _zips(self, series: Series) -> "_SeriesZips":
         require_listed(series, self.name)
         return _SeriesZips(series, read_archive_address(), self.downloader)
 

@@ -1,8 +1,8 @@
 """The seam of experiment trackers: what one can do, which there are, and what is refused before a run.
 
-A tracker is a file of this folder and a line in `TRACKERS`; one's own calls `TRACKERS.register`. It lives in
-the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every series,
-wherever it trains. Its package is imported only when it is asked for.
+A tracker is a file of this folder and an entry of `trackers.yaml`; one's own calls `TRACKERS.register`. It
+lives in the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every
+series, wherever it trains. Its package is imported only when it is asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from v8.errors import ArtifactError, with_parameters
 from v8.market.series import Series
-from v8.registry import Registry, later, require_package
+from v8.registry import Named, Registry, described, require_package
 from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
 
 
@@ -45,36 +45,16 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True)
-class TrackerKind:
+class TrackerKind(Named):
     """A tracker that can be asked for."""
 
-    name: str  # what `--track` calls it
-    sentence: str  # what it keeps and where, for people
-    source: str  # who makes it
     open: Callable[[TrackedRun], Tracker]  # opens it for a run; `later` imports its module only then
     package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
     check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
-TRACKERS: Final[Registry[TrackerKind]] = Registry(
-    "tracker",
-    [
-        TrackerKind(
-            "tensorboard",
-            "event files in the folder `tensorboard` of the run",
-            "https://www.tensorflow.org/tensorboard",
-            later("v8.runs.tracking.tensorboard:EventFiles"),
-            package="tensorboard",
-        ),
-        TrackerKind(
-            "wandb",
-            "a Weights & Biases run per series, grouped by run folder",
-            "https://docs.wandb.ai",
-            later("v8.runs.tracking.wandb:WandbRuns"),
-            package="wandb",
-            check=later("v8.runs.tracking.wandb:check"),
-        ),
-    ],
+TRACKERS: Final = Registry(
+    "tracker", described(TrackerKind, "v8.runs.tracking", "trackers.yaml", "open", "check")
 )
 """Every tracker by the name that `--track` takes."""
 
@@ -167,9 +147,8 @@ def _results(artifact: Path) -> dict[str, float]:
     from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line asks for names
 
     about = read_metadata(artifact)
-    judgement = about.judgement
     values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
-    for task in judgement.errors:
+    for task in (judgement := about.judgement).errors if about.is_judged else ():
         best = judgement.best_baseline(task)
         values[f"test/{task}/error_over_naive"] = judgement.multiple(task)
         values[f"test/{task}/error_over_best"] = judgement.multiple(task, baseline=best)

@@ -1,0 +1,24 @@
+# v8 as an image. What it writes lies in /data, the only place that need be writable, and belongs to the user 10001.
+#
+#     docker build --tag v8 --build-arg V8_COMMIT="$(git rev-parse --short=12 HEAD)" .
+#     docker run --rm --read-only --tmpfs /tmp --volume v8:/data v8 run --source demo --smoke
+#
+# compose.yaml lets it train, forecast, update and serve. tests/end_to_end/test_image.py carries out these lines.
+FROM python:3.13-slim AS build
+ARG V8_COMMIT=""
+WORKDIR /src
+COPY . .
+RUN python -m venv /opt/v8 && /opt/v8/bin/python -m pip install --no-cache-dir ".[app]"
+
+FROM python:3.13-slim
+COPY --from=build /opt/v8 /opt/v8
+RUN install --directory --owner=10001 --group=10001 /data
+ENV HOME=/data PATH=/opt/v8/bin:$PATH PYTHONUNBUFFERED=1 V8_COMMAND=v8
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8008
+HEALTHCHECK --interval=30s --timeout=10s --start-period=3m \
+    CMD ["python", "-c", "from http.client import HTTPConnection as To; to = To('127.0.0.1', 8008, timeout=8); to.request('GET', '/api/health'); raise SystemExit(to.getresponse().status != 200)"]
+ENTRYPOINT ["v8"]
+CMD ["app", "runs/frontier", "--host", "0.0.0.0"]

@@ -1,0 +1,1 @@
+"""The site: pages of `docs/`, a reference written from the code, links that are looked at."""

@@ -1,0 +1,82 @@
+"""Pages of both languages: put together for the builder, and what a translation says of the page it is of.
+
+A page of `docs/zh-TW` holds in its front matter the digest of the English page that it translates. When that
+changes the translation lags behind, until somebody has looked at both and `scripts/docs translated PAGE` has
+written the new digest. Pages that are not translated stand in the Chinese site, too, and say so at their top.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from documentation.reference import REPOSITORY, pages
+
+DOCS: Final = REPOSITORY / "docs"
+ENGLISH, CHINESE = "en", "zh-TW"
+LANGUAGES: Final = (ENGLISH, CHINESE)
+TRANSLATED: Final = ("index.md", "tutorial.md", "how-to")
+"""What has to be there in every language; research, reference and explanation are English."""
+
+NOT_TRANSLATED: Final = '!!! note ""\n\n    這一頁目前只有英文。\n\n'
+"""Stands above English pages among Chinese ones."""
+
+_FRONT: Final = re.compile(r"---\ntranslates: ([0-9a-f]{12})\n---\n\n?")
+
+
+def english_pages() -> list[str]:
+    """List the pages that every language needs, by their path below its folder."""
+    roots = (DOCS / ENGLISH / name for name in TRANSLATED)
+    files = (file for root in roots for file in (sorted(root.rglob("*.md")) if root.is_dir() else [root]))
+    return [file.relative_to(DOCS / ENGLISH).as_posix() for file in files]
+
+
+def digest(page: str) -> str:
+    """Return the digest of an English page."""
+    return sha256((DOCS / ENGLISH / page).read_bytes()).hexdigest()[:12]
+
+
+def lagging() -> Iterator[str]:
+    """Say which translations lag behind."""
+    for page in english_pages():
+        file = DOCS / CHINESE / page
+        if not file.is_file():
+            yield f"docs/{CHINESE}/{page}: is missing; docs/{ENGLISH}/{page} is to be translated"
+        elif (told := _FRONT.match(file.read_text("utf-8"))) is None or told[1] != digest(page):
+            yield (
+                f"docs/{CHINESE}/{page}: lags behind docs/{ENGLISH}/{page}; compare them, then call "
+                f"scripts/docs translated {page}"
+            )
+
+
+def mark_translated(page: str) -> None:
+    """Write into a translation that it is one of the English page as it is now."""
+    file = DOCS / CHINESE / page
+    text = _FRONT.sub("", file.read_text("utf-8"), count=1)
+    file.write_text(f"---\ntranslates: {digest(page)}\n---\n\n{text}", "utf-8")
+
+
+def stage(out: Path) -> list[Path]:
+    """Put the pages of each language into a folder with its settings, and return the files of settings."""
+    written = {path: write() for path, write in pages().items()}
+    return [_staged(language, out / language, written) for language in LANGUAGES]
+
+
+def _staged(language: str, out: Path, written: dict[str, str]) -> Path:
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(DOCS / ENGLISH, out / "docs")
+    shutil.copytree(DOCS / "research", out / "docs" / "research")
+    for path, text in written.items():
+        (out / "docs" / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / "docs" / path).write_text(text, "utf-8")
+    if language != ENGLISH:
+        for file in (out / "docs").rglob("*.md"):
+            file.write_text(NOT_TRANSLATED + file.read_text("utf-8"), "utf-8")
+        shutil.copytree(DOCS / language, out / "docs", dirs_exist_ok=True)
+    for asset in ("site.css",):
+        shutil.copy(DOCS / asset, out / "docs" / asset)
+    return Path(shutil.copy(DOCS / f"{language}.toml", out / "zensical.toml"))

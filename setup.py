@@ -1,0 +1,44 @@
+"""What setup.cfg cannot say: a distribution remembers the commit it was made of, for `v8 --version`.
+
+An image is made where no `.git` is, so `V8_COMMIT` names the commit there.
+"""
+
+import os
+from pathlib import Path
+from runpy import run_path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+VERSION = Path("v8", "version.py")
+COMMIT = os.environ.get("V8_COMMIT") or run_path(str(Path(__file__).parent / VERSION))["commit"]()
+
+
+class Package(build_py):
+    """The files of a wheel; an editable installation has none, and asks its checkout."""
+
+    def run(self) -> None:
+        """Copy what setup.cfg names, and write down the commit."""
+        super().run()
+        if not self.editable_mode:
+            write_commit(Path(self.build_lib))
+
+
+class Source(sdist):
+    """The files of a source distribution, from which a wheel is made later, elsewhere."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy what belongs to it, and write down the commit."""
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
+
+
+def write_commit(root: Path) -> None:
+    """Write the commit into the package below a folder; nothing where nobody knows it."""
+    text = (root / VERSION).read_text("utf-8")
+    (root / VERSION).unlink()  # it may be a link to the checkout's own
+    (root / VERSION).write_text(text.replace('\nCOMMIT = ""\n', f'\nCOMMIT = "{COMMIT}"\n'), encoding="utf-8")
+
+
+setup(cmdclass={"build_py": Package, "sdist": Source})

@@ -1,0 +1,47 @@
+"""The help of every command: its examples parse, nothing is broken, and flags stand alone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from v8.cli.app import app
+
+COMMANDS = typer.main.get_command(app).commands
+CALLED = "python -m v8 "
+
+
+def shown(*words: str) -> str:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"], prog_name=CALLED.strip())
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_s_help_ends_with_examples_that_parse(name: str) -> None:
+    told, _, examples = shown(name).partition("\n  Examples:\n")
+    assert told and examples.strip(), "no examples"
+    for line in map(str.strip, examples.strip().splitlines()):
+        called, *words = shlex.split(line.removeprefix(CALLED))
+        assert line.startswith(CALLED) and called == name
+        COMMANDS[name].make_context(name, words)
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help_fits_80_columns_and_names_no_type_behind_a_flag(name: str | None) -> None:
+    told = shown(*([name] if name else []))
+    assert max(map(len, told.splitlines())) <= 80
+    assert "<bool>" not in told
+    for words in re.findall(r"^  (--[a-z-]+)  +(\S+)", told, re.MULTILINE):
+        assert not words[1].startswith("<"), words
+
+
+def test_every_command_is_listed_with_a_whole_sentence() -> None:
+    told = shown()
+    assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
+    assert "..." not in told.partition("Commands:")[2]
+    assert "A row is one bar ahead" not in told  # what stands below the first sentence

@@ -1,0 +1,254 @@
+"""The site: its reference is the code's, its commands run, its links lead somewhere, no translation lags."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from documentation import links, pages, reference
+from editions import differences, strange_words
+from forked import called
+
+import v8
+from v8.cli.app import app
+from v8.families import FAMILIES
+from v8.features import ta_features
+from v8.features.indicators import FEATURES
+from v8.formulas.baselines import BASELINES
+from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
+from v8.runs.outputs import write_outputs
+
+REPOSITORY = Path(__file__).parents[2]
+ENGLISH = REPOSITORY / "docs/en"
+CHINESE = REPOSITORY / "docs/zh-TW"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+MEANT = "runs/frontier-smoke"
+"""The run that the tutorial's commands make."""
+
+
+@pytest.fixture(scope="module")
+def smoke(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy a small run to where the tutorial's commands look for theirs, with its leaderboard."""
+    place = tmp_path_factory.mktemp("tutorial") / MEANT
+    shutil.copytree(trained_run.path, place)
+    write_outputs(place)
+    return place
+
+
+def test_the_reference_tells_every_command_with_every_option() -> None:
+    told = reference.commands()
+    for name, command in typer.main.get_command(app).commands.items():
+        assert f"## `{name}`" in told
+        section = told.partition(f"## `{name}`")[2].partition("\n## ")[0]
+        for param in command.params:
+            if param.param_type_name == "option" and param.name != "help":
+                assert f"`{max(param.opts, key=len)}" in section, (name, param.opts)
+
+
+def test_the_reference_tells_every_key_of_a_profile_with_a_sentence() -> None:
+    told = reference.profile_keys()
+    sections = {"split.": SplitSettings, "tasks.": TaskSettings, "training.": TrainingSettings}
+    models = {"": Profile, **sections, "covariates.": TableSettings}
+    for prefix, model in models.items():
+        for name in model.model_fields:
+            row = next(line for line in told.splitlines() if line.startswith(f"| `{prefix}{name}` |"))
+            assert len(row.split("|")[2].split()) > 2, row
+    for name, family in FAMILIES.items():
+        section = told.partition(f"### `{name}`")[2].partition("\n### ")[0]
+        assert all(f"`network.{key}`" in section for key in family.settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning", "unit"),
+    [
+        ("lookback_bars", "Rows a forecast looks at.", "bars"),
+        ("max_age_s", "", "seconds"),
+        ("learning_rate", "Step size at the start, unitless.", "unitless"),
+        ("epochs", "Most passes over the train span.", "epochs"),
+        ("scaling", "", ""),
+    ],
+)
+def test_a_key_says_its_unit_by_its_name_or_in_its_sentence(name: str, meaning: str, unit: str) -> None:
+    assert reference.unit(name, meaning) == unit
+
+
+def test_the_reference_tells_what_can_be_imported_and_every_feature() -> None:
+    python, features = reference.python(), reference.features(is_examined=False)
+    assert [name for name in v8.__all__ if f"## `v8.{name}`" not in python] == []
+    assert "**Args**" in python
+    assert ">>> import v8" in python
+    names = [*FEATURES, *(f"ta.{name}" for name in ta_features.outputs())]
+    assert [name for name in names if f"| `{name}` |" not in features] == []
+
+
+def test_the_reference_of_the_api_is_what_the_server_says_of_itself() -> None:
+    from v8.app.answers import description
+
+    described, told = description(), reference.api()
+    assert [path for path in described["paths"] if f"## `{path}`" not in told] == []
+    for name, schema in described["components"]["schemas"].items():
+        section = told.partition(f"### {name}\n")[2].partition("\n### ")[0]
+        assert all(f"`{key}`" in section for key in schema.get("properties", {}))
+
+
+def test_every_variable_that_the_package_reads_is_told() -> None:
+    told = yaml.safe_load((REPOSITORY / "docs/variables.yaml").read_text("utf-8"))
+    assert reference.variables() - told.keys() - {"V8_STABLE"} == set()
+    assert "`V8_HOME`" in reference.environment()
+
+
+def leaves(content: Any, path: str = "") -> Iterator[str]:
+    """Yield the keys of JSON, one below the other; `[]` stands for each of a list."""
+    match content:
+        case dict():
+            for key, value in content.items():
+                yield from leaves(value, f"{path}.{key}")
+        case [first, *_]:
+            yield from leaves(first, f"{path}[]")
+        case _:
+            yield path.removeprefix(".")
+
+
+def untold(content: Any, file: str) -> list[str]:
+    """List the keys that are written and not told of a file."""
+    fields = yaml.safe_load(reference.FIELDS.read_text("utf-8"))[file]["fields"]
+    meant = {r"\.\*\*": r"[.\[].*", "NAME": r"(?:[0-9.]+ %|[^.\[]+)"}
+    patterns = []
+    for key, _ in reference.told_fields(fields):
+        pattern = re.escape(key)
+        for written, either in meant.items():
+            pattern = pattern.replace(written, either)
+        patterns.append(pattern)
+    maps = (
+        "candles.report.time_units",
+        "candles.report.lacking",
+        "candles.report.gaps",
+        "candles.report.newest",
+    )
+    return [
+        key
+        for key in leaves(content)
+        if not key.startswith(maps) and not any(re.fullmatch(one, key) for one in patterns)
+    ]
+
+
+def test_every_key_that_a_run_writes_is_told(smoke: Path) -> None:
+    files = {
+        "metadata.json": smoke / "BTCUSDT-15m" / "metadata.json",
+        "run.json": smoke / "run.json",
+        "timing.json": smoke / "timing.json",
+    }
+    for name, file in files.items():
+        content = json.loads(file.read_text("utf-8"))
+        assert untold(content, name) == []
+        assert untold({**content, "unheard": {"of": 1}}, name) == ["unheard.of"]
+
+
+def test_every_link_between_pages_leads_to_a_page() -> None:
+    known = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")} | reference.pages().keys()
+    known |= {f"research/{page.name}" for page in (REPOSITORY / "docs/research").glob("*.md")}
+    for root in (ENGLISH, CHINESE):
+        for page in root.rglob("*.md"):
+            for link in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+                target = (page.parent / link).resolve()
+                assert target.relative_to(root).as_posix() in known, f"{page}: {link}"
+
+
+def test_the_navigation_names_every_page_in_both_languages() -> None:
+    for language in pages.LANGUAGES:
+        named = set(re.findall(r'"([\w/-]+\.md)"', (REPOSITORY / f"docs/{language}.toml").read_text("utf-8")))
+        own = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.md")}
+        logs = {f"research/{page.name}" for page in (REPOSITORY / "docs/research").glob("*.md")}
+        assert named == own | logs | reference.pages().keys()
+
+
+def test_no_translation_lags_behind() -> None:
+    assert not (told := [*pages.lagging()]), "\n".join(told)
+
+
+def test_a_translation_of_an_older_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs")
+    monkeypatch.setattr(pages, "DOCS", tmp_path / "docs")
+    with (tmp_path / "docs/en/how-to/candles.md").open("a") as page:
+        page.write("One more fact.\n")
+    (tmp_path / "docs/zh-TW/tutorial.md").unlink()
+    first, second = sorted(pages.lagging())
+    assert "zh-TW/how-to/candles.md: lags behind docs/en/how-to/candles.md" in first
+    assert "zh-TW/tutorial.md: is missing" in second
+    pages.mark_translated("how-to/candles.md")
+    assert [*pages.lagging()] == [second]
+
+
+@pytest.mark.parametrize("page", pages.english_pages())
+def test_a_translation_says_the_same_as_its_page(page: str) -> None:
+    chinese = (CHINESE / page).read_text("utf-8").partition("---\n\n")[2]
+    assert not (told := differences((ENGLISH / page).read_text("utf-8"), chinese)), "\n".join(told)
+    assert not (strange := [*strange_words(chinese)]), "\n".join(strange)
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top"></h1><a href="sub/">1</a><a href="sub/index.html#there">2</a><a href="#top">3</a>'
+        '<a href="gone.html">4</a><a href="sub/index.html#gone">5</a><a href="https://example.org/x">6</a>'
+        '<script src="https://example.org/x.js"></script>'
+    )
+    (tmp_path / "sub/index.html").write_text('<p id="there"></p><a href="../index.html">back</a>')
+    assert [*links.broken_links(tmp_path)] == [
+        "index.html: fetches https://example.org/x.js from another host",
+        "index.html: gone.html is no page",
+        "index.html: sub/index.html#gone is no place of that page",
+    ]
+
+
+def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, make_profile: Any) -> None:
+    blocks = dict(BLOCK.findall((ENGLISH / "how-to/extend.md").read_text("utf-8")))
+    try:
+        exec(compile(blocks["python"], "halfway.py", "exec"), {})
+        span = make_data(make_profile("dense_newest")).spans["test"]
+        forecast = BASELINES["halfway"].fit(span, None)(span)["ohlc"]
+        halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
+        assert forecast.shape == span.truth["ohlc"].shape
+        assert (forecast[:, -1, -1] == halfway).all()
+    finally:
+        BASELINES.pop("halfway", None)
+
+
+def tutorial(kind: str) -> list[str]:
+    """Return the tutorial's blocks of a kind."""
+    return [
+        text for found, text in BLOCK.findall((ENGLISH / "tutorial.md").read_text("utf-8")) if found == kind
+    ]
+
+
+def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: Path) -> None:
+    """A tiny run stands in the place of the smoke job's, which is planned only."""
+    place = smoke.parent.parent
+    env = {"V8_HOME": str(trained_run.path.parent.parent / "caches"), "PATH": "/usr/bin:/bin"}
+    lines = [line for line in "".join(tutorial("console")).splitlines() if "--source demo" in line]
+    (run,) = (line for line in lines if " run " in line)
+    done = called(*shlex.split(run)[1:], "--dry-run", cwd=place, env=env)
+    assert done.returncode == 0, done.stderr
+    (told,) = (line for line in lines if line.endswith("--format json"))
+    done = called(*shlex.split(told)[1:], cwd=place, env=env, tf=True)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["forecast"]) == 3
+    assert untold(json.loads(done.stdout), "predict --format json") == []
+    assert len(lines) == 5  # the others print the same forecast otherwise
+
+
+def test_the_python_of_the_tutorial_runs(
+    smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(smoke.parent.parent)
+    (block,) = tutorial("python")
+    exec(compile(block, "tutorial.md", "exec"), {})
+    assert "model  ohlc" in capsys.readouterr().out

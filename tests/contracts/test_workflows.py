@@ -1,0 +1,138 @@
+"""The workflows of the forge: they call what is there, may do little, and nobody can move what they use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from v8.version import VERSION
+
+REPOSITORY = Path(__file__).parents[2]
+FILES = {path.stem: path for path in sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))}
+FLOWS: dict[str, Any] = {name: yaml.safe_load(path.read_text("utf-8")) for name, path in FILES.items()}
+WRITES = {
+    ("docs", "publish"): {"pages", "id-token"},
+    ("image", "push"): {"packages", "id-token", "attestations"},
+    ("release", "index"): {"id-token"},
+    ("release", "image"): {"packages", "id-token", "attestations"},
+}
+"""What jobs may write; all others may read the repository."""
+
+
+def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name, flow in FLOWS.items():
+        for job, content in flow["jobs"].items():
+            yield from ((name, job, step) for step in content.get("steps", ()))
+
+
+def test_there_are_workflows_for_tests_site_image_and_release() -> None:
+    assert set(FLOWS) == {"docs", "image", "release", "tests"}
+
+
+def test_whatever_is_used_is_pinned_to_a_commit_and_says_its_version() -> None:
+    used = [line.strip() for path in FILES.values() for line in path.read_text("utf-8").splitlines()]
+    used = [line.removeprefix("- ") for line in used if line.removeprefix("- ").startswith("uses: ")]
+    inner = {f"uses: ./.github/workflows/{name}.yml" for name in FLOWS}
+    pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert len(used) > 15
+    assert [line for line in used if line not in inner and not pinned.fullmatch(line)] == []
+    commits: dict[str, set[str]] = {}
+    for line in used:
+        commits.setdefault(line.partition("@")[0], set()).add(line)
+    assert all(len(lines) == 1 for lines in commits.values())
+
+
+def test_nobody_may_more_than_a_job_needs() -> None:
+    for name, flow in FLOWS.items():
+        assert flow["permissions"] == {"contents": "read"}, name
+        triggers = flow[True]  # YAML 1.1 reads `on` as a truth
+        assert set(triggers) <= {"push", "pull_request", "workflow_call"}, name
+        for job, content in flow["jobs"].items():
+            given = content.get("permissions", {})
+            assert {what for what, how in given.items() if how == "write"} == WRITES.get((name, job), set())
+            assert set(given.values()) <= {"read", "write"}
+    for _, _, step in steps():
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"] == {"persist-credentials": False}
+
+
+def test_no_line_of_a_shell_is_made_of_what_others_write() -> None:
+    lines = [step["run"] for _, _, step in steps() if "run" in step]
+    assert len(lines) > 15
+    assert [line for line in lines if "${{" in line] == []
+
+
+def test_every_program_of_ours_that_is_called_is_there() -> None:
+    called = {
+        word.replace("\\", "/")
+        for _, _, step in steps()
+        for word in re.findall(r"scripts[\\/][\w.]+", step.get("run", ""))
+    }
+    assert {"scripts/test", "scripts/run", "scripts/docs", "scripts/test.cmd", "scripts/run.cmd"} <= called
+    assert [name for name in called if not (REPOSITORY / name).is_file()] == []
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    setup = ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg", "utf-8")
+    told = re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    assert FLOWS["tests"]["jobs"]["linux"]["strategy"]["matrix"]["python"] == told
+    assert all(version in SpecifierSet(setup["options"]["python_requires"]) for version in told)
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "status", "said"),
+    [
+        (f"v{VERSION}", f"## {VERSION}\n", 0, f"version={VERSION}\n"),
+        (f"v{VERSION}", f"## [{VERSION}] - 2026-11-23\n", 0, f"version={VERSION}\n"),
+        (f"v{VERSION}", f"## Unreleased\n\nSince {VERSION}\n", 1, ""),
+        ("v9.9.9", "## 9.9.9\n", 1, ""),
+        (VERSION, f"## {VERSION}\n", 1, ""),
+    ],
+)
+def test_a_tag_is_released_when_it_is_the_version_and_the_changelog_tells_of_it(
+    tag: str, changelog: str, status: int, said: str, tmp_path: Path
+) -> None:
+    (line,) = [step["run"] for name, _, step in steps() if name == "release" and step.get("id") == "checked"]
+    (tmp_path / "v8").mkdir()
+    shutil.copy(REPOSITORY / "v8" / "version.py", tmp_path / "v8")
+    (tmp_path / "CHANGELOG.md").write_text(changelog)
+    (output := tmp_path / "output").touch()
+    python = tmp_path / "python"  # of this environment, whatever the PATH has
+    python.symlink_to(shutil.which("python3") or "")
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_REF_NAME": tag, "GITHUB_OUTPUT": str(output)}
+    done = subprocess.run(["bash", "-e", "-c", line], cwd=tmp_path, env=env, check=False)
+    assert (done.returncode, output.read_text()) == (status, said)
+
+
+def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> None:
+    jobs = FLOWS["release"]["jobs"]
+    assert jobs["tests"]["uses"] == "./.github/workflows/tests.yml"
+    assert {"build", "tests"} == set(jobs["index"]["needs"]) == set(jobs["image"]["needs"])
+    assert (jobs["index"]["environment"], jobs["index"]["permissions"]) == ("release", {"id-token": "write"})
+    assert jobs["index"]["steps"][-1]["with"] == {"attestations": True}
+    assert "secrets." not in FILES["release"].read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("actionlint", map(str, FILES.values())),
+        ("zizmor", ["--offline", "--quiet", "--min-severity", "medium", *map(str, FILES.values())]),
+        ("hadolint", [str(REPOSITORY / "Dockerfile")]),
+    ],
+)
+def test_a_linter_that_is_there_finds_nothing(tool: str, words: Any) -> None:
+    if not (program := shutil.which(tool)):
+        pytest.skip(f"no {tool}: the workflow Tests installs it")
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,120 @@
+"""An environment that has what v8 needs and no v8: links to the packages that these tests run with.
+
+What is installed into it is installed in earnest, from files that were built in earnest, without a download.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+_OURS = ("v8", "__editable__", "_v8")
+
+
+def checkout_at(folder: Path) -> str:
+    """Copy what git tracks or would track into a repository of its own; return the commit of it."""
+    listed = _git(REPOSITORY, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name)
+    _git(folder, "init", "--quiet")
+    _git(folder, "add", "--all")
+    _git(
+        folder,
+        "-c",
+        "user.name=Test",
+        "-c",
+        "user.email=test@localhost",
+        "commit",
+        "--quiet",
+        "--message=All",
+    )
+    return _git(folder, "rev-parse", "--short=12", "HEAD").strip()
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def link_packages(folder: Path) -> Path:
+    """Fill a folder with links to all packages of this environment but v8."""
+    folder.mkdir()
+    for installed in Path(sysconfig.get_path("purelib")).iterdir():
+        if not installed.name.startswith(_OURS) and installed.suffix != ".pth":
+            (folder / installed.name).symlink_to(installed)
+    return folder
+
+
+@dataclass(frozen=True)
+class BareEnvironment:
+    """A virtual environment without v8; `folder` is its own, and `Path.cwd()` of no call is a checkout.
+
+    Args:
+        folder: Where it lies, and where calls lie beside it.
+    """
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: Path) -> BareEnvironment:
+        """Make one."""
+        packages = link_packages(folder / "packages")
+        venv.create(folder / "venv", symlinks=True)
+        made = cls(folder)
+        (made.site / "packages.pth").write_text(f"{packages}\n")
+        made.elsewhere.mkdir()
+        return made
+
+    @property
+    def python(self) -> Path:
+        """The program."""
+        return self.folder / "venv" / "bin" / "python"
+
+    @property
+    def elsewhere(self) -> Path:
+        """A folder to be in."""
+        return self.folder / "elsewhere"
+
+    @cached_property
+    def site(self) -> Path:
+        """Where packages are installed into."""
+        (found,) = (self.folder / "venv" / "lib").glob("python*/site-packages")
+        return found
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """This process's environment without what leads to a checkout, and with caches of its own."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "V8_"))}
+        return {**kept, "V8_HOME": str(self.folder / "home"), "CUDA_VISIBLE_DEVICES": "-1"}
+
+    def call(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Call Python with some words, elsewhere, to its end."""
+        return subprocess.run(
+            [self.python, *words],
+            cwd=self.elsewhere,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+def build(checkout: Path, folder: Path) -> tuple[Path, Path]:
+    """Build a source distribution, and a wheel from it; return the files."""
+    words = ("-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout))
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return source, wheel

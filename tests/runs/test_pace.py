@@ -1,0 +1,173 @@
+"""How long the rest of a run takes: told from the clock, and never wrong by a factor once it is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from v8.market.series import Series
+from v8.runs.events import Outcome, SeriesStarted
+from v8.runs.pace import Pace
+from v8.runs.plan import RunCost
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def names(num: int) -> list[Series]:
+    return [Series(f"COIN{number}USDT", "1h") for number in range(num)]
+
+
+def workers(
+    num_series: int, num_workers: int, series_s: float, *, once_s: float, spread: float
+) -> Iterator[tuple[float, float | None]]:
+    """Let workers make series one after another; yield how long was told to be left, and how long it was.
+
+    The first of each worker takes `once_s` longer.
+    """
+    chance, clock = random.Random(7), Clock()
+    pace = Pace(num_series, clock)
+    waiting, ends, told = names(num_series), [], []
+
+    def begin(is_first: bool) -> None:
+        series = waiting.pop(0)
+        pace(SeriesStarted(series))
+        takes_s = series_s * chance.uniform(1 - spread, 1 + spread) + (once_s if is_first else 0.0)
+        ends.append((clock.now_s + takes_s, series))
+
+    for _ in range(num_workers):
+        begin(is_first=True)
+    while ends:
+        ends.sort()
+        end_s, series = ends.pop(0)
+        for share in (0.5, 1.0):  # also between two ends, when a terminal is drawn
+            clock.now_s += (end_s - clock.now_s) * share
+            told.append((clock.now_s, pace.left_s))
+        pace(Outcome(series))
+        if waiting:
+            begin(is_first=False)
+        told.append((clock.now_s, pace.left_s))
+    for moment_s, left_s in told:
+        yield clock.now_s - moment_s, left_s
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 8])
+@pytest.mark.parametrize("once_s", [0.0, 30.0])
+def test_what_is_told_is_right_within_a_factor_of_two(num_workers: int, once_s: float) -> None:
+    told = 0
+    for true_s, left_s in workers(40, num_workers, 10.0, once_s=once_s, spread=0.3):
+        if left_s is not None and true_s > 10.0:
+            assert 0.5 < left_s / true_s < 2.0, (true_s, left_s)
+            told += 1
+    assert told > 60 / num_workers
+
+
+def test_nothing_is_told_before_a_series_is_finished_and_when_nothing_is_left() -> None:
+    clock = Clock()
+    pace = Pace(2, clock)
+    one, two = names(2)
+    pace(SeriesStarted(one))
+    clock.now_s += 5.0
+    assert pace.left_s is None
+    pace(Outcome(one, reason="lost."))
+    pace(SeriesStarted(two))
+    assert pace.left_s is None  # a failure tells nothing about time
+    pace(Outcome(two))
+    assert pace.left_s is None
+    assert (pace.num_ended, pace.at_work) == (2, {})
+
+
+def test_time_goes_on_between_two_ends() -> None:
+    clock = Clock()
+    pace, (none, one, two) = Pace(4, clock), names(3)
+    for series in (none, one):
+        pace(SeriesStarted(series))
+        clock.now_s += 40.0
+        pace(Outcome(series))
+    pace(SeriesStarted(two))
+    assert pace.left_s == 80.0
+    clock.now_s += 10.0
+    assert pace.left_s == 70.0
+    clock.now_s += (
+        90.0  # it had its time long ago: a quarter of 40 s is taken to be left of it, and 40 s after
+    )
+    assert pace.left_s == 50.0
+
+
+def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
+    clock = Clock()
+    pace, (one, two, three) = Pace(10, clock), names(3)
+    for series in (one, two):
+        pace(SeriesStarted(series))
+    clock.now_s += 30.0
+    pace(Outcome(one))
+    pace(SeriesStarted(three))
+    assert pace.left_s is None
+    clock.now_s += 4.0
+    pace(Outcome(three))
+    # 7 waiting x 4 s and a quarter of 4 s of the second, which is overdue, two at a time.
+    assert pace.left_s == pytest.approx(14.5)
+    long = Pace(10, clock)
+    for series in (one, two):
+        long(SeriesStarted(series))
+    clock.now_s += 600.0
+    long(Outcome(one))
+    # 8 waiting x 600 s and a quarter of 600 s, two at a time.
+    assert long.left_s == pytest.approx(2_475.0)
+
+
+def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_does_not() -> None:
+    clock = Clock()
+    pace, (none, one, two, three) = Pace(12, clock), names(4)
+    pace(Outcome(none, reason="no candles."))
+    clock.now_s += 50.0
+    for series in (one, two, three):
+        pace(SeriesStarted(series))
+        clock.now_s += 10.0
+        pace(Outcome(series))
+        clock.now_s += 5.0  # the report is drawn
+    # 8 are left, each 10 s and the 5 s before it.
+    assert pace.left_s == pytest.approx(120.0)
+
+
+def test_members_of_one_program_end_one_after_another() -> None:
+    clock = Clock()
+    pace, all_of_them = Pace(40, clock), names(40)
+    for series in all_of_them:
+        pace(SeriesStarted(series))
+    clock.now_s += 120.0
+    for number, series in enumerate(all_of_them[:-1], 1):
+        pace(Outcome(series))
+        if number > 1:
+            assert pace.left_s == pytest.approx(0.5 * (40 - number))
+        clock.now_s += 0.5
+
+
+def test_what_a_run_cost_tells_what_others_will() -> None:
+    clock = Clock()
+    pace, waiting, at_work = Pace(4, clock), names(4), []
+    at_work += [waiting.pop(), waiting.pop()]
+    for series in at_work:
+        pace(SeriesStarted(series))
+    clock.now_s += 30.0  # 20 s and 10 s of compiling
+    for series in at_work:
+        pace(Outcome(series))
+    assert pace.cost(2) == RunCost(2, 30.0, 30.0, 2)
+    assert [pace.cost(2).told_s(number) for number in (1, 2, 3)] == [30.0, 30.0, None]
+    for series in waiting:
+        pace(SeriesStarted(series))
+    clock.now_s += 20.0
+    for series in waiting:
+        pace(Outcome(series))
+    cost = pace.cost(4)
+    assert cost == RunCost(4, 50.0, 20.0, 2)
+    assert [cost.told_s(number) for number in (1, 2, 4, 40)] == [30.0, 30.0, 50.0, 410.0]
