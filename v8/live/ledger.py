@@ -53,32 +53,17 @@ APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8
 SCHEMA_VERSION: Final = 1
 
 _KEYS: Final = {
-    "tracks": "place = NEW.place AND series = NEW.series",
-    "issuers": "track = NEW.track AND about = NEW.about",
-    "forecasts": "track = NEW.track AND issued_for_s = NEW.issued_for_s",
-    "scores": "forecast = NEW.forecast",
+    "tracks": "place = :place AND series = :series",
+    "issuers": "track = :track AND about = :about",
+    "forecasts": "track = :track AND issued_for_s = :issued_for_s",
+    "scores": "forecast = :forecast",
 }
-"""By what a row is known; INSERT OR REPLACE would remove the row that has it, past a trigger of DELETE."""
-
-
-def _key(table: str) -> str:
-    return _KEYS[table].replace("NEW.", ":")
-
-
-def _triggers(table: str, key: str) -> list[str]:
-    refuse = "BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END"
-    is_there = f"EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
-    return [
-        f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} {refuse};",
-        f"CREATE TRIGGER {table}_stand BEFORE UPDATE ON {table} {refuse};",
-        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN {is_there} {refuse};",
-    ]
+"""By what a row is known, as the triggers of the schema have it."""
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
     """Make the tables of a ledger in an empty database, and the triggers that guard them."""
-    triggers = (line for table, key in _KEYS.items() for line in _triggers(table, key))
-    connection.executescript(packaged("v8.live", "schema.sql") + "".join(triggers))
+    connection.executescript(packaged("v8.live", "schema.sql"))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -334,12 +319,12 @@ class Ledger:
         """Return the number of a row that is added where it is not there yet."""
         self._insert_new(table, row)
         with self._as_written(table):
-            ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {_key(table)}", **row)  # noqa: S608
+            ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {_KEYS[table]}", **row)  # noqa: S608
             return int(number)
 
     def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
         names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-        missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_key(table)})"  # noqa: S608 - our own words
+        missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_KEYS[table]})"  # noqa: S608 - our own words
         insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {missing}"
         return self._connection.execute(insert, row).rowcount == 1
 
