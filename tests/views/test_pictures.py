@@ -16,7 +16,7 @@ from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import SeriesResult, read_result
 from v8.views.charts import plotly
 from v8.views.figures import Dot, error_figure, issued_on_the_way, spread_figure
-from v8.views.pictures import _add_legend, _draw, write_pictures
+from v8.views.pictures import _add_legend, _draw, _drawn, write_pictures
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
 SAMPLE = ForecastSample(
@@ -83,6 +83,17 @@ def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) 
     sheet.savefig(tmp_path / "drawn.png")
     (legend,) = sheet.legends
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_the_legend_covers_no_notes_either(results: list[SeriesResult], tmp_path: Path) -> None:
+    chart = error_figure([one.judgement for one in results], "ohlc")
+    notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
+    sheet = _drawn("title", [chart], inches=(10.0, 6.4), notes=notes)
+    sheet.savefig(tmp_path / "drawn.png")
+    above, below = sheet.subfigs
+    (legend,), (text,) = above.legends, below.texts
+    assert not legend.get_window_extent().overlaps(text.get_window_extent())
+    assert text.get_window_extent().y0 >= 0
 
 
 def test_only_what_is_there_is_drawn(results: list[SeriesResult], tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import PercentFormatter
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
@@ -30,6 +32,9 @@ _DPI: Final = 150
 
 _SOFTWARE: Final = "v8"
 """What each picture says of its origin; only such a one is ever replaced."""
+
+_NOTE_INCHES: Final = 0.15
+"""Height of a line of notes."""
 
 _FAN_OPACITY: Final = 0.18
 
@@ -75,7 +80,7 @@ def write_pictures(
         said = f"{best.series}, end of the test span"
         pictures["forecasts.png"] = said, [figures.issued_on_the_way(best)], (10.0, 4.0)
     for name, (said, drawn, inches) in pictures.items():
-        _write_png(folder / name, f"{title}: {said}", drawn, inches=inches)
+        _write_png(folder / name, _drawn(f"{title}: {said}", drawn, inches=inches))
     return [folder / name for name in pictures]
 
 
@@ -87,7 +92,7 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
     chart = figures.issued_figure(candles, forecast)
     title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
     try:
-        _write_png(file, title, [chart], inches=(10.0, 6.4 if chart.below else 5.0), notes=notes)
+        _write_png(file, _drawn(title, [chart], inches=(10.0, 6.4 if chart.below else 5.0), notes=notes))
     except OSError as error:
         rule = "must be a file that can be written"
         got, fix = error.strerror or "an output error", "Choose another place for param:plot"
@@ -102,23 +107,34 @@ def is_own_picture(file: Path) -> bool:
         return f"tEXtSoftware\0{_SOFTWARE}".encode() in stream.read(1_024)
 
 
-def _write_png(
-    file: Path, title: str, drawn: Sequence[Chart], *, inches: tuple[float, float], notes: Sequence[str] = ()
-) -> None:
-    """Draw charts side by side, with notes below, atomically; the first one's legend is for all."""
+def _write_png(file: Path, sheet: Figure) -> None:
+    """Write a sheet, atomically."""
+    drawing, picture, about = io.BytesIO(), io.BytesIO(), PngInfo()
+    sheet.savefig(drawing, dpi=_DPI, format="png")
+    about.add_text("Software", _SOFTWARE)
+    # With 256 colours it looks the same and takes a third of the room.
+    Image.open(drawing).convert("RGB").quantize().save(picture, "PNG", optimize=True, pnginfo=about)
+    write_bytes(file, picture.getvalue())
+
+
+def _drawn(
+    title: str, drawn: Sequence[Chart], *, inches: tuple[float, float], notes: Sequence[str] = ()
+) -> Figure:
+    """Draw charts side by side, with notes below; the first one's legend is for all."""
     sheet = Figure(figsize=inches, layout="constrained")
-    sheet.suptitle(title, fontsize=11)
-    said = "\n".join(notes)
-    sheet.supxlabel(said, x=0.01, ha="left", fontsize=7.5, color=LIGHT["soft"], parse_math=False)
+    # In a place of their own: a legend outside of panels would cover what else stands below them.
+    room = _NOTE_INCHES * len(notes) / inches[1]
+    ((above,), (below,)) = sheet.subfigures(2, 1, squeeze=False, height_ratios=[1 - room, room or 1e-3])
+    style: dict[str, Any] = {"va": "top", "fontsize": 7.5, "color": LIGHT["soft"], "parse_math": False}
+    below.text(0.01, 0.97, "\n".join(notes), **style)
+    above.suptitle(title, fontsize=11)
     heights = [3, 1] if any(one.below for one in drawn) else [1]
-    panels = sheet.subplots(len(heights), len(drawn), squeeze=False, sharex="col", height_ratios=heights)
+    panels = above.subplots(len(heights), len(drawn), squeeze=False, sharex="col", height_ratios=heights)
     for column, chart in zip(panels.T, drawn, strict=True):
         _draw(list(column), chart)
     if drawn[0].has_legend:
-        _add_legend(sheet, panels[:, 0])
-    stream = io.BytesIO()
-    sheet.savefig(stream, dpi=_DPI, format="png", metadata={"Software": _SOFTWARE})
-    write_bytes(file, stream.getvalue())
+        _add_legend(above, panels[:, 0])
+    return sheet
 
 
 def _draw(panels: Sequence[Axes], chart: Chart) -> None:
@@ -185,17 +201,16 @@ def _clip_far_lines(axes: Axes, traces: Sequence[Json]) -> None:
         axes.text(0.99, 0.99 - 0.06 * place, said, transform=axes.transAxes, **style)
 
 
-def _add_legend(sheet: Figure, panels: Iterable[Axes]) -> None:
+def _add_legend(sheet: Figure | SubFigure, panels: Iterable[Axes]) -> None:
     """Put one legend below the panels, where it covers nothing."""
     named = {
         label: handle
         for axes in panels
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    columns = min(len(named), max(1, int(sheet.get_figwidth() / 2)))
-    sheet.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=columns, fontsize=8, handlelength=3
-    )
+    columns = min(len(named), max(1, int(sheet.bbox.width / sheet.dpi / 2)))
+    style: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 3}
+    sheet.legend(named.values(), named.keys(), loc="outside lower center", **style)
 
 
 def _draw_trace(axes: Axes, trace: Json) -> None:
