@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""Measures how many cached forecasts a second the page's server answers; prints one line a route.
+"""Measures how many cached answers a second the page's server gives, and how long an overview takes.
 
     python scripts/bench_app.py                 # a demo run is trained first, once, under a passing folder
     python scripts/bench_app.py --run runs/aligned --source live --seconds 10
+    python scripts/bench_app.py --tiles 40 1000
 
 The server is `python -m v8 app` in a process of its own; clients are threads of this one, each with a
 connection that it keeps, on the same cores. The first answer, for which a forecast is made, is not counted.
+
+With `--tiles` an overview of so many series is served instead, by a thread of this process: series of the
+demo market, all forecast by one model. Told are the seconds until all tiles were made, those of the answer
+once they are, its bytes, and those until a headless browser, if there is one, has drawn the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import importlib.util
 import re
 import statistics
 import subprocess
@@ -20,11 +26,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
+from v8.app.desk import Desk, SourceClock
+from v8.app.guard import Policy
+from v8.app.page import Shown
+from v8.app.places import Fleet, month_before
+from v8.app.server import Site, application, listening, server_of
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.metadata import read_metadata
 from v8.hardware import describe_machine
+from v8.live.issuing import Issued
+from v8.market.series import Series
+from v8.market.sources.source import open_source
 from v8.storage import passing_folder
+
+REPOSITORY = Path(__file__).parents[1]
 
 SERIES = "BTCUSDT-15m"
 
@@ -33,12 +54,22 @@ def main() -> None:
     options = parsed()
     with passing_folder("v8-bench-app") as folder:
         run = options.run or trained(folder)
+        if options.tiles:
+            print_machine()
+            print(f"{'tiles':>8} {'made in':>10} {'answer':>10} {'bytes':>10} {'drawn in':>10}")
+            for number in options.tiles:
+                print(overview(run / SERIES, number, folder))
+            return
         with served(run, options.source) as address:
-            print(f"machine: {', '.join(f'{name} {value}' for name, value in describe_machine().items())}")
-            print(f"command: python scripts/bench_app.py {' '.join(sys.argv[1:])}".rstrip())
+            print_machine()
             print(f"{'address':<32} {'requests/s':>10} {'median':>9} {'99 %':>9} {'bytes':>8}")
-            for path in (f"/api/forecast/{SERIES}", f"/part/{SERIES}", "/", "/api/health"):
+            for path in (f"/api/forecast/{SERIES}", f"/part/{SERIES}", "/part", "/", "/api/health"):
                 print(line(path, *measured(address, path, options.seconds, options.clients)))
+
+
+def print_machine() -> None:
+    print(f"machine: {', '.join(f'{name} {value}' for name, value in describe_machine().items())}")
+    print(f"command: python scripts/bench_app.py {' '.join(sys.argv[1:])}".rstrip())
 
 
 def parsed() -> argparse.Namespace:
@@ -47,6 +78,7 @@ def parsed() -> argparse.Namespace:
     words.add_argument("--source", default="demo", help="where candles come from (default: demo)")
     words.add_argument("--seconds", type=float, default=5.0, help="for each address (default: 5)")
     words.add_argument("--clients", type=int, default=4, help="connections at the same time (default: 4)")
+    words.add_argument("--tiles", type=int, nargs="+", help="measure overviews of so many series instead")
     return words.parse_args()
 
 
@@ -70,6 +102,73 @@ def served(run: Path, source: str) -> Iterator[str]:
             yield urlsplit(found[0]).netloc
         finally:
             process.terminate()
+
+
+def overview(model: Path, number: int, folder: Path) -> str:
+    """Serve an overview of so many series, and measure it; returns a line."""
+    since = time.perf_counter()
+    desk = desk_of(model, number)
+    desk.begin(60)
+    listener = listening("127.0.0.1", 0)
+    server = server_of(application(Site(desk, "demo"), Policy()), listener.crowd)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        while sum(one.done() for one in list(desk.newest.values())) < number:
+            time.sleep(0.05)
+        made_s = time.perf_counter() - since
+        took, size = [], 0
+        for _ in range(5):
+            begun = time.perf_counter()
+            size = len(asked(http.client.HTTPConnection(address, timeout=60), "/"))
+            took.append(time.perf_counter() - begun)
+        drawn_s = drawn(f"http://{address}/", number, folder / f"browser-{number}")
+    finally:
+        server.should_exit = True
+        thread.join()
+        desk.close()
+    shown = "no browser" if drawn_s is None else f"{drawn_s:.2f} s"
+    return f"{number:>8,} {made_s:>8.1f} s {1e3 * statistics.median(took):>7.0f} ms {size:>10,} {shown:>10}"
+
+
+def desk_of(model: Path, number: int) -> Desk:
+    """Return a desk of so many series of the demo market, all forecast by one model."""
+    forecaster, source, about = Forecaster.load(model), open_source("demo"), read_metadata(model)
+    names = [Series.parse(f"A{place:04}USDT-15m") for place in range(number)]
+    metadata = {
+        name: replace(about, series=str(name), content={**about.content, "series": str(name)})
+        for name in names
+    }
+    fleet = Fleet("demo", None, dict.fromkeys(names, model), metadata, {})
+
+    def issue(_: Fleet, series: Series) -> tuple[Issued, Any]:
+        candles = source.candles(series, forecaster.needed_bars)
+        forecast = forecaster.predict(replace(candles, series=forecaster.series))
+        issued = Issued(forecaster, candles, forecast, "demo", int(time.time()), False)
+        return issued, month_before(source, series, issued.closed_s // 86_400)
+
+    place: Any = SimpleNamespace(look=lambda: fleet)
+    options = {"record": lambda: None, "present": SourceClock(time.time), "tell": print}
+    return Desk(place, Shown, issue=issue, **options)
+
+
+def drawn(url: str, number: int, home: Path) -> float | None:
+    """Return how long a browser takes from the address to the last tile, in seconds; None without one."""
+    file = REPOSITORY / "tests" / "app" / "devtools.py"
+    spec = importlib.util.spec_from_file_location("devtools", file)
+    assert spec and spec.loader
+    devtools = sys.modules["devtools"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(devtools)
+    program = devtools.find_browser()
+    if program is None:
+        return None
+    with devtools.Browser(program, home) as browser:
+        browser.look(1_280)
+        begun = time.perf_counter()
+        browser.open(url, f"document.querySelectorAll('.tiles svg').length === {number}")
+        browser.value("document.body.getBoundingClientRect().height")
+        return time.perf_counter() - begun
 
 
 def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple[list[float], float, int]:

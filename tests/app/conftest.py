@@ -26,7 +26,7 @@ from made_once import made_once
 
 from v8.app.desk import Desk, SourceClock
 from v8.app.guard import Policy
-from v8.app.page import shown
+from v8.app.page import Shown
 from v8.app.places import FleetForecasts, Place
 from v8.app.server import Site, application, listening, server_of
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -166,7 +166,7 @@ def serve(
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options = {"issue": FleetForecasts(source), "record": lambda: None, "look_s": LOOK_S} | tools
             options |= {"present": SourceClock(source.now_s), "tell": told.append}
-            desk = Desk(Place(run), shown, **options)
+            desk = Desk(Place(run), Shown, **options)
             desk.begin(60)
             listener = listening("127.0.0.1", 0, told.append)
             server = server_of(application(Site(desk, source.name), policy or Policy()), listener.crowd)

@@ -31,7 +31,8 @@ _FLAGS = (
     "--no-first-run",
     "--remote-debugging-port=0",
 )
-_KEYS = {"Tab": 9, "ArrowDown": 40, "ArrowUp": 38, "Enter": 13}
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191}
+_KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
 def find_browser() -> str | None:
@@ -116,8 +117,14 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key and let it go."""
         about = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
-        for kind in ("rawKeyDown", "keyUp"):
-            self.tell("Input.dispatchKeyEvent", type=kind, **about)
+        # What a key does by itself, such as following a link, comes of the sign that it makes.
+        sign = {"text": "\r"} if key == "Enter" else {}
+        self.tell("Input.dispatchKeyEvent", type="keyDown" if sign else "rawKeyDown", **about, **sign)
+        self.tell("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def write(self, text: str) -> None:
+        """Write a text where the page takes one."""
+        self.tell("Input.insertText", text=text)
 
     def _opened(self, told: Path) -> Any:
         for _ in range(600):

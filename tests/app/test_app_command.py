@@ -52,7 +52,7 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     assert found, said
     told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
     assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
-    assert "Simulated market" in fetch(f"{found[1]}/?series=ETHUSDT-1h").text
+    assert "Simulated market" in fetch(f"{found[1]}/series/ETHUSDT-1h").text
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     # By itself: a process that does not stop is ended after a few seconds, with other last words.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -10,31 +11,38 @@ from typing import Any
 BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
 
 SHOWN = "document.documentElement.dataset.shown > 0"
-HEADING = "document.querySelector('#present h2')?.textContent"
-ROWS = """[...document.querySelector('#present table').tBodies[0].rows]
-  .map((row) => [...row.cells].map((cell) => cell.textContent))"""
-STICKING_OUT = """[...document.querySelectorAll('main *')].filter((node) =>
+READY = f"{SHOWN} && document.querySelectorAll('.tiles svg').length === 2"
+HEADING = "document.querySelector('h1')?.textContent"
+NAMES = "[...document.querySelectorAll('.tiles li:not([hidden]) h2')].map((each) => each.textContent)"
+FOCUSED = "document.activeElement.querySelector('h2')?.textContent"
+ROWS = "document.querySelector('#present table').tBodies[0].rows"
+CELLS = f"[...{ROWS}].map((row) => [...row.cells].map((cell) => cell.textContent))"
+STATUS = "document.getElementById('status')"
+STICKING_OUT = """[...document.querySelectorAll('body *')].filter((node) =>
   !node.parentElement.closest('.scroll, svg') &&
-  getComputedStyle(node).position !== 'absolute' &&
+  getComputedStyle(node).position !== 'absolute' && node.className !== 'skip' &&
   node.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .map((node) => node.outerHTML)"""
 
 
-def numbers_of(served: Any, series: str) -> list[list[str]]:
-    """Return the cells that the forecast of the API makes."""
+def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[str]]:
+    """Return the cells that the forecast of the API makes, with as many decimals as the page writes."""
     told = served.get(f"/api/forecast/{series}").json()
+    decimals = len(written[0][1].partition(".")[2])
     return [
         [
             row["open_time"][:16].replace("T", " "),
-            *(f"{row[name]:.7g}" for name in row if name != "open_time"),
+            *(f"{row[name]:,.{decimals}f}" for name in ("low", "high", "close")),
+            f"{100 * row['volatility']:.3f} %",
         ]
         for row in told["forecast"]
     ]
 
 
 def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any, browser: Any) -> None:
-    browser.open(f"{served.url}/?series={BTC}", SHOWN)
-    assert browser.value(ROWS) == numbers_of(served, BTC)
+    browser.open(f"{served.url}/series/{BTC}", SHOWN)
+    cells = browser.value(CELLS)
+    assert cells == numbers_of(served, BTC, cells)
     assert browser.value("document.querySelectorAll('#present svg .body').length") == 4
     assert browser.value("document.documentElement.dataset.errors") == "0"
     assert browser.complaints == []
@@ -42,44 +50,54 @@ def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any,
     assert len(browser.asked) >= 5  # the page, its style, script and icon, the part: the list is not blind
 
 
-def test_the_leaderboard_is_that_of_the_api(served: Any, browser: Any) -> None:
-    browser.open(served.url, SHOWN)
-    cells = browser.value(
-        """[...document.querySelectorAll('.wrapped tbody tr')].slice(1)
-           .map((row) => [row.cells[0].textContent, row.cells[1].textContent])"""
-    )
-    expected = [
-        [row["series"], f"{row['tasks']['ohlc']['naive']['multiple']:.3f}"]
-        for row in served.get("/api/leaderboard").json()["leaderboard"]
-    ]
-    assert [[name, told.rstrip("●")] for name, told in cells] == expected
+def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    browser.open(served.url, READY)
+    paths = [each.removeprefix(served.url) for each in browser.asked if each.startswith(served.url)]
+    assert sorted(set(paths) - {"/icon.svg"}) == ["/", "/page.css", "/page.js", "/part?lang=en"]
+    assert browser.value("document.documentElement.dataset.errors") == "0"
+    assert browser.complaints == []
+    assert browser.strangers(served.url) == []
 
 
-def test_a_series_is_chosen_by_keyboard_alone_and_said_aloud(served: Any, browser: Any) -> None:
-    browser.open(f"{served.url}/?series={BTC}", SHOWN)
-    for _ in range(10):
-        browser.press("Tab")
-        if browser.value("document.activeElement.id") == "series":
-            break
-    outline = browser.value("getComputedStyle(document.activeElement).outlineStyle")
-    assert (browser.value("document.activeElement.id"), outline) == ("series", "solid")
+def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: Any, browser: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    browser.open(served.url, READY)
+    everything = browser.value(NAMES)
+    browser.press("/")
+    assert browser.value("document.activeElement.id") == "sought"
+    assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.write("eth")
+    assert browser.value(NAMES) == [ETH]
+    assert browser.value(f"{STATUS}.textContent") == "1 of 2 series are shown."
+    assert browser.value(f"{STATUS}.getAttribute('aria-live')") == "polite"
+    browser.press("Escape")
+    assert browser.value(NAMES) == everything
     browser.press("ArrowDown")
-    browser.wait(f"{HEADING} === '{ETH}'")
-    assert browser.value(ROWS) == numbers_of(served, ETH)
-    assert browser.value("document.getElementById('status').textContent").startswith(f"{ETH}: the newest")
-    assert browser.value("document.getElementById('status').getAttribute('aria-live')") == "polite"
-    assert browser.value("location.search") == f"?series={ETH}"
-    assert browser.value("document.activeElement.id") == "series"
+    assert browser.value(FOCUSED) == everything[0]
+    assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press("ArrowRight")
+    assert browser.value(FOCUSED) == everything[1]
+    browser.press("ArrowLeft")
+    browser.press("ArrowLeft")
+    assert browser.value("document.activeElement.id") == "sought"
+    browser.press("ArrowDown")
+    browser.press("Enter")
+    browser.wait(f"{HEADING} === '{everything[0]}' && {SHOWN}")
+    assert browser.value("location.pathname") == f"/series/{everything[0]}"
+    cells = browser.value(CELLS)
+    assert cells == numbers_of(served, everything[0], cells)
 
 
 def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     for is_dark in (False, True):
         browser.look(390, is_dark=is_dark)
-        browser.open(f"{served.url}/?series={BTC}", SHOWN)
-        assert browser.value("document.documentElement.scrollWidth") == 390
-        assert browser.value(STICKING_OUT) == []
-        assert browser.value("getComputedStyle(document.querySelector('.wide-chart')).display") == "none"
-        assert browser.value("document.querySelector('.narrow-chart').clientWidth") > 300
+        for path in ("/", f"/series/{BTC}", f"/series/{BTC}?lang=zh-TW"):
+            browser.open(f"{served.url}{path}", "document.querySelector('h1') !== null")
+            assert browser.value("document.documentElement.scrollWidth") == 390, path
+            assert browser.value(STICKING_OUT) == [], path
+    assert browser.value("getComputedStyle(document.querySelector('.wide-chart')).display") == "none"
+    assert browser.value("document.querySelector('.narrow-chart').clientWidth") > 300
 
 
 def test_dark_follows_the_reader(served: Any, browser: Any) -> None:
@@ -92,20 +110,38 @@ def test_dark_follows_the_reader(served: Any, browser: Any) -> None:
 
 
 def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
+    for path in ("/", f"/series/{BTC}"):
+        browser.open(f"{served.url}{path}", SHOWN)
+        assert browser.value("document.documentElement.lang") == "en"
+        for landmark in ("header nav[aria-label]", "main", "footer"):
+            assert browser.value(f"document.querySelectorAll('{landmark}').length") == 1
+        unnamed = (
+            "[...document.querySelectorAll('svg')].filter((each) => !each.getAttribute('aria-label')).length"
+        )
+        assert browser.value(unnamed) == 0
+        assert browser.value("[...document.querySelectorAll('th')].filter((each) => !each.scope).length") == 0
+        levels = browser.value(
+            "[...document.querySelectorAll('h1,h2,h3')].map((each) => Number(each.tagName[1]))"
+        )
+        assert levels[0] == 1
+        assert all(later - before <= 1 for before, later in pairwise(levels))
+    assert browser.value("document.querySelector('#present caption').textContent") == "Point forecasts"
+    assert browser.value(f"{STATUS}.textContent").startswith(f"{BTC}: Next 3 bars")
     browser.open(served.url, SHOWN)
+    assert browser.value("document.querySelector('label').control.id") == "sought"
+
+
+def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, browser: Any) -> None:
+    browser.tell("Network.setExtraHTTPHeaders", headers={"Accept-Language": "zh-TW"})
+    browser.open(f"{served.url}/series/{BTC}", SHOWN)
+    assert browser.value("document.documentElement.lang") == "zh-TW"
+    assert "接下來" in browser.value(f"{STATUS}.textContent")
+    browser.value("document.querySelector('a[hreflang=en]').click()")
+    browser.wait(f"document.documentElement.lang === 'en' && {SHOWN}")
+    browser.value("document.querySelector('header a').click()")
+    browser.wait(f"location.pathname === '/' && {SHOWN}")
     assert browser.value("document.documentElement.lang") == "en"
-    unnamed = (
-        "[...document.querySelectorAll('svg')].filter((each) => !each.getAttribute('aria-label')).length"
-    )
-    assert browser.value(unnamed) == 0
-    assert browser.value("[...document.querySelectorAll('th')].filter((each) => !each.scope).length") == 0
-    assert browser.value("[...document.querySelectorAll('#present caption')].length") >= 2
-    assert browser.value("document.querySelector('label').control.id") == "series"
-    levels = browser.value(
-        "[...document.querySelectorAll('h1,h2,h3')].map((each) => Number(each.tagName[1]))"
-    )
-    assert levels[0] == 1
-    assert all(later - before <= 1 for before, later in pairwise(levels))
+    assert browser.complaints == []
 
 
 def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
@@ -115,9 +151,28 @@ def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
         # The page asks again when the candle has closed: here it closes in five seconds.
         page.exchange.now_s += 8 * 60 - 5
         page.until(lambda: page.get("/api/health").json()["now"] == "2024-12-31T18:14:55Z")
-        browser.open(f"{page.url}/?series={BTC}", SHOWN)
-        first = browser.value(ROWS)
+        browser.open(f"{page.url}/series/{BTC}", SHOWN)
+        first = browser.value(CELLS)
         page.exchange.now_s += 10
-        browser.wait(f"({ROWS})[0][0] === '2024-12-31 18:15'")
-        assert browser.value(ROWS) == numbers_of(page, BTC) != first
-        assert "2024-12-31 18:15 UTC" in browser.value("document.getElementById('status').textContent")
+        browser.wait(f"({CELLS})[0][0] === '2024-12-31 18:15'")
+        cells = browser.value(CELLS)
+        assert cells == numbers_of(page, BTC, cells) != first
+        assert "2024-12-31 18:15 UTC" in browser.value("document.getElementById('present').textContent")
+
+
+def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
+    serve: Callable[..., AbstractContextManager[Any]], browser: Any
+) -> None:
+    with serve() as page:
+        page.until(lambda: "being made" not in page.get("/part").text)
+        browser.open(page.url, READY)
+        told = f"document.querySelector('.tiles a[href$=\"{BTC}\"]').textContent"
+        first = browser.value(told)
+        browser.press("/")
+        browser.write("btc")
+        browser.press("ArrowDown")
+        assert browser.value(FOCUSED) == BTC
+        page.exchange.now_s += 900
+        browser.wait(f"{told} !== {json.dumps(first)}")
+        assert browser.value(FOCUSED) == BTC
+        assert browser.value(NAMES) == [BTC]

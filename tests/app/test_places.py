@@ -31,11 +31,12 @@ def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None
 def test_the_record_is_that_of_the_ledger_and_grows_with_it(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "RECORD_S", 0.1)
+    for name in ("RECORD_S", "SWEEP_S"):
+        monkeypatch.setattr(desk, name, 0.1)
     file = tmp_path / "ledger.sqlite"
     with serve(record=LedgerReader(file, PLACE)) as page:
         assert page.get(f"/api/track/{BTC}").json() == {"series": BTC, "record": None, "all_series": {}}
-        assert "No record yet" in page.get(f"/part/{BTC}").text
+        assert "No live record yet" in page.get(f"/part/{BTC}").text
         with Ledger.open_to_write(file) as ledger:
             write(ledger, 0, [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
             write(ledger, 2, None)
@@ -50,8 +51,9 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
         part = page.get(f"/part/{BTC}").text
         assert "3 issued, 2 scored, 1 waiting for their truth, 0 late (in no error), 0 without" in part
-        cells = "<td>2</td><td>1</td><td>0.500</td><td>not yet known</td>"
-        assert f'<th scope="row">Candles</th>{cells}' in part
+        told = "Candles: 50.0 % smaller error than if nothing changed"
+        assert told in part and "not known yet: too few candles to tell. 2 scored of 1 day." in part
+        page.until(lambda: told in page.get("/").text)  # on the tile, too
         assert page.get("/api/track/ETHUSDT-1h").json()["record"] is None
         assert str(tmp_path) not in page.get(f"/api/track/{BTC}").text
 

@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from v8.app.answers import ROUTES
 from v8.app.guard import Policy
+from v8.app.page import tick_decimals
+from v8.app.places import FleetForecasts
 from v8.artifacts.forecaster import Forecaster
+from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.storage import digest_bytes
@@ -72,6 +76,7 @@ def test_one_forecast_a_candle_however_often_it_is_asked_for(
 ) -> None:
     with serve() as page:
         first = page.get(f"/api/forecast/{BTC}")
+        page.until(lambda: "being made" not in page.get("/part").text)  # nothing is asked for meanwhile
         num_asked = len(page.exchange.klines_requests())
         assert all(page.get(f"/api/forecast/{BTC}").body == first.body for _ in range(20))
         assert len(page.exchange.klines_requests()) == num_asked
@@ -129,7 +134,7 @@ def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
     ["NOPE", "btcusdt-15m", "..", "%2e%2e", "BTCUSDT-15m%00", "%0d%0aSet-Cookie:x", "'", "A" * 1_500, "%ff"],
 )
 def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
-    for route in ("/api/forecast/", "/api/track/", "/part/"):
+    for route in ("/api/forecast/", "/api/track/", "/part/", "/series/"):
         told = served.get(route + name)
         assert told.status == 404
         # A name is suggested where it is close, and `btcusdt-15m` means a series that is shown.
@@ -192,7 +197,15 @@ def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
 
 
 def test_every_answer_carries_the_same_guards(served: Any) -> None:
-    for path in ("/", "/page.js", "/api/series", "/nowhere", f"/part/{BTC}"):
+    for path in (
+        "/",
+        "/page.js",
+        "/api/series",
+        "/nowhere",
+        f"/part/{BTC}",
+        f"/series/{BTC}",
+        "/leaderboard",
+    ):
         headers = served.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
         assert "unsafe" not in headers["content-security-policy"]
@@ -238,13 +251,141 @@ def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
 
 
 def test_the_page_works_without_its_script(served: Any) -> None:
-    page = served.get(f"/?series={ETH}").text
-    close = served.get(f"/api/forecast/{ETH}").json()["forecast"][-1]["close"]
-    assert f"<td>{close:.7g}</td>" in page
-    assert f'<option value="{ETH}" selected="selected">' in page
-    assert "No record yet" in page
+    page = served.get(f"/series/{ETH}").text
+    assert f"<h1>{ETH}</h1>" in page
+    volatility = served.get(f"/api/forecast/{ETH}").json()["forecast"][-1]["volatility"]
+    assert f"<td>{100 * volatility:.3f} %</td>" in page
+    assert "No live record yet" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def test_the_address_that_a_series_had_leads_to_the_one_it_has(served: Any) -> None:
+    assert f"<h1>{ETH}</h1>" in served.get(f"/?series={ETH}").text
+    connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=60)
+    connection.request("GET", f"/?series={ETH}", headers={"Host": "localhost"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("location")) == (308, f"/series/{ETH}")
+    connection.close()
+
+
+def tiles_of(page: Any, path: str = "/") -> list[str]:
+    """Return the markup of each tile, in their order."""
+    return re.findall(r"<li>(.*?)</li>", page.get(path).text)
+
+
+def test_the_overview_has_a_tile_a_series_the_most_unusual_first_in_one_answer(served: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    tiles = tiles_of(served)
+    assert {re.search(r'href="/series/([^"]*)"', tile)[1] for tile in tiles} == {BTC, ETH}
+    ranks = [int(re.search(r"above (\d+) %", tile)[1]) for tile in tiles]
+    assert abs(ranks[0] - 50) >= abs(ranks[1] - 50)
+    for tile in tiles:
+        name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
+        rows = served.get(f"/api/forecast/{name}").json()["forecast"]
+        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+        told = re.search(r"Next 3 bars \([^)]*\): ([\d.,]+) to ([\d.,]+), ([\d.]+) %", tile)
+        ends = [float(text.replace(",", "")) for text in told.groups()[:2]]
+        assert ends == pytest.approx([low, high], rel=1e-5)
+        assert float(told[3]) == pytest.approx(100 * (high / low - 1), abs=0.006)
+        assert f"Volatility ahead: {100 * rows[-1]['volatility']:.3f} %" in tile
+        assert tile.count("<svg") == 1
+    assert len(served.get("/").body) < 12_000
+    assert [re.search("<h2>(.*?)</h2>", tile)[1] for tile in tiles_of(served, "/?q=eth")] == [ETH]
+    assert tiles_of(served, "/?q=%3Cscript%3E") == []
+    assert "<script>" not in served.get("/?q=%22%3E%3Cscript%3E").text
+
+
+def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
+    told = served.get(f"/part/{ETH}").text
+    ahead, mood, share = re.search(
+        r"Volatility ahead: ([\d.]+) %, (\w+): above (\d+) % of the last 30", told
+    ).groups()
+    candles = open_source("demo").candles(Series.parse(ETH), 900, 1_735_603_200 - 3_600)  # until midnight
+    close = candles.to_frame()["close"]
+    volatility = 100 * (close.rolling(20).std() / close.rolling(20).mean()).dropna().iloc[-720:]
+    below = 100 * (volatility < float(ahead)).mean()
+    assert int(share) == pytest.approx(below, abs=1.5)
+    assert mood == ("calm" if int(share) < 20 else "usual" if int(share) < 80 else "wild")
+
+
+def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    may_go_on = threading.Event()
+    forecasts: list[FleetForecasts] = []
+
+    def issue(fleet: Any, series: Series) -> Any:
+        if not forecasts:
+            forecasts.append(FleetForecasts(open_source("rest")))
+        if str(series) == ETH:
+            may_go_on.wait(60)
+            raise DataError(where=f"/secret/{ETH}.csv", rule="needs rows", got="0", fix="Add some")
+        return forecasts[0](fleet, series)
+
+    with serve(issue=issue) as page:
+        page.until(lambda: "Next 3 bars" in page.get("/part").text)
+        waiting = page.get("/part")
+        assert [("being made" in tile) for tile in tiles_of(page)] == [False, True]
+        assert "1 of 2 forecasts are made" in waiting.text
+        may_go_on.set()
+        page.until(lambda: "being made" not in page.get("/part").text)
+        ready, broken = tiles_of(page)
+        assert "Next 3 bars" in ready
+        assert "(a file): needs rows; got 0. Add some." in broken
+        assert "secret" not in broken
+
+
+def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextManager[Any]]) -> None:
+    with serve() as page:
+        assert "Old model" not in page.get(f"/part/{BTC}").text
+        metadata = page.run / BTC / "metadata.json"
+        content = json.loads(metadata.read_text())
+        # As if its newest candle were of the day before: from 16:15 to 18:00 there are 104 of 15 minutes.
+        content["candles"]["last_open"] = "2024-12-30T16:00:00Z"
+        content["split"]["test"]["rows"] = [0, 103]
+        metadata.write_text(json.dumps(content))
+        last_open = content["candles"]["last_open"]
+        page.until(lambda: last_open in page.get("/api/series").text)
+        page.exchange.now_s += 900  # a new candle, a new forecast
+        page.until(lambda: "Old model" in page.get(f"/part/{BTC}").text)
+        part = page.get(f"/part/{BTC}").text
+        assert part.lstrip().startswith(
+            '<p class="old">Old model: 104 candles have come since, more than the 103 of its test.</p>'
+        )
+
+
+def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(served: Any) -> None:
+    chinese = {"Accept-Language": "zh-TW,zh;q=0.9,en;q=0.8"}
+    for path in ("/", f"/series/{ETH}"):
+        told = served.get(path, **chinese)
+        assert '<html lang="zh-TW">' in told.text and "總覽" in told.text
+        assert told.headers["vary"] == "Accept-Language"
+        assert '<html lang="en">' in served.get(path).text
+    assert '<html lang="en">' in served.get("/?lang=en", **chinese).text
+    assert '<html lang="zh-TW">' in served.get("/?lang=xx", **chinese).text
+    # Numbers and names are the same.
+    english, other = (served.get(f"/part/{ETH}?lang={name}").text for name in ("en", "zh-TW"))
+    cells = [re.findall(r"<td>([\d.,–% ]+)</td>", text) for text in (english, other)]
+    assert cells[0] == cells[1] != []
+    assert served.get(f"/api/forecast/{ETH}", **chinese).body == served.get(f"/api/forecast/{ETH}").body
+
+
+def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    for path in ("/part", f"/part/{ETH}"):
+        first = served.get(path)
+        again = served.get(path, **{"If-None-Match": first.headers["etag"]})
+        assert (first.status, again.status, again.body) == (200, 304, b"")
+        assert served.get(path, **{"If-None-Match": '"other"'}).body == first.body
+
+
+def test_prices_are_written_by_their_ticks() -> None:
+    assert tick_decimals(np.array([[64_000.0, 63_999.5]])) == 1
+    assert tick_decimals(np.array([0.1234, 0.12])) == 4
+    assert tick_decimals(np.array([1e-8, 2.5e-7])) == 8
+    assert tick_decimals(np.array([120_000.0, 7.0])) == 0
+    assert tick_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits
 
 
 def test_the_readme_lists_every_route() -> None:

@@ -161,8 +161,8 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
                 assert health["revision"] == hub.commits("someone/fleet")[-1].oid
                 told = fetch(f"{address[1]}/api/forecast/BTCUSDT-15m").json()
                 assert told["first_bar"] == "2024-12-31T18:00:00Z"
-                page = fetch(f"{address[1]}/?series=BTCUSDT-15m")
-                assert f"<td>{told['forecast'][0]['close']:.7g}</td>" in page.text
+                page = fetch(f"{address[1]}/series/BTCUSDT-15m")
+                assert f"<td>{told['forecast'][0]['volatility']:.3%}</td>".replace("%", " %") in page.text
                 assert page.headers["content-security-policy"].endswith("https://huggingface.co")
             finally:
                 process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from dataclasses import fields
 from pathlib import Path
@@ -52,6 +53,9 @@ TERMS = {
     *("held", "Pooled", "By season", "Quantiles", "× naive", "× best formula", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
     "True",
+    # Of v8/app: moods, and what is told of a forecast and of a model's training.
+    *("calm", "usual", "wild", "unknown", "opens, UTC", "day", "profile", "bars", "candles digest"),
+    *("model sha256", "revision", "train span", "validation span", "test span"),
 }
 """Words that are data: what `term` is given."""
 
@@ -69,6 +73,8 @@ def said() -> dict[str, str]:
                     found[sentence] = f"{file.relative_to(PACKAGE)}:{node.lineno}"
                 case ast.Call(func=ast.Name(id="say")):
                     raise AssertionError(f"{file}:{node.lineno}: say takes a sentence that is written out")
+    for file in sorted(PACKAGE.rglob("*.html")):
+        found |= dict.fromkeys(re.findall(r"\[\[(.+?)\]\]", file.read_text()), str(file.relative_to(PACKAGE)))
     return found
 
 

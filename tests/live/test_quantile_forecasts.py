@@ -13,9 +13,8 @@ import pytest
 from ledger_entries import said
 
 import v8
-from v8.app.answers import track
-from v8.app.drawing import draw
-from v8.app.page import _numbers, _picture, record_part
+from v8.app.page import Shown, record_part
+from v8.app.places import Place
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
@@ -160,9 +159,13 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "no interval" not in report
     card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
     assert "How sure they are" in card and "without an interval" not in card
-    picture = _picture(issued)
-    assert len(picture.fans) == 2 and str(draw(picture, "")).count('class="fan"') == 4  # wide and narrow
-    assert "90 % intervals of the same" in "".join(_numbers(issued))
+    part = Shown(Place(made.run).look(), issued, np.empty(0)).part
+    assert part.count('class="fan"') == 8  # of close and volatility, wide and narrow
+    assert "intervals of the close (90 % / 50 %)" in part
+    low, high = issued.forecast["low_q5"].iloc[0], issued.forecast["low_q95"].iloc[0]
+    assert "<caption>90 % intervals</caption>" in part and "50 % intervals" not in part
+    shown = next(text for text in part.split("<td>") if " – " in text).partition("<")[0]
+    assert [float(end.replace(",", "")) for end in shown.split(" – ")] == pytest.approx([low, high], rel=1e-5)
 
 
 def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
@@ -198,8 +201,8 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
         held = f": {percent(share)} in the 90 % interval, "
         assert {"table": sure, "json": '"coverage"', "csv": ",crps,within_90,within_50"}[name] in printed
         assert name != "table" or held in printed
-    page = str(record_part(track(record, made.candles.series)))
-    assert "<th>within 90 %" in page.replace(' scope="col"', "") and percent(share) in page
+    page = str(record_part(record, made.candles.series))
+    assert f"Within 90 %: {percent(share)}." in page
     names = ("model", *entry.issuer.forecasters[-4:])
     assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
     assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))

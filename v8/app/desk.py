@@ -34,6 +34,8 @@ LOOK_S: Final = 15.0
 """Unless told otherwise."""
 RECORD_S: Final = 15.0
 """The ledger is read again at most every so many seconds."""
+SWEEP_S: Final = 1.0
+"""While anybody looks, what is stale of all series is looked for again after so many seconds."""
 Work = Callable[[], tuple[Any, float]]
 """Returns what it found and until when that is fresh, by the clock."""
 
@@ -114,8 +116,9 @@ class SourceClock:
 class Desk:
     """The work behind a page: `issue` forecasts with a fleet's model, `shape` makes of that what is answered.
 
-    The `record` of all series is None where there is none yet; the operator is told. Place and clock are
-    looked at again at most every `look_s`.
+    `shape` takes the fleet, and what `issue` returned: a forecast and what stands beside it. The `record` of
+    all series is None where there is none yet; the operator is told. Place and clock are looked at again at
+    most every `look_s`.
 
     Raises:
         V8Error: If the place holds no model that can be shown.
@@ -124,9 +127,9 @@ class Desk:
     def __init__(
         self,
         place: Place,
-        shape: "Callable[[Fleet, Issued], Any]",
+        shape: Callable[..., Any],
         *,
-        issue: "Callable[[Fleet, Series], Issued]",
+        issue: "Callable[[Fleet, Series], tuple[Issued, Any]]",
         record: "Callable[[], Record | None]",
         present: SourceClock,
         tell: Callable[[str], None],
@@ -134,9 +137,10 @@ class Desk:
     ) -> None:
         self._place, self._shape, self._issue, self._record = place, shape, issue, record
         self._present, self._tell, self._look_s = present, tell, look_s
-        self._work, self._looking = SharedWork(present.now_s), SharedWork(present.now_s)
+        self._work, self._looking, self._sweeping = (SharedWork(present.now_s) for _ in range(3))
         self.newest: Final[dict[Series, Future[Any]]] = {}
         """What came of each series last, whoever asked for it."""
+        self._last_record: Record | None = None
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -163,15 +167,32 @@ class Desk:
         """Return the live record of all series; None where there is none yet."""
         return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
 
+    def overview(self) -> Record | None:
+        """Make what is stale of all series while others go on; return the live record as it was read last."""
+        self._sweeping.ask("sweep", self._sweep)
+        return self._last_record
+
     def begin(self, most_s: float) -> None:
-        """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""
+        """Make the first forecast, whatever comes of it, so that the first reader need not wait for it.
+
+        The others follow meanwhile.
+        """
         first = next(iter(self._fleet.metadata))
         wait([self.forecast(first).answer], timeout=most_s)
+        self.overview()
 
     def close(self) -> None:
         """Begin nothing any more."""
-        self._work.close()
-        self._looking.close()
+        for work in (self._work, self._looking, self._sweeping):
+            work.close()
+
+    def _sweep(self) -> tuple[None, float]:
+        """Make what is stale, one after another: whoever asks for a series waits for one more at most."""
+        record = self.record().answer
+        self._last_record = None if record.exception() else record.result()
+        for series in self._fleet.metadata:
+            self.forecast(series).answer.exception()  # only waits; whoever shows it says what went wrong
+        return None, self.now_s() + SWEEP_S
 
     def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
@@ -179,11 +200,11 @@ class Desk:
                 rule = "is one of the series that are shown"
                 got = "a series whose model is not there any more"
                 raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
-            issued = self._issue(fleet, series)
+            issued, *beside = self._issue(fleet, series)
         except V8Error as error:
             self._say(str(error))
             raise
-        return self._shape(fleet, issued), self._fresh_until_s(issued)
+        return self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
 
     def _fresh_until_s(self, issued: "Issued") -> float:
         now_s, bar_s = self._present.renew(), issued.candles.series.bar_s

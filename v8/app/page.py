@@ -1,222 +1,296 @@
-"""The page: a series to choose, the part about it, the leaderboard, and where the API is.
+"""The pages: an overview with a tile a series, a page for each series, and the leaderboard.
 
-All text passes through `v8.views.markup`, which escapes it. Style, script and icon are files of their own.
-The script asks for another series when one is chosen, and again when the next candle has closed; without
-it the page works by its button. What goes wrong is counted in `data-errors` of the root element, where a
-test in a browser finds it, and in `data-shown` how often a series was shown.
+All text passes through `v8.views.markup`, which escapes it, and is said in the language that holds. Style,
+script and icon are files of their own. The script asks again for the part of a page that changes when the
+next candle has closed, and finds tiles; without it pages work by their links and their form. What goes wrong
+is counted in `data-errors` of the root element, where a test in a browser finds it, and in `data-shown` how
+often the part was shown.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from v8.app import answers
-from v8.app.drawing import Picture, draw
-from v8.app.places import Fleet
-from v8.columns import CLOSE, OHLC
+from v8.app.drawing import LOW_SHEET, STAMP, Picture, draw
+from v8.app.places import MONTH_DAYS, Fleet
+from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, VOLATILITY
+from v8.features.formulas import Floats
+from v8.features.table import compute_columns
+from v8.language import LANGUAGES, chosen, language, say, term
+from v8.live.record import LiveTask, Record
 from v8.market.series import Series, iso
-from v8.quantile_levels import intervals, quantile_column
-from v8.storage import packaged
-from v8.tasks import TASKS
-from v8.views.markup import STYLE, Html, element, facts, join, shown_table
-from v8.views.page import leaderboard
-from v8.views.verdict import opening, verdict
-from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
+from v8.quantile_levels import interval_names, intervals, quantile_column
+from v8.storage import digest_bytes
+from v8.views.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
+from v8.views.verdict import Beside, TaskVerdict, verdict
+from v8.wording import ABSENT, Table, count, duration, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued
 
-_READING: Final = (
-    "The close of a coin is close to a random walk, so 1.000 times naive is an honest result for it; ranges, "
-    "bands and volatility can be forecast, a little. Every number stands beside forecasts that need no "
-    "training. Nothing here is advice to trade."
-)
-DOCTYPE: Final = Html("<!DOCTYPE html>\n")
-_DAY_S: Final = 86_400
+_STYLES: Final = {HIGH: "reach", LOW: "reach", BB_UPPER: "bands", BB_LOWER: "bands", CLOSE: "line"}
+_LED_BY: Final = (LOW, HIGH, CLOSE, VOLATILITY)
+_MOODS: Final = {19: "calm", 79: "usual", 100: "wild"}
+"""By the highest percentile of its month that a volatility may reach."""
 
 
-def page(fleet: Fleet, chosen: Series, part: Html | None) -> Html:
-    """Return the whole page with what is said of the chosen series; None lets the script ask for it."""
-    waiting = element("p", "The forecast is being made.", data_status="")
-    routes = (
-        [element("code", route if "{" in route else element("a", route, href=route)), about]
-        for route, about in answers.ROUTES.items()
+def overview_page(fleet: Fleet, part: Html, sought: str) -> Html:
+    """Return the page of all series, or of those whose name holds what is sought."""
+    before = filled(
+        "v8.app",
+        "overview.html",
+        demo=_demo(any(about.is_demo_market for about in fleet.metadata.values())),
+        total=len(fleet.metadata),
+        place=fleet.label,
+        profiles=", ".join(sorted({about.profile.name for about in fleet.metadata.values()})),
+        sought=sought,
+        shown="{n}",  # which the script counts
     )
-    body = element(
-        "main",
-        *_head(fleet, chosen),
-        element("section", part or waiting, id="present", aria_label="The chosen series"),
-        _leaderboard(fleet),
-        element("p", _READING),
-        element("h2", "For programs"),
-        shown_table(Table(["address", "what it answers, as JSON"], routes), class_="api"),
-    )
-    skip = element("a", "Skip to the chosen series", href="#present", class_="skip")
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"v8: forecasts of the present, {fleet.label}"),
-        element("link", rel="icon", href="/icon.svg", type="image/svg+xml"),
-        element("link", rel="stylesheet", href="/page.css"),
-        element("script", src="/page.js", defer="defer"),
-    )
-    return join([DOCTYPE, element("html", head, element("body", skip, body), lang="en"), "\n"])
+    return _page(say("Forecasts of the present"), fleet, part, "/part", before)
 
 
-def said(sentence: str, *, is_alert: bool = False) -> Html:
-    """Return a sentence in place of the part about a series."""
-    role = "alert" if is_alert else None
-    return element("p", sentence, data_status=sentence, class_="banner" if is_alert else None, role=role)
+def series_page(fleet: Fleet, series: Series, part: Html) -> Html:
+    """Return the page of one series."""
+    return _page(str(series), fleet, part, f"/part/{series}")
 
 
-def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
-    profiles = sorted({about.profile.name for about in fleet.metadata.values()})
-    yield element("h1", "Forecasts of the present")
-    told = f"{plural(len(fleet.metadata), 'model')} of {fleet.label}, profile {', '.join(profiles)}."
-    yield element("p", told)
-    options = (
-        element("option", str(series), value=str(series), selected="selected" if series == chosen else None)
-        for series in sorted(fleet.metadata, key=str)
-    )
-    yield element(
-        "form",
-        element("label", "Series", for_="series"),
-        element("select", *options, id="series", name="series", autocomplete="off"),
-        element("button", "Show"),
-        id="choose",
-        action="/",
-        method="get",
-    )
-    yield element("p", "", id="status", class_="soft", role="status", aria_live="polite")
+def _page(title: str, fleet: Fleet, part: Html, address: str, before: str = "") -> Html:
+    """Return a page with a part that the script asks for anew, at an address."""
+    told = {"title": title, "place": fleet.label, "language": chosen(), "tag": digest_bytes(part.encode())}
+    return filled("v8.app", "page.html", before=before, part=part, address=address, **told)
 
 
-@lru_cache(maxsize=2)
-def _leaderboard(fleet: Fleet) -> Html:
-    told = [opening(*verdict(fleet.rows)), *leaderboard(fleet.rows, "/?series={}")]
-    return join([element("h2", "Leaderboard"), *told])
+def trouble(content: Mapping[str, Any], role: str | None = None) -> Html:
+    """Return an error of four parts, as the API tells it, in place of what it is about."""
+    text = "{where}: {rule}; got {got}. {fix}.".format(**content["error"])
+    return element("p", text, data_status=text, class_="trouble", role=role)
 
 
-@dataclass(frozen=True)
+def tiles(fleet: Fleet, newest: Mapping[Series, Future[Any]], record: Record | None, sought: str) -> Html:
+    """Return a tile for each series whose name holds what is sought: what is unusual first, else by name."""
+    found = {series: answer.exception() or answer.result() for series, answer in [*newest.items()]}
+    live = {one.series: one.tasks for one in record.series} if record else {}
+    names = [series for series in fleet.metadata if sought.casefold() in str(series).casefold()]
+    names.sort(key=lambda series: (-getattr(found.get(series), "unusual", -1), str(series)))
+    items = (_tile(series, found.get(series), live.get(str(series), {})) for series in names)
+    num_made = len(found.keys() & fleet.metadata.keys())
+    status = say("{n} of {total} forecasts are made.", n=num_made, total=len(fleet.metadata))
+    return element("ul", *items, class_="tiles", data_status=status)
+
+
+def _tile(series: Series, found: Any, tasks: Mapping[str, LiveTask]) -> Html:
+    told = element("p", say("The forecast is being made."))
+    if found:
+        is_shown = isinstance(found, Shown)
+        told = found.tiles[chosen()] if is_shown else trouble(answers.fault_of(found, str(series)))
+    record = element("p", _lived(tasks), class_="soft")
+    return element("li", element("a", element("h2", str(series)), told, record, href=f"/series/{series}"))
+
+
+def _lived(tasks: Mapping[str, LiveTask]) -> str:
+    """Say of each task how its issued forecasts did, and how often the truth lay within their intervals."""
+    said = []
+    for task, live in tasks.items():
+        naive, *best = (Beside(one.multiple, [one.outcome]) for one in live.shown)
+        said.append(str(TaskVerdict(task, naive, best[0] if best else None)))
+        said.append(say("{n} scored of {days}.", n=live.num_scored, days=plural(live.num_days, "day")))
+        shares = live.coverage.shares if live.coverage else {}
+        said += (say("Within {name}: {share}.", name=each, share=percent(shares[each])) for each in shares)
+    return " ".join(said) or say("No live record yet.")
+
+
+def record_part(record: Record | None, series: Series) -> Html:
+    """Show the live record of a series, and of all series together."""
+    live = next((one for one in record.series if one.series == str(series)), None) if record else None
+    if record is None or live is None:
+        return element("p", _lived({}))
+    told = {"own": _lived(live.tasks), "every": _lived(record.tasks)}
+    return filled("v8.app", "record.html", **told, **live.tally.to_json())
+
+
 class Shown:
-    """A forecast as it is answered with: the JSON of the API, and its part of the page.
+    """A forecast as it is answered with: the JSON of the API, its tile, and its part of its own page.
 
-    An attribute `data-status` of that part says it in one sentence.
+    `month` holds the percentiles of its volatility of late, or nothing. A tile is written at once in every
+    language, because all are asked for together, a part when it is first asked for.
     """
 
-    issued: "Issued"
-    content: bytes
-    html: Html
+    def __init__(self, fleet: Fleet, issued: "Issued", month: Floats) -> None:
+        self.content: Final = answers.written(answers.forecast(fleet, issued))
+        self._fleet, self.issued, self._month = fleet, issued, month
+        self._series, self._ahead = issued.candles.series, issued.forecast
+        self._decimals = tick_decimals(issued.candles.values[:, : len(OHLC)])
+        self._rank = None
+        if VOLATILITY in self._ahead and len(month):
+            num_below = np.searchsorted(month, self._ahead[VOLATILITY].iloc[-1])
+            self._rank = max(0, int(num_below) - 1)
+        self.unusual: Final = 0 if self._rank is None else abs(self._rank - 50)
+        """How far its volatility lies from the middle of its month, in percentiles; 0 where nobody knows."""
+        self._parts: dict[str, Html] = {}
+        self.tiles: Final[dict[str, Html]] = {}
+        for name in LANGUAGES:
+            with language(name):
+                self.tiles[name] = join(self._tile())
+
+    @property
+    def part(self) -> Html:
+        """Its part of its page; an attribute `data-status` says it in a sentence."""
+        if chosen() not in self._parts:
+            self._parts[chosen()] = self._whole()
+        return self._parts[chosen()]
+
+    def _tile(self) -> Iterator[Html]:
+        picture, mood = self._picture(OHLC, _STYLES), _mood(self._rank)
+        yield draw(replace(picture, lines=picture.lines[-1:], fans=picture.fans[:1]), self._range(), STAMP)
+        yield element("b", term(mood), class_=f"mood {mood}")
+        yield self._age()
+        yield from (element("p", said) for said in (self._range(), self._outlook(), self._verdicts()))
+
+    def _whole(self) -> Html:
+        issued, has_volatility = self.issued, VOLATILITY in self._ahead
+        return filled(
+            "v8.app",
+            "series.html",
+            series=self._series,
+            demo=_demo(not issued.is_dated),
+            age=self._age(),
+            range=self._range(),
+            outlook=self._outlook(),
+            verdicts=self._verdicts(),
+            closed=moment(iso(issued.closed_s)),
+            close=self._written(CLOSE, issued.candles.column(CLOSE)[-1]),
+            made=moment(iso(issued.issued_at_s)),
+            candles=draw(self._picture(OHLC, _STYLES), self._range()),
+            shaded=self._shaded(),
+            volatility=self._volatility() if has_volatility else Html(""),
+            numbers=self._table(),
+            trained=facts(self._trained()),
+        )
+
+    def _range(self) -> str:
+        """Say between which prices the coming bars lie."""
+        low, high, num_bars = self._ahead[LOW].min(), self._ahead[HIGH].max(), len(self._ahead)
+        told = {"n": num_bars, "span": duration(num_bars * self._series.bar_s)}
+        told |= {"low": self._written(LOW, low), "high": self._written(HIGH, high)}
+        told["share"] = percent(high / low - 1, 2)
+        return say("Next {n} bars ({span}): {low} to {high}, {share} from low to high.", **told)
+
+    def _outlook(self) -> str:
+        """Say how volatile the last of them is, and whether that is usual."""
+        if VOLATILITY not in self._ahead:
+            return say("This model does not forecast volatility.")
+        ahead = self._written(VOLATILITY, self._ahead[VOLATILITY].iloc[-1])
+        if self._rank is None:
+            return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=ahead)
+        told = {"ahead": ahead, "mood": term(_mood(self._rank)), "share": self._rank, "days": MONTH_DAYS}
+        return say("Volatility ahead: {ahead}, {mood}: above {share} % of the last {days} days.", **told)
+
+    def _verdicts(self) -> str:
+        """Say how its errors on the test span compare with baselines'."""
+        row = next(row for row in self._fleet.rows if row.series == str(self._series))
+        return " ".join(verdict([row])[1:])
+
+    def _age(self) -> Html:
+        """Warn of a model that `update` calls stale by its age."""
+        about, bar_s = self._fleet.metadata[self._series], self._series.bar_s
+        num_new = (self.issued.closed_s - about.candles.last_open_s) // bar_s - 1
+        first, end = about.split.test.rows
+        if not self.issued.is_dated or num_new <= end - first:
+            return Html("")
+        told = {"n": count(num_new), "tested": count(end - first)}
+        old = say("Old model: {n} candles have come since, more than the {tested} of its test.", **told)
+        return element("p", old, class_="old")
+
+    def _written(self, name: str, value: float) -> str:
+        """Write a value of a column, prices as the exchange does."""
+        return percent(value, 3) if name == VOLATILITY else f"{value:,.{self._decimals}f}"
+
+    def _volatility(self) -> Html:
+        usual = None if self._rank is None else (float(self._month[20]), float(self._month[80]))
+        picture = replace(self._picture([VOLATILITY], {VOLATILITY: "line"}), usual=usual)
+        chart = draw(picture, self._outlook(), LOW_SHEET)
+        return filled("v8.app", "volatility.html", chart=chart, days=MONTH_DAYS)
+
+    def _picture(self, names: Sequence[str], styles: Mapping[str, str]) -> Picture:
+        """Draw known columns, and how some go on as lines, the last of them in fans of its intervals."""
+        candles = self.issued.candles
+        known = {name: candles.column(name) for name in OHLC}
+        computed = compute_columns(candles, [BB_UPPER, BB_LOWER, VOLATILITY]).runs
+        known |= {name: values.astype(np.float64) for name, (values,) in computed.items()}
+
+        def ahead(name: str, start: str) -> Floats:
+            return np.concatenate([known[start][-1:], self._ahead[name].to_numpy()])
+
+        *_, last = styles
+        levels = intervals(self.issued.forecaster.quantiles)
+        ends = [(quantile_column(last, low), quantile_column(last, high)) for low, high in levels]
+        if not ends and last == CLOSE:
+            ends = [(LOW, HIGH)]
+        ahead_s = self._series.bar_s * np.arange(1, len(self._ahead) + 1)
+        return Picture(
+            title=f"{self._series}: {term(last)}",
+            opens_s=np.concatenate([candles.open_time_s, candles.open_time_s[-1] + ahead_s]),
+            label=partial(self._written, last),
+            known={name: known[name] for name in names},
+            lines=[(style, ahead(name, name)) for name, style in styles.items() if name in self._ahead],
+            fans=[(ahead(low, last), ahead(high, last)) for low, high in ends],
+        )
+
+    def _shaded(self) -> str:
+        """Say what the fans are."""
+        if names := " / ".join(self.issued.intervals()):
+            return say(
+                "Shaded: intervals of the close ({names}): so often should it stay within.", names=names
+            )
+        return say("Shaded: from low to high; nothing says how often the truth stays within.")
+
+    def _table(self) -> Html:
+        """Show the widest interval of what leads, or its forecast without any, a row a bar."""
+        levels = self.issued.forecaster.quantiles
+        ends, caption = next(iter(intervals(levels)), ()), say("Point forecasts")
+        if ends:
+            caption = say("{name} intervals", name=interval_names(levels)[0])
+        names = [name for name in _LED_BY if name in self._ahead]
+        columns = {name: [quantile_column(name, level) for level in ends] or [name] for name in names}
+        rows = []
+        for opened, row in zip(self.issued.opens(), self._ahead.to_dict("records"), strict=True):
+            told = ([self._written(name, row[each]) for each in those] for name, those in columns.items())
+            rows.append([moment(opened), *map(" – ".join, told)])
+        return shown_table(Table(["opens, UTC", *names], rows, caption))
+
+    def _trained(self) -> Iterator[tuple[str, str]]:
+        """Tell what the model was trained on, and how long ago."""
+        about = answers.trained(self._fleet, self._series)
+        for name, span in about.pop("spans").items():
+            yield f"{name} span", f"{moment(span['first_open'])} – {moment(span['last_open'])}"
+        for name, value in about.items():
+            yield spaced(name), str(value or ABSENT)
 
 
-def shown(fleet: Fleet, issued: "Issued") -> Shown:
-    """Write a forecast down, once for all who ask for it."""
-    content = answers.forecast(fleet, issued)
-    status = _status(issued)
-    demo = "Simulated market: this forecast says nothing about real prices."
-    parts = [
-        element("h2", str(issued.candles.series)),
-        *([] if issued.is_dated else [element("p", demo, class_="banner")]),
-        element("p", status, data_status=status),
-        element("figure", draw(_picture(issued), status), element("figcaption", _note(issued))),
-        *_numbers(issued),
-        element("h3", "How good this model was, on candles that training had not seen"),
-        _quality(content["model"]["quality"]),
-        *_trained(fleet, issued.candles.series, issued.issued_at_s),
-    ]
-    return Shown(issued, answers.written(content), join(parts))
+def tick_decimals(prices: Floats) -> int:
+    """Count the decimals of prices, of any shape; without ticks, as in a simulated market, those of 7 digits.
+
+    >>> tick_decimals(np.array([64_000.1, 63_999.25])), tick_decimals(np.array([0.00001234]))
+    (2, 8)
+    """
+    most = max(0, 6 - math.floor(math.log10(prices.max())))
+    return next((n for n in range(most) if np.allclose(prices.round(n), prices, 1e-9, 0.0)), most)
 
 
-def _status(issued: "Issued") -> str:
-    """Say the forecast in a sentence: when it was made, and where its last close stands."""
-    known, last = float(issued.candles.column(CLOSE)[-1]), float(issued.forecast[CLOSE].iloc[-1])
-    change = f"{100 * (last / known - 1):+.2f} %"
-    made = f", made at {moment(iso(issued.issued_at_s))}" if issued.is_dated else ""
-    return (
-        f"{issued.candles.series}: the newest candle closed at {moment(iso(issued.closed_s))} UTC at "
-        f"{known:.7g}; forecast {len(issued.forecast)} bars on{made}: {last:.7g} ({change})."
-    )
+def _demo(is_demo: bool) -> Html:
+    return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
 
 
-def _picture(issued: "Issued") -> Picture:
-    candles = issued.candles
-    columns = {name: candles.column(name) for name in OHLC}
-    priced = [name for task in TASKS.values() if task.is_price for name in task.columns]
-    prices = {name: issued.forecast[name].to_numpy() for name in priced if name in issued.forecast}
-    fans = [
-        tuple(issued.forecast[quantile_column(CLOSE, level)].to_numpy() for level in pair)
-        for pair in intervals(issued.forecaster.quantiles)
-    ]
-    return Picture(str(candles.series), candles.series.bar_s, candles.open_time_s, columns, prices, fans)
-
-
-def _note(issued: "Issued") -> str:
-    bands = " Dashed: the forecast Bollinger bands." if "bb_upper" in issued.forecast else ""
-    shaded = (
-        "what lies between its low and its high, which is no interval: nothing says how often the truth "
-        "stays within."
-    )
-    if named := [*issued.intervals()]:
-        shaded = f"its {' and '.join(named)} intervals: so often should the truth stay within, at each step."
-    return (
-        f"Newest candles, and behind the line the forecast: its close, and shaded {shaded}"
-        f"{bands} Times in UTC."
-    )
-
-
-def _numbers(issued: "Issued") -> Iterator[Html]:
-    points = issued.points()
-    head, opens = ["opens, UTC", *map(spaced, points.columns)], []
-    for opened in issued.opens():  # a narrow column may break between day and hour only
-        day, _, hour = moment(opened).partition(" ")
-        opens.append(join([element("span", day, class_="whole"), " ", hour]))
-    written = [[f"{value:.7g}" for value in row] for row in points.to_numpy().tolist()]
-    told = f"Forecast of {issued.candles.series}, one row a bar; prices in quote currency"
-    captions = {told: written}
-    captions |= {f"{name} intervals of the same": cells for name, cells in issued.intervals().items()}
-    for caption, cells in captions.items():
-        rows = ([time, *row] for time, row in zip(opens, cells, strict=True))
-        yield shown_table(Table(head, rows, caption))
-
-
-def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:
-    rows = []
-    for task, told in quality.items():
-        naive = [number(told["multiple_of_naive"]), told["verdict"]]
-        best = [number(told["multiple_of_best"]), told["verdict_against_best"]]
-        rows.append([TASKS[task].title, *naive, *best])
-    head = ["task", "× naive", "verdict", "× best baseline", "verdict"]
-    caption = "Mean absolute error on the test span as a multiple of the naive forecast's and of the best "
-    return shown_table(Table(head, rows, f"{caption}baseline's: below 1 is less"))
-
-
-def _trained(fleet: Fleet, series: Series, now_s: float) -> Iterator[Html]:
-    """Tell what the model of a series was trained on, and how long ago its candles end."""
-    about = answers.trained(fleet, series)
-    pairs = [
-        ("profile", about["profile"]),
-        ("candles", f"{count(about['num_bars'])} from {about['source']}"),
-        ("first candle opened", moment(about["first_open"])),
-        ("last candle opened", moment(about["last_open"])),
-        *(
-            (f"{name} span", f"{moment(span['first_open'])} to {moment(span['last_open'])}")
-            for name, span in about["spans"].items()
-        ),
-        ("trained", moment(about["created_at"])),
-        ("digest of the candles", (about["candles_digest"] or ABSENT)[:16]),
-        ("digest of the model", about["model_sha256"][:16]),
-    ]
-    if not fleet.metadata[series].is_demo_market:
-        end_s = datetime.fromisoformat(about["last_open"]).timestamp() + series.bar_s
-        age_s = max(0.0, now_s - end_s)
-        age = duration(age_s) if age_s < 3 * _DAY_S else f"{age_s // _DAY_S:,.0f} days"
-        pairs.append(("age of the newest of them", age))
-    if fleet.revision:
-        pairs.append(("commit on the Hub", fleet.revision[:16]))
-    yield element("h3", "What the model was trained on")
-    yield facts(pairs)
+def _mood(rank: int | None) -> str:
+    """Say what the percentile of its month says of a volatility."""
+    return "unknown" if rank is None else next(mood for most, mood in _MOODS.items() if rank <= most)
 
 
 def moment(text: str) -> str:
@@ -226,59 +300,3 @@ def moment(text: str) -> str:
     ('2026-08-01 00:15', '2026-08-01 00:15')
     """
     return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
-
-
-def record_part(track: Mapping[str, Any]) -> Html:
-    """Show the live record of a series, as `/api/track/{series}` tells it."""
-    return join(_record(track["record"], track["all_series"]))
-
-
-def _record(record: Mapping[str, Any] | None, all_series: Mapping[str, Any]) -> Iterator[Html]:
-    yield element("h3", "Live record: forecasts written down before the truth was known")
-    if record is None:
-        yield element("p", "No record yet: no forecast of this series is in the ledger.")
-        return
-    yield element(
-        "p",
-        f"{count(record['num_issued'])} issued, {count(record['num_scored'])} scored, "
-        f"{count(record['num_pending'])} waiting for their truth, {count(record['num_late'])} late (in no "
-        f"error), {count(record['num_void'])} without a truth for ever.",
-    )
-    if not record["tasks"]:
-        return
-    lines = [(TASKS[task].title, live) for task, live in record["tasks"].items()]
-    lines += [(f"{TASKS[task].title}, all series", live) for task, live in all_series.items()]
-    head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best", "of", "verdict", "p"]
-    caption = "Mean absolute error as a multiple of baselines' issued at the same moment; p is corrected"
-    yield shown_table(Table(head, ([title, *_live_cells(live)] for title, live in lines), caption))
-    if having := [(title, live) for title, live in lines if "coverage" in live]:
-        yield _covered(having)
-
-
-def _live_cells(live: Mapping[str, Any]) -> list[str]:
-    naive, best = live["naive"], live["best"]
-    cells = [count(live["num_scored"]), count(live["num_days"]), number(naive["multiple"])]
-    cells += [naive["verdict"], p_value(naive["corrected_p_value"]), number(best["multiple"])]
-    return [*cells, spaced(best["baseline"]), best["verdict"], p_value(best["corrected_p_value"])]
-
-
-def _covered(lines: Sequence[tuple[str, Mapping[str, Any]]]) -> Html:
-    """Show how good the quantiles of issued forecasts were."""
-    names: Iterable[str] = list(dict.fromkeys(name for _, live in lines for name in live["coverage"]))
-    rows = (
-        [title, number(live["crps_multiple"]), *(percent(live["coverage"].get(name)) for name in names)]
-        for title, live in lines
-    )
-    caption = "Quantiles: CRPS as a multiple of naive's error, and how many truths lay within each interval"
-    return shown_table(Table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption))
-
-
-STYLE_SHEET: Final = STYLE + "\n" + packaged("v8.app", "page.css")
-
-SCRIPT: Final = packaged("v8.app", "page.js")
-
-ICON: Final = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
-    '<path d="M4 2v12M12 2v12" stroke="#8a94a0"/><path fill="#2f9e83" d="M2 5h4v6H2z"/>'
-    '<path fill="#1769aa" d="M10 4h4v6h-4z"/></svg>'
-)

@@ -6,28 +6,36 @@ is renewed under our feet, or published again, becomes another fleet at the next
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, V8Error, listed
+from v8.columns import BAND_PERIOD_BARS, VOLATILITY
+from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.features.formulas import DAY_S, Floats
+from v8.features.table import compute_columns
 from v8.hub.pull import pull
 from v8.live.issuing import Issued, issue
 from v8.live.ledger import Ledger
 from v8.live.record import Record, live_record
-from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results
+from v8.losses.leaderboard import LeaderboardRow, rank_results
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.storage import open_given
 
 HUB_LOOK_S: Final = 900.0
 """The Hub is asked at most once in so many seconds whether there is a newer commit."""
+MONTH_DAYS: Final = 30
+"""What is calm or wild is told beside so many days."""
 
 _HEADER_BYTES: Final = 96
 
@@ -43,14 +51,9 @@ class Fleet:
     refused: Mapping[str, str]  # why some series are not shown, for the operator
 
     @cached_property
-    def results(self) -> dict[str, SeriesResult]:
-        """How each series was trained and judged, by its name."""
-        return {about.series: about.result for about in self.metadata.values()}
-
-    @cached_property
     def rows(self) -> list[LeaderboardRow]:
         """The leaderboard, best first."""
-        return rank_results(self.results.values())
+        return rank_results(about.result for about in self.metadata.values())
 
     def digest(self, series: Series) -> str:
         """Return the sha256 of a series' model file, 64 hex digits."""
@@ -103,9 +106,13 @@ class FleetForecasts:
 
     def __init__(self, source: CandleSource) -> None:
         self._source, self._models = source, SharedModels()
+        self._month = lru_cache(maxsize=4_096)(partial(month_before, source))
 
-    def __call__(self, fleet: Fleet, series: Series) -> Issued:
+    def __call__(self, fleet: Fleet, series: Series) -> tuple[Issued, Floats]:
         """Forecast the bars after the newest closed candle of a series that the fleet has.
+
+        Beside the forecast stands the `month_before` the day of that candle, of which there is nothing where
+        its candles cannot be had.
 
         Raises:
             DataError: If the candles cannot be had or trusted, or are too old.
@@ -113,7 +120,22 @@ class FleetForecasts:
         """
         load = partial(Forecaster.load, fleet.folders[series], revision=fleet.revision, models=self._models)
         forecaster = self._models.serving(str(series), fleet.digest(series), load)
-        return issue(forecaster, self._source, fleet.label)
+        issued = issue(forecaster, self._source, fleet.label)
+        with suppress(DataError):
+            return issued, self._month(series, issued.closed_s // DAY_S)
+        return issued, np.empty(0)
+
+
+def month_before(source: CandleSource, series: Series, day: int) -> Floats:
+    """Return the percentiles 0 to 100 of the volatility at each bar, shape (101,); nothing of very few bars.
+
+    They are those of the `MONTH_DAYS` before a day since the epoch, UTC.
+    """
+    num_bars = MONTH_DAYS * DAY_S // series.bar_s + BAND_PERIOD_BARS - 1
+    candles = source.candles(series, num_bars, day * DAY_S - 1)
+    (known,) = compute_columns(candles, [VOLATILITY]).runs[VOLATILITY]
+    known = known[np.isfinite(known)]
+    return np.percentile(known, np.arange(101)) if len(known) >= BAND_PERIOD_BARS else np.empty(0)
 
 
 class LedgerReader:

@@ -5,7 +5,6 @@ it at most, and only GET and HEAD are answered.
 """
 
 import asyncio
-import hashlib
 import math
 import os
 import socket
@@ -22,29 +21,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from v8.app import answers
+from v8.app import answers, page
 from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import RETRY_S, Desk, Promise
 from v8.app.guard import Guard, Policy, json_answer, refused
-from v8.app.page import ICON, SCRIPT, STYLE_SHEET, Shown, page, record_part, said
 from v8.errors import DataError, ProfileError, V8Error
+from v8.language import LANGUAGES, language, preferred
 from v8.machine.interruption import stop_signals_answered_by
 from v8.market.series import Series
-from v8.storage import packaged
-from v8.views.markup import Html, join
+from v8.storage import digest_bytes, packaged
+from v8.views.markup import STYLE, Html, join
 
 WAIT_S: Final = 20.0
 """A request waits at most so long for work, in seconds; the work goes on."""
+RENEWED_S: Final = 5.0
+"""An overview is asked for again after so many seconds."""
 LEAVE_S: Final = 1.0
 """How long open answers may take when the server stops, in seconds."""
 _FILES: Final = {
-    "/page.css": (STYLE_SHEET, "text/css"),
-    "/page.js": (SCRIPT, "text/javascript"),
-    "/icon.svg": (ICON, "image/svg+xml"),
+    "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
+    "/page.js": (packaged("v8.app", "page.js"), "text/javascript"),
+    "/icon.svg": (packaged("v8.app", "icon.svg"), "image/svg+xml"),
     "/api": (packaged("v8.app", "api.html"), "text/html"),
     "/api.css": (packaged("v8.app", "api.css"), "text/css"),
     "/api.js": (packaged("v8.app", "api.js"), "text/javascript"),
 }
+
+
+Page = tuple[Html, int, dict[str, str]]
+"""Markup, the status that goes with it, and headers."""
 
 
 class BusyError(DataError):
@@ -63,8 +68,8 @@ class Site:
             "/openapi.json": answers.description,
         }
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
-            "/": self._page,
-            "/part/{series}": self._part,
+            **dict.fromkeys(("/", "/part"), partial(_speaking, self._overview)),
+            **dict.fromkeys(("/series/{series}", "/part/{series}"), partial(_speaking, self._about)),
             "/api/forecast/{series}": self._forecast,
             "/api/candles/{series}": self._candles,
             "/api/track/{series}": self._track,
@@ -73,18 +78,29 @@ class Site:
             **dict.fromkeys(_FILES, self._file),
         }
 
-    async def _page(self, request: Request) -> Response:
-        """Answer with the page; a series in the query is shown at once, for those without a script."""
-        fleet, name = self._desk.fleet, request.query_params.get("series")
-        if name is None:
-            return _html(page(fleet, Series.parse(fleet.rows[0].series), None))
-        series = self._series(name)
-        part, status, _ = await self._part_of(series)
-        return _html(page(fleet, series, part), status)
+    async def _overview(self, request: Request) -> Page:
+        """Return a tile a series, or their page; a series in the query is led to its own address."""
+        if name := request.query_params.get("series"):
+            return Html(""), 308, {"location": f"/series/{self._series(name)}"}
+        fleet, sought = self._desk.fleet, request.query_params.get("q", "")
+        part = page.tiles(fleet, self._desk.newest, self._desk.overview(), sought)
+        content = part if _is_part(request) else page.overview_page(fleet, part, sought)
+        return content, 200, {"cache-control": f"private, max-age={RENEWED_S:.0f}"}
 
-    async def _part(self, request: Request) -> Response:
-        """Answer with the part of the page about one series."""
-        return _html(*await self._part_of(self._series(request.path_params["series"])))
+    async def _about(self, request: Request) -> Page:
+        """Return the part of a page about one series, or its page."""
+        series = self._series(request.path_params["series"])
+        kept = self._desk.forecast(series)
+        try:
+            found: page.Shown = await _finished(kept)
+            record = page.record_part(await _finished(self._desk.record()), series)
+            part, status, headers = join([found.part, record]), 200, {"cache-control": self._freshness(kept)}
+        except V8Error as error:
+            self._errors[type(error).__name__] += 1
+            part, status = page.trouble(answers.fault_of(error, str(series)), "alert"), 503
+            headers = {"retry-after": f"{RETRY_S:.0f}"}
+        content = part if _is_part(request) else page.series_page(self._desk.fleet, series, part)
+        return content, status, headers
 
     async def _telling(self, request: Request) -> Response:
         """Answer at once, whatever is asked."""
@@ -96,13 +112,13 @@ class Site:
 
     async def _forecast(self, request: Request) -> Response:
         kept = self._desk.forecast(self._series(request.path_params["series"]))
-        found: Shown = await _finished(kept)
+        found: page.Shown = await _finished(kept)
         return json_answer(found.content, cache_control=self._freshness(kept))
 
     async def _candles(self, request: Request) -> Response:
         series = self._series(request.path_params["series"])
         most, kept = answers.limit_of(request.query_params.get("limit")), self._desk.forecast(series)
-        found: Shown = await _finished(kept)
+        found: page.Shown = await _finished(kept)
         return json_answer(answers.candles(found.issued, most), cache_control=self._freshness(kept))
 
     async def _metrics(self, request: Request) -> Response:
@@ -123,20 +139,6 @@ class Site:
         if found is None:
             raise answers.unknown_series(name, known)
         return found
-
-    async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
-        """Return the part about a series, the status that goes with it, and when to ask again."""
-        kept = self._desk.forecast(series)
-        try:
-            found: Shown = await _finished(kept)
-            track = answers.track(await _finished(self._desk.record()), series)
-        except V8Error as error:
-            self._errors[type(error).__name__] += 1
-            parts = answers.fault_of(error, str(series))["error"]
-            text = "{where}: {rule}; got {got}. {fix}.".format(**parts)
-            return said(text, is_alert=True), 503, {"retry-after": f"{RETRY_S:.0f}"}
-        headers = {"cache-control": self._freshness(kept)}
-        return join([found.html, record_part(track)]), 200, headers
 
     async def on_error(self, request: Request, error: Any) -> Response:
         """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
@@ -235,7 +237,18 @@ async def _finished(kept: Promise) -> Any:
         raise BusyError(where="the server", rule=rule, got=got, fix="Ask again in a moment") from None
 
 
-def _html(content: Html, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    body = content.encode("utf-8")
-    named = {"cache-control": "no-store", "etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"'}
-    return Response(body, status, {**named, **(headers or {})}, "text/html; charset=utf-8")
+def _is_part(request: Request) -> bool:
+    return request.scope["path"].startswith("/part")
+
+
+async def _speaking(told: Callable[[Request], Awaitable[Page]], request: Request) -> Response:
+    """Answer in the language that the address asks for, or else the browser; not what the asker has."""
+    asked = request.query_params.get("lang")
+    wished = preferred(request.headers.get("accept-language", ""))
+    with language(asked if asked in LANGUAGES else wished):
+        content, status, headers = await told(request)
+    tag = f'"{digest_bytes(content.encode())}"'
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        status, content = 304, Html("")
+    named = {"cache-control": "no-store", "etag": tag, "vary": "Accept-Language", **headers}
+    return Response(content, status, named, "text/html; charset=utf-8")

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from v8.app.desk import Desk, SourceClock
 from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
-from v8.app.page import shown
+from v8.app.page import Shown
 from v8.app.places import FleetForecasts, LedgerReader, Place
 from v8.app.server import WAIT_S, Site, application, listening, server_of
 from v8.cli.commands import LOOPBACK
@@ -60,7 +60,7 @@ def serve_page(
     with quiet_start():
         clock = SourceClock(partial(present_of, candles))
         issue = FleetForecasts(candles)
-        desk = Desk(place, shown, issue=issue, record=tracks, present=clock, tell=tell)
+        desk = Desk(place, Shown, issue=issue, record=tracks, present=clock, tell=tell)
         desk.begin(WAIT_S)
     tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")
     try:

@@ -17,6 +17,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import Final
@@ -30,6 +31,9 @@ DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real co
 
 BUTTONS: Final = ("Download plot as a PNG", "Zoom", "Pan", "Reset axes")
 """What the chart library calls its buttons."""
+
+_SAID: Final = re.compile(r"\[\[(.+?)\]\]")
+"""A sentence in a template."""
 
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
 
@@ -64,6 +68,16 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Html:
 def join(parts: Iterable[str]) -> Html:
     """Put markup and text (escaped) behind one another."""
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
+
+
+def filled(package: str, name: str, **values: object) -> Html:
+    """Put values, markup or text (escaped), in the places `{name}` of a template, markup in a package.
+
+    What stands in `[[...]]` is said in the language that holds; it may have such places, too.
+    """
+    said = _SAID.sub(lambda found: html.escape(term(found[1])), packaged(package, name))
+    told = {key: value if isinstance(value, str) else str(value) for key, value in values.items()}
+    return Html(said.format(**{key: join([value]) for key, value in told.items()}))
 
 
 def shown_table(table: Table, groups: Iterable[tuple[str, int]] = (), class_: str | None = None) -> Html:
