@@ -488,7 +488,7 @@ def serve(
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
     rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
 ) -> None:
-    """Show forecasts of the present, leaderboard and live record on a page with a JSON API.
+    """Show forecasts of the present and their live record on pages with a JSON API.
 
     Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once.
 
