@@ -94,8 +94,9 @@ def served(run: Path, source: str) -> Iterator[str]:
     """Serve a run on a free port until the block ends, and return host and port."""
     words = [sys.executable, "-m", "v8", "app", str(run), "--source", source, "--port", "0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        said = process.stderr.readline() if process.stderr else ""
-        found = re.search(r"http://[^/]*/", said)
+        said, found = "", None
+        while found is None and (line := process.stderr.readline() if process.stderr else ""):
+            said, found = line, re.search(r"http://[^/]*/", line)
         if found is None:
             raise SystemExit(said.strip() or "error: the server did not start")
         try:

@@ -87,15 +87,17 @@ def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: A
 def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> None:
     done = CliRunner().invoke(app, ["app", *words])
     assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    # What takes a moment to be looked at is refused behind the first sign of life.
+    (told,) = [line for line in done.stderr.splitlines() if not line.startswith("Opening a: ")]
+    assert said in told
 
 
 def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_APP_TOKEN", "hunter2")
     done = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
+    *_, told = done.stderr.splitlines()
+    assert told.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
     assert "hunter2" not in done.output
 
 
