@@ -388,7 +388,7 @@ def test_prices_are_written_by_their_ticks() -> None:
     assert tick_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits
 
 
-def test_the_readme_lists_every_route() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `(/[^`]*)` \| ([^|]*) \|$", readme, re.MULTILINE))
+def test_the_page_on_the_api_lists_every_route() -> None:
+    page = (Path(__file__).parents[2] / "docs/en/how-to/page-and-api.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(/[^`]*)` \| ([^|]*) \|$", page, re.MULTILINE))
     assert {route: about.replace("`", "") for route, about in rows.items()} == ROUTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,8 @@ import pytest
 from editions import CHINESE, ENGLISH, differences, strange_words
 
 REPOSITORY: Final = Path(__file__).parents[2]
+MOST_LINES: Final = 150
+"""Whoever comes anew reads so much; all else stands on the pages of docs/."""
 
 EDITION: Final = """\
 ## Candles
@@ -54,6 +57,15 @@ def test_both_editions_say_the_same() -> None:
 @pytest.mark.parametrize(("edition", "other"), [(ENGLISH, CHINESE), (CHINESE, ENGLISH)])
 def test_each_edition_links_to_the_other_at_its_top(edition: str, other: str) -> None:
     assert read(edition).splitlines()[2].endswith(f"]({other})")
+
+
+@pytest.mark.parametrize("edition", [ENGLISH, CHINESE])
+def test_an_edition_is_short_and_what_it_links_to_is_there(edition: str) -> None:
+    text = read(edition)
+    assert len(text.splitlines()) <= MOST_LINES
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    assert len(links) > 20
+    assert [link for link in links if not (REPOSITORY / link).is_file()] == []
 
 
 def test_the_chinese_edition_is_written_as_in_taiwan() -> None:

@@ -127,7 +127,8 @@ def figures_in(text: str) -> Counter[str]:
 
 def links_in(text: str) -> Counter[str]:
     targets = re.findall(r"\]\(([^)]+)\)|(https?://[^\s`)，。]+)", text)
-    return Counter(one or other for one, other in targets if one not in (ENGLISH, CHINESE))
+    alike = ((one or other).replace("docs/zh-TW/", "docs/en/") for one, other in targets)
+    return Counter(one for one in alike if one not in (ENGLISH, CHINESE))
 
 
 def facts_of(section: Section) -> Iterator[tuple[str, Counter[str]]]:
