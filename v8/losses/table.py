@@ -53,8 +53,10 @@ LAG_FACTOR: Final = 1.3
 MIN_WINDOWS_PER_LAG: Final = 3
 """A span of fewer stretches of lag + 1 bars than this says nothing about their variance."""
 
-ROUNDING_SHARE: Final = 1e-6
-"""Errors that differ by a smaller share are equal: published models compute in single precision."""
+ROUNDING_SHARE: Final = 1e-5
+"""Errors that differ by a smaller share are equal: published models compute in single precision.
+
+Its rounding is 6e-8 of a price, and so 1e-5 of an error of half a percent."""
 
 Outcome = Literal["beats", "equals", "no real difference from", "not yet known", "loses to"]
 """How a forecaster's error compares with a baseline's, by the rule of `outcome_of`."""
