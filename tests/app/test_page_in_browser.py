@@ -144,6 +144,16 @@ def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, 
     assert browser.complaints == []
 
 
+def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    browser.open(served.url, READY)
+    refusal = "new Response('{}', {status: 429, headers: {'content-type': 'application/json'}})"
+    browser.value(f"void (window.fetch = async () => {refusal})")
+    browser.wait(f"{STATUS}.textContent === {STATUS}.dataset.away")
+    assert sorted(browser.value(NAMES)) == [BTC, ETH]
+    assert browser.value("document.documentElement.dataset.errors") == "0"
+
+
 def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:

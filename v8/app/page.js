@@ -97,10 +97,16 @@
   const ask = async () => {
     const answer = await fetch(present.dataset.part, {
       cache: "no-store", headers: tag ? { "If-None-Match": tag } : {}, signal: AbortSignal.timeout(45000) });
-    const text = await answer.text();
-    if (answer.status !== 304) {
+    if (answer.status === 401) {
+      location.reload();  // where the token is asked for
+      return MOST_S;
+    }
+    const isPart = (answer.headers.get("content-type") || "").startsWith("text/html");
+    if (isPart && answer.status !== 304) {
       tag = answer.status === 200 ? answer.headers.get("etag") || "" : "";
-      replace(text);
+      replace(await answer.text());
+    } else if (answer.status !== 304) {
+      say(status.dataset.away, true);  // as when too much is asked: what is shown stays
     }
     count("shown");
     return seconds(answer);
