@@ -1,6 +1,6 @@
 """The version of this package, where every floor can read it, and the commit it is of."""
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"
 COMMIT = ""
 """What a build knew of its commit: setup.py writes it here. A checkout asks git."""
 

@@ -188,5 +188,5 @@ def test_importing_v8_starts_nothing() -> None:
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     version, *modules = done.stdout.split()
-    assert version == "0.1.0"
+    assert version == "1.0.0"
     assert {"tensorflow", "keras", "numpy", "pandas", "huggingface_hub", "httpx2"}.isdisjoint(modules)
