@@ -217,7 +217,7 @@ def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub:
     words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
     done = called("run", *words, "--publish", REPO)
     assert done.returncode == 3  # no candles at all
-    said = f"Publish the others with: python -m v8 publish {runs / 'aligned'} --repo {REPO} --partial"
+    said = f"Publish the others with: python -m v8 publish {runs / 'frontier'} --repo {REPO} --partial"
     assert done.stderr.splitlines()[-1].endswith(said)
     assert hub.routes == ["whoami"]
 

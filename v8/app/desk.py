@@ -167,7 +167,7 @@ class Desk:
         """Return the live record of all series; None where there is none yet."""
         return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
 
-    def overview(self) -> Record | None:
+    def overview(self) -> "Record | None":
         """Make what is stale of all series while others go on; return the live record as it was read last."""
         self._sweeping.ask("sweep", self._sweep)
         return self._last_record

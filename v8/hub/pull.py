@@ -113,8 +113,8 @@ class PublishedRevision(HubRepo):
     """
 
     def __init__(self, repo: str, revision: str, traffic: Traffic) -> None:
+        self.revision = revision  # first, because a refusal names it
         super().__init__(repo, traffic)
-        self.revision = revision
 
     def pulled(self, series: Sequence[str] | None) -> Pulled:
         """Download what the cache lacks; use the cache alone when the Hub does not answer."""
