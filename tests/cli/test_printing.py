@@ -240,7 +240,7 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
         board_row("CUSDT-1h", ohlc=score(1.2, 1e-5, 3e-5)),
         board_row("DUSDT-1h", ohlc=score(1.0)),
     ]
-    print_leaderboard(rows)
+    print_leaderboard(rows, Path())
     lines = capsys.readouterr().out.splitlines()
     marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
     assert lines[:2] == [
@@ -257,7 +257,7 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
 
 def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
-    print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)])
+    print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)], Path())
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "series naive × har" in lines  # the last line of the header
     assert "AUSDT-1h 0.800* 1.600*" in lines
@@ -268,7 +268,7 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
 
 
 def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_leaderboard([board_row("AUSDT-1h", ohlc=score(0.9))])
+    print_leaderboard([board_row("AUSDT-1h", ohlc=score(0.9))], Path())
     lines = capsys.readouterr().out.splitlines()
     assert "*" not in "".join(lines)
     assert lines[-1] == (

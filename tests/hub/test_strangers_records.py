@@ -100,7 +100,7 @@ def said_well(error: V8Error) -> None:
 def attack(run: Path) -> None:
     """Do all that is done with a run that somebody else made."""
     tries = [
-        lambda: print_leaderboard(write_outputs(run)),
+        lambda: print_leaderboard(write_outputs(run), run),
         lambda: draw_pictures(run, lambda text: None),
         lambda: Forecaster(read_metadata(run / SERIES), None),
     ]

@@ -67,7 +67,7 @@ def plan(num_folds: int, names: list[str]) -> BacktestPlan:
     profile["tasks"] = {name: profile["tasks"][name] for name in ("ohlc", "volatility")}
     folds = tuple(Fold(number + 1, dict.fromkeys(names, 1_000)) for number in range(num_folds))
     return BacktestPlan(
-        1, profile, "0" * 64, "demo", False, tuple(names), num_folds, None, "v8", "now", folds, {}
+        1, profile, "0" * 64, "demo", False, "v8", "now", tuple(names), num_folds, None, folds, {}
     )
 
 
