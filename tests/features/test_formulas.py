@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,24 +90,3 @@ def test_true_range_counts_the_jump_from_the_previous_close() -> None:
     high, low, close = np.array([10.0, 13, 6]), np.array([10.0, 12, 5]), np.array([10.0, 12.5, 5.5])
     assert formulas.atr(high, low, close, 2)[2] == (3 + 7.5) / 2
     assert np.isnan(formulas.atr(high, low, close, 2)[:2]).all()
-
-
-@settings(deadline=None)
-@given(
-    walk=st.lists(st.sampled_from([0.0, 0.0, 0.1, -0.3, 7.0, math.nan]), min_size=1, max_size=40),
-    price=st.sampled_from([1e-5, 1.0, 1e5]),
-    weight=st.sampled_from([1 / 14, 2 / 13, 2 / 27, 0.2, 0.9]),
-)
-def test_short_averages_are_those_of_pandas_to_the_bit(
-    walk: list[float], price: float, weight: float
-) -> None:
-    # Long ones are taken by pandas itself, and a tail goes on from either.
-    values = price * (1 + np.nancumsum(walk) + 0 * np.array(walk))
-    expected = pd.Series(values).ewm(alpha=weight, adjust=False).mean().to_numpy()
-    assert formulas.ewm_mean(values, weight).tobytes() == expected.tobytes()
-
-
-def test_on_this_machine_short_averages_need_no_pandas() -> None:
-    # Where a processor multiplies and adds in one rounding they do, and the test above still holds.
-    if platform.machine() in ("x86_64", "AMD64"):
-        assert formulas._is_step_of_pandas()

@@ -81,7 +81,7 @@ def test_profiles_share_columns_and_nothing_is_computed_twice(tmp_path: Path) ->
 
 def test_a_table_from_the_folder_is_the_bytes_of_the_file_and_outlives_it(tmp_path: Path) -> None:
     # Rsi is added and the file replaced, then removed; the first table must keep what was checked.
-    candles, store = walk_candles(), FeatureStore(tmp_path, num_remembered=0)
+    candles, store = walk_candles(), FeatureStore(tmp_path)
     store.table(candles, ["close", "atr"])
     table = store.table(candles, ["close", "atr"])
     assert not any(table.column(name).flags.owndata for name in table.columns)
@@ -147,7 +147,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: content.replace(b'"definitions"', b'"definitiens"'), "does not match its checksum"),
         (lambda content: content.replace(b'"checksum"', b'"chocksum"'), "does not match its checksum"),
         (
-            lambda content: content.replace(b'{"v8_features_format": 3', b'{"v8_features_format":,3'),
+            lambda content: content.replace(b'{"v8_features_format": 4', b'{"v8_features_format":,4'),
             "cannot be read",
         ),
     ],
@@ -155,7 +155,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
 def test_a_damaged_file_is_never_used_but_replaced_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage, reason: str
 ) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path, num_remembered=0)
+    candles, store = walk_candles(), FeatureStore(tmp_path)
     expected = store.table(candles, EVERY)
     path = store.path(candles)
     path.write_bytes(damage(path.read_bytes()))
@@ -180,7 +180,7 @@ def test_a_file_of_other_candles_under_this_name_is_never_used(tmp_path: Path) -
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_no_single_flipped_bit_changes_a_table(tmp_path: Path, place: float, bit: int) -> None:
-    candles, store = walk_candles(200), FeatureStore(tmp_path, num_remembered=0)
+    candles, store = walk_candles(200), FeatureStore(tmp_path)
     store.table(candles, EVERY)
     content = bytearray(store.path(candles).read_bytes())
     content[int(place * len(content))] ^= 1 << bit
@@ -315,16 +315,6 @@ def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -
             assert store.stats.damaged_files == []
 
 
-def test_the_latest_tables_are_answered_from_memory(tmp_path: Path) -> None:
-    store = FeatureStore(tmp_path, num_remembered=1)
-    first = store.table(walk_candles(seed=1), EVERY)
-    assert store.table(walk_candles(seed=1), EVERY) is first
-    assert store.stats.remembered_tables == 1
-    store.table(walk_candles(seed=2), EVERY)
-    assert store.table(walk_candles(seed=1), EVERY) is not first
-    assert store.stats.remembered_tables == 1
-
-
 def test_too_few_candles_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="PEPEUSDT-15m: needs at least 188 candles without a gap"):
         FeatureStore(tmp_path).table(walk_candles(187), EVERY)
@@ -358,7 +348,7 @@ def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_where_candles_came_from_does_not_matter(tmp_path: Path) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path, num_remembered=0)
+    candles, store = walk_candles(), FeatureStore(tmp_path)
     store.table(candles, EVERY)
     store.table(replace(candles, source="files"), EVERY)
     assert counts(store) == (15, 15, 0)

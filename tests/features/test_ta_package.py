@@ -139,7 +139,7 @@ def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
 def test_a_store_that_has_grown_holds_what_is_computed_at_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
 ) -> None:
-    store = FeatureStore(tmp_path_factory.mktemp("store"), num_remembered=1)
+    store = FeatureStore(tmp_path_factory.mktemp("store"))
     frame = random_frame(seed).drop(holes)
     for stop in (*sorted(cuts), NUM_ROWS):
         candles = checked(frame[frame.index < stop])

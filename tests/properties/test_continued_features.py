@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.features.indicators import FEATURES, Feature, Formula, Kind
-from v8.features.table import Computed, compute_columns
+from v8.features.table import Runs, compute_columns
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -40,20 +40,20 @@ def random_candles(seed: int, holes: list[int]) -> Candles:
     return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
 
 
-def gone_on(known: Computed, grown: Candles, names: Sequence[str]) -> Computed:
+def gone_on(known: dict[str, Runs], grown: Candles, names: Sequence[str]) -> dict[str, Runs]:
     """Return known columns with the rows of the candles that came since."""
-    return known.continued(compute_columns(grown, names, known.stood, len(joined(known, names[0]))))
+    new = compute_columns(grown, names, len(joined(known, names[0])))
+    return {name: (*known[name], *new[name]) for name in names}
 
 
-def joined(computed: Computed, name: str) -> np.ndarray:
-    return np.concatenate(computed.runs[name])
+def joined(columns: dict[str, Runs], name: str) -> np.ndarray:
+    return np.concatenate(columns[name])
 
 
-def assert_same_bits(one: Computed, other: Computed) -> None:
-    assert one.runs.keys() == other.runs.keys()
-    differing = [name for name in one.runs if joined(one, name).tobytes() != joined(other, name).tobytes()]
+def assert_same_bits(one: dict[str, Runs], other: dict[str, Runs]) -> None:
+    assert one.keys() == other.keys()
+    differing = [name for name in one if joined(one, name).tobytes() != joined(other, name).tobytes()]
     assert differing == []
-    assert one.stood == other.stood
 
 
 @settings(deadline=None, max_examples=60)

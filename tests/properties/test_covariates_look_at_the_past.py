@@ -138,7 +138,7 @@ def test_g3_what_is_known_of_all_is_the_start_of_the_whole_table(seed: int, num_
 def test_a_store_that_has_grown_holds_what_is_computed_at_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
 ) -> None:
-    store = FeatureStore(tmp_path_factory.mktemp("store"), num_remembered=1)
+    store = FeatureStore(tmp_path_factory.mktemp("store"))
     own, table = random_market(seed), random_table(seed)
     other = random_market(seed + 1).drop(holes)
     for stop in (*sorted(set(cuts)), NUM_ROWS):
@@ -149,7 +149,7 @@ def test_a_store_that_has_grown_holds_what_is_computed_at_once(
 
 @pytest.mark.parametrize("change", ["series", "table"])
 def test_a_store_notices_that_what_lies_beside_candles_has_changed(tmp_path: Path, change: str) -> None:
-    store = FeatureStore(tmp_path, num_remembered=1)
+    store = FeatureStore(tmp_path)
     own, other, table = random_market(1), random_market(2), random_table(3)
     known = joined(own[:400], other[:400], table, SOME)
     store.table(known, SOME)

@@ -222,7 +222,7 @@ class Shown:
         """Draw known columns, and how some go on as lines, the last of them in fans of its intervals."""
         candles = self.issued.candles
         known = {name: candles.column(name) for name in OHLC}
-        computed = compute_columns(candles, [BB_UPPER, BB_LOWER, VOLATILITY]).runs
+        computed = compute_columns(candles, [BB_UPPER, BB_LOWER, VOLATILITY])
         known |= {name: values.astype(np.float64) for name, (values,) in computed.items()}
 
         def ahead(name: str, start: str) -> Floats:

@@ -133,7 +133,7 @@ def month_before(source: CandleSource, series: Series, day: int) -> Floats:
     """
     num_bars = MONTH_DAYS * DAY_S // series.bar_s + BAND_PERIOD_BARS - 1
     candles = source.candles(series, num_bars, day * DAY_S - 1)
-    (known,) = compute_columns(candles, [VOLATILITY]).runs[VOLATILITY]
+    (known,) = compute_columns(candles, [VOLATILITY])[VOLATILITY]
     known = known[np.isfinite(known)]
     return np.percentile(known, np.arange(101)) if len(known) >= BAND_PERIOD_BARS else np.empty(0)
 

@@ -15,10 +15,10 @@ Rules of the formulas:
 The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, reduce
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from v8.registry import Named
 
 Floats = NDArray[np.float64]
-
-SHORT_ROWS: Final = 512  # up to so many rows calling pandas takes longer than its work does in plain Python
 
 
 class Kind(Enum):
@@ -46,20 +44,13 @@ ANCHORED_KINDS: Final = frozenset({Kind.PRICE, Kind.PRICE_CHANGE, Kind.AMOUNT})
 """What `anchored` scaling measures from a close, or in closes, of the same candles."""
 
 
-class Past(Enum):
-    """How much of its past a formula must be given for a new row."""
-
-    WINDOW = "the bars of its own warm-up"
-    AVERAGES = "the row before, and where its exponential averages stood; its function takes `average`"
-    PIECE = "all of its contiguous piece"
-
-
 @dataclass(frozen=True)
 class Formula:
     """How one column or stage comes from candles, from other columns or from a shared stage.
 
     The version is raised whenever the function computes something else, or tells the package that computes it
-    and its version; it is part of the digest, and the past is not, which says nothing of what a column means.
+    and its version; it is part of the digest, and `is_windowed` is not, which says nothing of what a column
+    means.
     """
 
     function: Callable[..., Floats]  # takes one array per input, then the parameters by keyword
@@ -67,7 +58,7 @@ class Formula:
     parameters: Mapping[str, float | None] = field(default_factory=dict)  # every number, in bars or unitless
     warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
     version: int | str = 1
-    past: Past = Past.PIECE  # what a new row needs
+    is_windowed: bool = False  # whether a row needs its warm-up alone, not all of its contiguous piece
 
 
 @dataclass(frozen=True)
@@ -80,91 +71,34 @@ class Feature(Named):
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:
     """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
-    if 0 < len(values) <= SHORT_ROWS and _is_step_of_pandas():
-        smooth = _stepped(values, newest_weight)
-        if not np.isnan(smooth[-1]):  # nan stays where it once was; pandas steps over it
-            return smooth
-    return _by_pandas(values, newest_weight)
-
-
-def _by_pandas(values: Floats, newest_weight: float) -> Floats:
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
     return pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean().to_numpy(dtype=np.float64)
 
 
-def _stepped(values: Floats, newest_weight: float) -> Floats:
-    """Take the steps of pandas one by one: it keeps a weight as a centre of mass and divides by the sum."""
-    newest = 1.0 / (1.0 + (1.0 - newest_weight) / newest_weight)
-    older = 1.0 - newest
-    whole = older + newest
-    smooth, steps = values[0].item(), []
-    for value in values.tolist():
-        if value != smooth:
-            smooth = (older * smooth + newest * value) / whole
-        steps.append(smooth)
-    return np.array(steps)
-
-
-@cache
-def _is_step_of_pandas() -> bool:
-    """Tell whether `_stepped` gives the bits of pandas: some processors multiply and add in one rounding."""
-    values = np.modf(np.arange(1.0, 200.0) * np.sqrt(2.0))[0]
-    weights = (1.0 / 14.0, 2.0 / 13.0, 2.0 / 27.0, 0.2)
-    return all(np.array_equal(_stepped(values, each), _by_pandas(values, each)) for each in weights)
-
-
-class Average:
-    """`ewm_mean` for one formula, whose averages can go on from where they stood at some row of the values.
-
-    They stood in the order in which the formula takes them, and are NaN before that row; where none did they
-    begin with their values.
-    """
-
-    def __init__(self, stood: Sequence[float] = (), row: int = 0) -> None:
-        self._stood, self._row = stood, row
-        self.newest: list[float] = []
-        """Where each of them stands after the last row."""
-
-    def __call__(self, values: Floats, newest_weight: float) -> Floats:
-        """Smooth values from their beginning, or go on."""
-        if self._stood:
-            stood = self._stood[len(self.newest)]
-            rest = ewm_mean(np.concatenate([[stood], values[self._row + 1 :]]), newest_weight)
-            smooth = late(rest, len(values))
-        else:
-            smooth = ewm_mean(values, newest_weight)
-        self.newest += smooth[-1:].tolist()
-        return smooth
-
-
-Averaging = Callable[[Floats, float], Floats]
-"""Maps values and the weight of the newest one to their exponential average."""
-
-
-def rsi(close: Floats, period_bars: int, average: Averaging = ewm_mean) -> Floats:
+def rsi(close: Floats, period_bars: int) -> Floats:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains so
     far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
     """
     change = np.diff(close, prepend=close[:1])
-    gain = average(np.maximum(change, 0.0), 1.0 / period_bars)
-    moved = gain + average(np.maximum(-change, 0.0), 1.0 / period_bars)
+    gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
+    moved = gain + ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
     return 100.0 * ratio(gain, moved, where_zero=0.5)
 
 
-def macd(close: Floats, fast_bars: int, slow_bars: int, average: Averaging = ewm_mean) -> Floats:
+def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
     """Subtract the slow exponential average of the close from the fast one, in quote currency.
 
     The newest weight of an average is 2 / (span + 1); exactly 0 in a flat market.
     """
-    return average(close, 2.0 / (fast_bars + 1)) - average(close, 2.0 / (slow_bars + 1))
+    return ewm_mean(close, 2.0 / (fast_bars + 1)) - ewm_mean(close, 2.0 / (slow_bars + 1))
 
 
-def macd_signal(macd_line: Floats, signal_bars: int, average: Averaging = ewm_mean) -> Floats:
+def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
     """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
-    return average(macd_line, 2.0 / (signal_bars + 1))
+    return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
 
 
 def close_moments(close: Floats, period_bars: int) -> Floats:

@@ -23,7 +23,7 @@ from v8 import columns as c
 from v8.columns import beside, is_covariate, is_given, parted
 from v8.errors import DataError, listed
 from v8.features import formulas, ta_features
-from v8.features.formulas import Feature, Floats, Formula, Kind, Past
+from v8.features.formulas import Feature, Floats, Formula, Kind
 from v8.plugins import digest_of
 from v8.registry import Registry, nearest
 from v8.storage import digest_json, packaged
@@ -40,8 +40,7 @@ class Ancestry:
 
     given: tuple[str, ...]  # columns that it is computed from in the end
     warmup_bars: int  # of its own and of what it is computed from
-    reach_bars: int  # before a row, that its new rows depend on where they need no more than averages
-    averaged: frozenset[str] | None  # what it takes exponential averages for; None if it needs all its piece
+    reach_bars: int | None  # before a row, that it depends on; None for all of its piece
     digest: str  # identity of what it means, 64 hex digits; a column that is given is its own definition
 
 
@@ -49,13 +48,12 @@ class Ancestry:
 def ancestry(name: str) -> Ancestry:
     """Follow a column or stage back to the columns that are given."""
     if is_given(name):
-        return Ancestry((name,), 0, 0, frozenset(), name)
+        return Ancestry((name,), 0, 0, name)
     formula = formula_of(name)
     sources = [ancestry(source) for source in formula.inputs]
     warmup = max((formula.warmup_bars, *(source.warmup_bars for source in sources)))
-    own_reach = formula.warmup_bars if formula.past is Past.WINDOW else 1
-    needs_piece = formula.past is Past.PIECE or any(source.averaged is None for source in sources)
-    own_averaged = [name] if formula.past is Past.AVERAGES else []
+    reaches = [source.reach_bars for source in sources if source.reach_bars is not None]
+    is_windowed = formula.is_windowed and len(reaches) == len(sources)
     definition = {
         "name": name,
         "inputs": [source.digest for source in sources],
@@ -67,8 +65,7 @@ def ancestry(name: str) -> Ancestry:
     return Ancestry(
         tuple(dict.fromkeys(given for source in sources for given in source.given)),
         warmup,
-        own_reach + max((source.reach_bars for source in sources), default=0),
-        None if needs_piece else frozenset(own_averaged).union(*(each.averaged or () for each in sources)),
+        formula.warmup_bars + max(reaches, default=0) if is_windowed else None,
         digest_json(definition),
     )
 
@@ -219,7 +216,7 @@ class _Features(Registry[Feature]):
 def _windowed(
     function: Callable[..., Floats], warmup_bars: int, *inputs: str, **parameters: float
 ) -> Formula:
-    return Formula(function, inputs, parameters, warmup_bars, past=Past.WINDOW)
+    return Formula(function, inputs, parameters, warmup_bars, is_windowed=True)
 
 
 def _averaged(
@@ -234,7 +231,7 @@ def _averaged(
     for newest in newest_weights:
         weights = np.convolve(weights, newest * (1.0 - newest) ** lags)[: len(lags)]
     forgotten_bars = int(np.argmax(1.0 - np.cumsum(weights) < HISTORY_WEIGHT)) + 1
-    return Formula(function, (source,), parameters, forgotten_bars, past=Past.AVERAGES)
+    return Formula(function, (source,), parameters, forgotten_bars)
 
 
 _RSI_BARS, _ATR_BARS, _ROC_BARS, _VOLUME_BARS = 14, 14, 12, 20

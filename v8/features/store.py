@@ -30,7 +30,6 @@ import json
 import logging
 import os
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,10 +44,10 @@ import pyarrow.parquet as pq
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
-from v8.features.table import Computed, FeatureTable, assemble, compute_columns, table_digest, valid_rows
+from v8.features.table import FeatureTable, Runs, assemble, compute_columns, valid_rows
 from v8.market.candles import Candles
 
-FORMAT: Final = 3  # version of the index below; a file with another one is written anew
+FORMAT: Final = 4  # version of the index below; a file with another one is written anew
 
 GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group; below the 20,000 at which pyarrow begins another page."""
@@ -65,6 +64,8 @@ _NO_CHECKSUM = "0" * 8
 _MAX_BYTES = 1 << 34
 _FLOAT = np.dtype("<f4")
 
+Columns = dict[str, Runs]  # by name
+
 _log = logging.getLogger(__name__)
 
 
@@ -79,67 +80,51 @@ class StoreStats:
     computed_columns: int = 0
     reused_columns: int = 0  # read from the folder
     continued_columns: int = 0  # read from the file of the first candles, and computed for the others
-    remembered_tables: int = 0  # whole tables answered from memory
     damaged_files: list[Path] = field(default_factory=list)  # failed their check and were replaced
 
 
 class FeatureStore:
     """A folder of feature columns, shared by all profiles and processes of one user.
 
-    The folder is `features` in `v8.storage.home()` when None, made when missing. `num_remembered` tables of
-    the latest calls are kept in memory too: the 40 series of the universe, each about 0.6 MB at 10,000 rows
-    and 15 columns. A table that came from the folder keeps its file open.
+    The folder is `features` in `v8.storage.home()` when None, made when missing. A table that came from the
+    folder keeps its file open.
     """
 
-    def __init__(self, folder: Path | None = None, *, num_remembered: int = 40) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.folder = storage.home() / "features" if folder is None else folder
         self.stats = StoreStats()
-        self._num_remembered = num_remembered
-        self._remembered: OrderedDict[str, FeatureTable] = OrderedDict()
 
     def table(self, candles: Candles, columns: Sequence[str]) -> FeatureTable:
         """Return a FeatureTable as `compute_table` does, computing only the columns that are not held."""
-        names = check_columns(columns)
-        digest = table_digest(candles, names)
-        table = self._remembered.pop(digest, None)
-        if table is None:
-            table = self._from_folder(candles, names)
-        else:
-            self.stats.remembered_tables += 1
-        self._remembered[digest] = table
-        if len(self._remembered) > self._num_remembered:
-            self._remembered.popitem(last=False)
-        return table
+        rows = valid_rows(candles, names := check_columns(columns))
+        kept = self._held(self.path(candles), candles, names)[1]
+        missing = [name for name in names if name not in kept]
+        self.stats.reused_columns += len(names) - len(missing)
+        if missing:
+            kept |= self._made(candles, missing, kept)
+        return assemble(candles, rows, {name: kept[name] for name in names})
 
     def path(self, candles: Candles) -> Path:
         """Return where the columns of these candles lie; the file need not exist."""
         return self.folder / str(candles.series) / f"{candles.digest}.parquet"
 
-    def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
-        rows = valid_rows(candles, names)
-        kept = self._held(self.path(candles), candles, names)[1]
-        missing = [name for name in names if name not in kept.runs]
-        self.stats.reused_columns += len(names) - len(missing)
-        if missing:
-            kept |= self._made(candles, missing, kept)
-        return assemble(candles, rows, {name: kept.runs[name] for name in names})
-
-    def _made(self, candles: Candles, names: Sequence[str], kept: Computed) -> Computed:
+    def _made(self, candles: Candles, names: Sequence[str], kept: Columns) -> Columns:
         """Make columns that no file holds for these candles, and keep them where that saves time."""
         of_files = (self._held(path, candles, names) for path in _newest_files(self.path(candles)))
-        num_known, held = next((found for found in of_files if found[0]), (0, Computed()))
-        begun = Computed({name: held.runs[name] for name in names if name in held.runs}, held.stood)
-        anew = [name for name in names if name not in begun.runs]
-        made = compute_columns(candles, anew) if anew else Computed()
-        if begun.runs:
-            made |= begun.continued(compute_columns(candles, [*begun.runs], begun.stood, num_known))
-        self.stats.continued_columns += len(begun.runs)
+        num_known, held = next((found for found in of_files if found[0]), (0, {}))
+        begun = [name for name in names if name in held]
+        anew = [name for name in names if name not in held]
+        made = compute_columns(candles, anew) if anew else {}
+        if begun:
+            new = compute_columns(candles, begun, num_known)
+            made |= {name: (*held[name], *new[name]) for name in begun}
+        self.stats.continued_columns += len(begun)
         self.stats.computed_columns += len(anew)
-        if anew or kept.runs or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
+        if anew or kept or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
             storage.write_cache(self.path(candles), _parquet(candles, kept | made))
         return made
 
-    def _held(self, path: Path, candles: Candles, names: Sequence[str]) -> tuple[int, Computed]:
+    def _held(self, path: Path, candles: Candles, names: Sequence[str]) -> tuple[int, Columns]:
         """Return of how many candles, of all or of the first ones, a file holds columns, and these.
 
         Of none if it is not there or not to be read, of other candles or damaged.
@@ -152,16 +137,16 @@ class FeatureStore:
                 file.check()
             if is_of_all and file.index["candles"] != candles.digest:
                 raise _DamagedError("it holds columns of other candles")
-            return num_bars, file.columns(names) if num_bars else Computed()
+            return num_bars, file.columns(names) if num_bars else {}
         except OSError:  # writing it will tell
-            return 0, Computed()
+            return 0, {}
         except _DamagedError as damage:
             instead = (
                 "its columns are computed again and the file is replaced" if is_of_all else "it is not used"
             )
             _log.warning("%s: %s; %s", path, damage, instead)
             self.stats.damaged_files.append(path)
-            return 0, Computed()
+            return 0, {}
 
 
 class _File:
@@ -199,7 +184,7 @@ class _File:
         is_first = 0 < num_bars < len(candles) and self.index["first"] == _first(candles, num_bars)
         return num_bars if is_first else 0
 
-    def columns(self, names: Sequence[str]) -> Computed:
+    def columns(self, names: Sequence[str]) -> Columns:
         """Return its columns that mean what they mean today, each in as many runs as it has groups.
 
         Those of the package `ta` are returned if they are among some names: to know what others mean, they
@@ -207,13 +192,12 @@ class _File:
         """
         footer = pq.read_metadata(pa.BufferReader(pa.py_buffer(self._content)))
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        runs = {
+        return {
             name: tuple(self._floats(group.column(place), group.num_rows) for group in groups)
             for place, (name, definition) in enumerate(self.index["definitions"].items())
             if name in names or not is_of_package(name)
             if name in FEATURES and definition == definition_digest(name)
         }
-        return Computed(runs, {name: tuple(values) for name, values in self.index["stood"].items()})
 
     def _floats(self, chunk: Any, num_rows: int) -> Any:
         # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
@@ -221,9 +205,9 @@ class _File:
         return np.frombuffer(self._content, _FLOAT, num_rows, stop - num_rows * _FLOAT.itemsize)
 
 
-def _parquet(candles: Candles, known: Computed) -> bytes:
+def _parquet(candles: Candles, known: Columns) -> bytes:
     """Encode Parquet with an index that tells candles and meanings, and a checksum of all other bytes."""
-    values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in known.runs.items()}
+    values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in known.items()}
     types = {**dict.fromkeys(values, pa.float32()), OPEN_TIME: pa.timestamp("ms", tz="UTC")}
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
     open_time = pa.array(candles.open_time_s * 1000, types[OPEN_TIME])
@@ -232,7 +216,6 @@ def _parquet(candles: Candles, known: Computed) -> bytes:
         "checksum": _NO_CHECKSUM,
         "candles": candles.digest,
         "first": _first(candles, len(candles)),
-        "stood": known.stood,
         "definitions": {name: definition_digest(name) for name in values},
     }
     sink = io.BytesIO()

@@ -36,7 +36,7 @@ from typing import Any, Final
 import numpy as np
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
-from v8.features.formulas import Feature, Floats, Formula, Kind, Past, windows
+from v8.features.formulas import Feature, Floats, Formula, Kind, windows
 from v8.registry import nearest, or_rather
 
 PACKAGE: Final = "ta"
@@ -216,7 +216,7 @@ def package_feature(name: str) -> Feature:
         {**wish.parameters, "context_bars": context_bars, "block_bars": block_bars},
         warmup_bars=context_bars + block_bars - 1,
         version=f"ta {version}, {_WAY}",
-        past=Past.WINDOW,
+        is_windowed=True,
     )
     return Feature(name, sentence, HOME, subject.kind(context_bars, price, volume), formula)
 

@@ -5,16 +5,14 @@ start anew in every piece, the warm-up of every piece is dropped, and a piece th
 Columns are picked by name, never by number (G4).
 
 Going on gives the same bits as computing all. A row of a windowed column depends on the bars of its window
-alone. Exponential averages never forget: where they stood after the newest known row is kept, in full
-precision, and they go on from there with the very operations of a computation from the start. A column of
-which neither is known, such as a formula of one's own, is computed from the start of its piece.
+alone. Exponential averages never forget: like a formula of one's own that does not say that it is windowed,
+they are computed from the start of their piece, and only their new rows are taken.
 
 Shapes: N candles, K of them known.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, parted
 from v8.errors import DataError, listed
 from v8.features import indicators
-from v8.features.formulas import Average, Floats, Past
+from v8.features.formulas import Floats
 from v8.features.indicators import FEATURES, ancestry, check_columns, warmup_bars
 from v8.features.ta_features import with_filling
 from v8.invocation import command
@@ -36,9 +34,6 @@ from v8.storage import digest_bytes, digest_json
 Column = NDArray[np.float32]
 
 Runs = tuple[Column, ...]  # a column in pieces that follow one another, each of shape (rows of its own,)
-
-Stood = Mapping[str, Sequence[float]]
-"""Per column or stage that has any, where its exponential averages stand after the newest row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +105,7 @@ def _read_only(array: Any) -> Any:
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
     """Compute a FeatureTable without any store, as a Forecaster does: `FeatureStore.table`'s to the bit."""
     rows = valid_rows(candles, names := check_columns(columns))
-    return assemble(candles, rows, compute_columns(candles, names).runs)
+    return assemble(candles, rows, compute_columns(candles, names))
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
@@ -178,74 +173,43 @@ def _meaning(columns: tuple[str, ...]) -> bytes:
     return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
 
 
-@dataclass(frozen=True)
-class Computed:
-    """Columns of candles, by name and in runs, and what it takes to go on with them.
-
-    A column is of shape (N,) in all, float32, NaN in the warm-up of every piece and finite after it.
-    """
-
-    runs: dict[str, Runs] = field(default_factory=dict)
-    stood: Stood = field(default_factory=dict)
-
-    def __or__(self, other: "Computed") -> "Computed":
-        return Computed(self.runs | other.runs, {**self.stood, **other.stood})
-
-    def continued(self, new: "Computed") -> "Computed":
-        """Return these columns with the rows that follow them."""
-        return Computed(
-            {name: (*self.runs.get(name, ()), *runs) for name, runs in new.runs.items()}, new.stood
-        )
-
-
-def compute_columns(
-    candles: Candles, columns: Sequence[str], stood: Stood | None = None, num_known: int = 0
-) -> Computed:
+def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Runs]:
     """Compute columns of N candles, or what comes after K known rows of them, piece by piece.
 
-    `stood` is where exponential averages stood after row K, below N. Returns rows K to N, shape (N - K,),
-    read-only, and where averages stand after them; a DataError if a value is beyond single precision.
+    Returns rows K to N by name, each a run of shape (N - K,), float32, read-only, NaN in the warm-up of every
+    piece and finite after it; a DataError if a value is beyond single precision.
     """
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
-    results, stood = dict(zip(columns, block, strict=True)), stood or {}
+    results = dict(zip(columns, block, strict=True))
     for piece in pieces(candles.segment):
         if piece.stop > num_known:
-            stood = _fill(results, candles, piece, num_known, stood if piece.start < num_known else None)
-    return Computed({name: (_read_only(column),) for name, column in results.items()}, stood)
+            _fill(results, candles, piece, num_known)
+    return {name: (_read_only(column),) for name, column in results.items()}
 
 
-def compute(
-    columns: Iterable[str], candles: Mapping[str, Floats], averages: defaultdict[str, Average] | None = None
-) -> dict[str, Floats]:
+def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
     """Compute indicators of one contiguous piece of candles; shared stages are computed once.
 
     Candles are open time (seconds), open, high, low, close and volume, each of shape (N,). Returns float64 of
-    the same shape, NaN in the rows of each column's own warm-up. `averages` is told where exponential
-    averages stand in the end.
+    the same shape, NaN in the rows of each column's own warm-up.
     """
-    computed = {name: values.copy() for name, values in _rows(columns, candles, averages).items()}
+    computed = {name: values.copy() for name, values in _rows(columns, candles).items()}
     for name, values in computed.items():
         values[: warmup_bars([name])] = np.nan
     return computed
 
 
-def _rows(
-    columns: Iterable[str], candles: Mapping[str, Floats], averages: defaultdict[str, Average] | None
-) -> dict[str, Floats]:
-    """Compute indicators of candles that may begin within a piece.
+def _rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
 
-    `averages` says how exponential averages go on; they begin when None. Arrays may be shared by columns;
-    what stands in the first rows, of the warm-up or up to where averages stood, means nothing.
+    Arrays may be shared by columns.
     """
     known = dict(candles)
-    averages = defaultdict(Average) if averages is None else averages
 
     def resolved(name: str) -> Floats:
         if name not in known:
             formula = indicators.formula_of(name)
-            inputs = [resolved(source) for source in formula.inputs]
-            more = {"average": averages[name]} if formula.past is Past.AVERAGES else {}
-            known[name] = formula.function(*inputs, **formula.parameters, **more)
+            known[name] = formula.function(*map(resolved, formula.inputs), **formula.parameters)
         return known[name]
 
     return {name: resolved(name) for name in columns}
@@ -263,38 +227,21 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
 
 
-def _fill(
-    results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int, stood: Stood | None
-) -> Stood:
-    """Compute a piece into results that begin at row `num_known`; return where its averages stand.
-
-    Where averages stood before is None for a piece that is new from its first row on.
-    """
+def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int) -> None:
+    """Compute a piece into results that begin at row `num_known`."""
     lasting = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
-    able = [name for name in lasting if _can_go_on(name, stood)]
-    reach = max((ancestry(name).reach_bars for name in able), default=0)
-    start = max(piece.start, num_known - max(1, reach))
-    averages = defaultdict(
-        Average, {name: Average(each, num_known - start - 1) for name, each in (stood or {}).items()}
-    )
-    anew: defaultdict[str, Average] = defaultdict(Average)
-    computed = _rows(able, _raw(candles, slice(start, piece.stop)), averages) if able else {}
-    if others := [name for name in lasting if name not in able]:
-        computed |= compute(others, _raw(candles, piece), anew)
+    reaches = {name: reach for name in lasting if (reach := ancestry(name).reach_bars) is not None}
+    start = max(piece.start, num_known - max(reaches.values(), default=0))
+    others = [name for name in lasting if name not in reaches]
+    computed: dict[str, Floats] = {}
+    for names, rows in ((reaches, slice(start, piece.stop)), (others, piece)):
+        computed |= _rows(names, _raw(candles, rows)) if names else {}
     new = {}
     for name, values in computed.items():
         first = max(num_known, piece.start + warmup_bars([name]))
         new[name] = results[name][first - num_known : piece.stop - num_known]
         new[name][:] = values[first - piece.stop :]
     _require_finite(candles, new)
-    made = [*anew.items(), *averages.items()]
-    return {name: tuple(average.newest) for name, average in made if average.newest}
-
-
-def _can_go_on(name: str, stood: Stood | None) -> bool:
-    """Tell whether new rows of a column need no more than the bars that it reaches, and these averages."""
-    averaged = ancestry(name).averaged
-    return stood is not None and averaged is not None and averaged <= stood.keys()
 
 
 def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:

@@ -247,7 +247,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
     is_same = all(getattr(old, about) == getattr(new, about) for about in abouts)
     if not is_same or old.about.tasks.keys() != new.about.tasks.keys():
         return Ruling(True, "the champion forecasts something else than the profile says")
-    data = prepare_series(FeatureStore(num_remembered=0).table(candles, table_columns(profile)), profile)
+    data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
     span = _unseen(data.spans["test"], old.seen_until_s)
     if lacks := too_few(len(span), span.horizon_bars):
         return Ruling(False, lacks)

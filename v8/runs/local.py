@@ -115,7 +115,7 @@ class Workshop:
     ) -> None:
         self._make_trainer = partial(make_trainer, profile, check=check, **settled)
         self._trainer = self._make_trainer()
-        self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once
+        self._store = store or FeatureStore()
         self._listen, self._check = listen, check
 
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:

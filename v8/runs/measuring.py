@@ -70,7 +70,7 @@ def measure_training(
     plan = make_plan(profile, [Series.parse(name) for name in begun.series], Path(run))
     size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
     with tempfile.TemporaryDirectory() as place:
-        store = FeatureStore(Path(place), num_remembered=0)
+        store = FeatureStore(Path(place))
         train = partial(train_all, fleet_size=size, store=store)
         carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
         for name in read_run(plan.path).done:

@@ -319,7 +319,7 @@ def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> Forecas
     tasks = [task for task in TASKS.values() if set(task.columns) <= set(forecast.columns)]
     others = [column for task in tasks if task.name != TASK_OHLC for column in task.columns]
     known = shown.to_frame()
-    for name, (values,) in compute_columns(candles, others).runs.items():
+    for name, (values,) in compute_columns(candles, others).items():
         known[name] = values[-len(shown) :]
     truth, coming = ({task.name: _rows(frame, task.columns) for task in tasks} for frame in (known, forecast))
     levels = levels_of(forecast.columns, CLOSE)
