@@ -9,7 +9,6 @@ When half of the members have finished, the rest move into a smaller program if 
 compilation.
 """
 
-import gc
 import math
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
@@ -38,8 +37,6 @@ from v8.windows.dataset import SeriesData, first_steps
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
-LARGE_BYTES = 64 << 20
-"""Tables of a fleet from here on are not left to whenever garbage is next collected."""
 _DROPPED = "It is dropped, and the series trains from its first epoch"
 CHECKPOINT_SHARE = 0.05
 """Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
@@ -357,10 +354,7 @@ class _FleetFit:
                 if not self._active:  # the fleet is judged next, and its windows may be gigabytes
                     if batches is not None:
                         batches.close()
-                    is_large = self._windows.num_bytes > LARGE_BYTES
                     del self._windows
-                    if is_large:
-                        gc.collect()  # a traced pipeline knows itself, so its memory waits for this
                 yield running.place, error or self._result(running)
 
     def _result(self, running: _Running) -> TrainingResult:

@@ -1,19 +1,15 @@
-"""Batches of windows of one or many series, gathered from resident tables by tf.data.
+"""Batches of windows of one or many series, gathered from resident tables by NumPy.
 
 The order of an epoch depends on nothing but the seed and the number of the epoch, so a resumed run,
 a fleet and a single fit all see the same batches. Every batch has one shape, so that one program
 serves them all: a series' last batch of an epoch is filled up with windows of weight zero, and a series
 with fewer windows than its neighbours in a fleet has weight zero until the longest is through.
 
-Under the JAX backend without TensorFlow installed the same batches are gathered by NumPy.
-
 Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,8 +17,6 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, beside, neighbours
 from v8.windows.dataset import SeriesData
-
-PREFETCHED_BATCHES = 4
 
 Rows = NDArray[np.int64]
 Weights = NDArray[np.float32]
@@ -61,14 +55,13 @@ def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights
 
 
 class FleetWindows:
-    """The windows of one or many series of one profile; tables and pipelines are set up once.
+    """The windows of one or many series of one profile.
 
     The tables of a fleet lie side by side, the shorter ones filled up with zeros no anchor points to.
     """
 
     def __init__(self, fleet: Sequence[SeriesData]) -> None:
         self._fleet = list(fleet)
-        self._pipelines: dict[tuple[int, ...], _Pipeline] = {}
         first = fleet[0]
         self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
         self.targets_MNHC = {
@@ -85,20 +78,6 @@ class FleetWindows:
         """Column of the close, and which columns are measured from it, of each series that has prices."""
         self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tables."""
-        return self.inputs_MNF.nbytes + sum(one.nbytes for one in self.targets_MNHC.values())
-
-    @cached_property
-    def tensors(self) -> tuple[Any, dict[str, Any], Any]:
-        """Inputs, targets by name, and weights as tensors of the host, which all pipelines share."""
-        import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
-
-        with tf.device("CPU:0"):
-            targets_MNHC = {task: tf.constant(target) for task, target in self.targets_MNHC.items()}
-            return tf.constant(self.inputs_MNF), targets_MNHC, tf.constant(self.weights_MN)
-
     def training_batches(
         self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
     ) -> Generator[Batch]:
@@ -113,27 +92,20 @@ class FleetWindows:
                 epoch_order(data.anchors["train"], seed, first + number)
                 for data, seed, first in zip(self._fleet, seeds, first_epochs, strict=True)
             ]
-            yield from self._gathered(*batched_rows(orders, size))
+            yield from map(self.gather, *batched_rows(orders, size))
 
     def span_batches(self, span: str, batch_size: int) -> Iterator[Batch]:
         """Yield one pass over a span of every series, in time order."""
-        yield from self._gathered(*batched_rows([data.anchors[span] for data in self._fleet], batch_size))
+        return map(self.gather, *batched_rows([data.anchors[span] for data in self._fleet], batch_size))
 
     def gather(self, rows_BM: Rows, weight_BM: Weights) -> Batch:
-        """Make one batch by NumPy."""
+        """Make one batch of rows (B, M) and their weights."""
         models = np.arange(rows_BM.shape[1])[:, None]
         x_BMTF = self.inputs_MNF[models, rows_BM[:, :, None] + self.steps_T]
         for close, mask_F in self.anchors:
-            x_BMTF = x_BMTF - x_BMTF[:, :, -1:, close, None] * mask_F
+            x_BMTF -= x_BMTF[:, :, -1:, close, None] * mask_F
         y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in self.targets_MNHC.items()}
         return Batch(x_BMTF, y_BMHC, weight_BM * self.weights_MN[models[:, 0], rows_BM])
-
-    def _gathered(self, rows_SBM: Rows, weight_SBM: Weights) -> Iterator[Batch]:
-        if find_spec("tensorflow") is None:
-            return (self.gather(*batch) for batch in zip(rows_SBM, weight_SBM, strict=True))
-        if rows_SBM.shape not in self._pipelines:
-            self._pipelines[rows_SBM.shape] = _Pipeline(self, rows_SBM.shape)
-        return self._pipelines[rows_SBM.shape].batches(rows_SBM, weight_SBM)
 
 
 def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -144,58 +116,3 @@ def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     for place, array in zip(joined, arrays, strict=True):
         place[: len(array)] = array
     return joined
-
-
-class _Pipeline:
-    """Passes of one length through tf.data: gathers in the background what a variable names.
-
-    The graph is traced once and every pass only writes its rows. A Python generator as the source
-    would cost more than its calls: TensorFlow then tells the C library to give freed memory back at
-    once, and every later step of the program pays for fresh pages (44 ms became 63 ms).
-    """
-
-    def __init__(self, windows: FleetWindows, shape: tuple[int, ...]) -> None:
-        import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
-
-        with tf.device("CPU:0"):
-            inputs_MNF, targets_MNHC, weights_MN = windows.tensors
-            steps_T = tf.constant(windows.steps_T, tf.int64)
-            anchors = [(close, tf.constant(mask_F)) for close, mask_F in windows.anchors]
-            self._rows_SBM = tf.Variable(np.zeros(shape, np.int64))
-            self._weight_SBM = tf.Variable(np.zeros(shape, np.float32))
-
-        def gather(place: Any) -> tuple[Any, dict[str, Any], Any]:
-            rows_MB = tf.transpose(tf.gather(self._rows_SBM, place))
-            x_MBTF = tf.gather(inputs_MNF, rows_MB[:, :, None] + steps_T, batch_dims=1)
-            for close, mask_F in anchors:
-                x_MBTF -= x_MBTF[:, :, -1:, close : close + 1] * mask_F
-            y_BMHC = {
-                task: tf.transpose(tf.gather(target, rows_MB, batch_dims=1), (1, 0, 2, 3))
-                for task, target in targets_MNHC.items()
-            }
-            weight_MB = tf.gather(weights_MN, rows_MB, batch_dims=1)
-            return (
-                tf.transpose(x_MBTF, (1, 0, 2, 3)),
-                y_BMHC,
-                tf.transpose(weight_MB) * tf.gather(self._weight_SBM, place),
-            )
-
-        options = tf.data.Options()
-        options.deterministic = True
-        options.threading.private_threadpool_size = 1
-        # There is nothing to tune, and the end of a pass waits until the tuner wakes: up to two seconds.
-        options.autotune.enabled = False
-        # Nothing here is for AutoGraph, which would leave files that it compiles among the passing ones.
-        plain = tf.autograph.experimental.do_not_convert(gather)
-        dataset = tf.data.Dataset.range(shape[0]).map(plain).prefetch(PREFETCHED_BATCHES)
-        self._dataset = dataset.with_options(options)
-
-    def batches(self, rows_SBM: Rows, weight_SBM: Weights) -> Iterator[Batch]:
-        """Yield one pass; another may begin only when this one is through or given up."""
-        import keras  # noqa: PLC0415 - the floors below start without it
-
-        self._rows_SBM.assign(rows_SBM)
-        self._weight_SBM.assign(weight_SBM)
-        is_tensorflow = keras.backend.backend() == "tensorflow"
-        for batch in self._dataset if is_tensorflow else self._dataset.as_numpy_iterator():
-            yield Batch(*batch)
