@@ -84,7 +84,9 @@ def test_the_very_last_lines_of_all_tests_name_what_is_flaky(bare_path: Path, tm
     assert done.stdout.splitlines()[-2:] == ["checked by lint-imports", "flaky: a::b"]
 
 
-@pytest.mark.parametrize("script", ["scripts/v8", "scripts/run", "scripts/test", "scripts/check", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["scripts/v8", "scripts/run", "scripts/test", "scripts/check", "scripts/gpu_day", ".ci/run"]
+)
 def test_scripts_can_be_started(script: str) -> None:
     assert os.access(REPOSITORY / script, os.X_OK)
     subprocess.run(["bash", "-n", str(REPOSITORY / script)], check=True)
@@ -116,7 +118,7 @@ def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
     told, printed = measured("bench_features.py", "--series", "1", "--rows", "600", folder=tmp_path)
     assert (told["indicators"]["columns"], told["store"]["columns"]) == (11, 15)
     assert told["indicators"]["times_faster_than"].keys() == {"ta", "loop"}
-    assert told["store"]["seconds"].keys() == {"compute", "cold", "folder", "memory"}
+    assert told["store"]["seconds"].keys() == {"compute", "cold", "folder"}
     assert "11 indicators of one series, 600 rows" in printed
 
 
@@ -125,9 +127,7 @@ def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not
 ) -> None:
     # Python reads this file at the start of every process, those that measure included.
     (tmp_path / "sitecustomize.py").write_text("from no_tensorflow import hide_tensorflow; hide_tensorflow()")
-    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
-    profile = make_profile("lstm_dense", network=network)
-    (tmp_path / "tiny.yaml").write_text(profile.model_dump_json())  # JSON is YAML
+    write_tiny_profile(make_profile, tmp_path)
     words = ["--profile", "tiny.yaml", "--bars", "400", "--seconds", "0.05", "--rounds", "1"]
     words += ["--processes", "1", "--contenders", "stock", "product", "fleet", "--fleet-sizes", "2"]
     parts = REPOSITORY / "tests" / "parts"
@@ -140,3 +140,41 @@ def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not
     assert all(row["windows_per_s"] > 0 and row["cpu_s_per_1000"] > 0 for row in shown.values())
     assert all(name in printed for name in shown)
     assert set(table["ceiling_windows_per_s"]) == {"float32", "bfloat16"}
+
+
+def write_tiny_profile(make_profile: Callable[..., Profile], folder: Path) -> Path:
+    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
+    file = folder / "tiny.yaml"
+    file.write_text(make_profile("lstm_dense", network=network).model_dump_json())  # JSON is YAML
+    return file
+
+
+@pytest.mark.parametrize("part", ["frontier", "run"])
+def test_a_gpu_s_day_can_be_rehearsed_without_one(
+    part: str, make_profile: Callable[..., Profile], tmp_path: Path
+) -> None:
+    words = [part, "--device", "cpu", "--tiny", "--profile", write_tiny_profile(make_profile, tmp_path)]
+    done = subprocess.run(
+        ["bash", REPOSITORY / "scripts" / "gpu_day", *words, "--out", tmp_path / "found"],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = {file.name for file in (tmp_path / "found").iterdir()}
+    if part == "run":
+        assert found == {"run-cpu.txt", "run-cpu-leaderboard.csv", "run-cpu-timing.json"}
+        return
+    assert found == {"frontier.json", "frontier.txt"}
+    (table,) = json.loads((tmp_path / "found" / "frontier.json").read_text("utf-8"))["tables"]
+    assert [row["name"] for row in table["rows"] if row["windows_per_s"] > 0] == ["fleet of 2 float32, JAX"]
+
+
+@pytest.mark.parametrize("words", [["holiday"], ["bench", "--warp", "9"]])
+def test_a_gpu_s_day_says_what_it_takes(words: list[str]) -> None:
+    done = subprocess.run(
+        ["bash", REPOSITORY / "scripts" / "gpu_day", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert f"got '{words[-1] if len(words) == 1 else words[1]}'" in done.stderr
