@@ -1,0 +1,827 @@
+#!/usr/bin/env python
+"""Ask what pooled coins, more history and a market block are worth beside formulas of each series alone.
+
+    python scripts/research_pooled.py [--timeframe 15m 1h] [--ask pools strangers trees networks] [--decoded]
+
+What is forecast: the log ranges of the ten coming bars, from three origins a timeframe; each method is
+fitted to what was known there, and judged on the days behind. Figure: mean absolute error of the log range of
+steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
+over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
+it is smaller, and the chance p of such a mean difference if both were as good: the test of
+`v8.losses.table`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
+came of it.
+
+`--decoded` judges OHLC, bands and volatility: what is forecast becomes candles by the regression of
+`calibration: ensemble`, beside baselines of the registry that are refitted up to the origin.
+
+- Nothing is read behind an origin but what is judged. Inputs of a bar are known when it closes; rows less
+  than 70 bars before the origin teach nobody.
+- The best window of a formula has the lowest error over all coins on the 1,200 bars before the origin, fitted
+  before those; then it is fitted again up to the origin.
+- All is fitted by least squares in logs, networks too, so that no loss is at an advantage. LightGBM and JAX
+  are asked for where `--ask` needs them. One core.
+
+Legend: N bars of the grid, S series, K terms, H steps, J judged rows, W windows, C columns of a task.
+"""
+
+# ruff: noqa: E402 - the package lies beside this folder
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
+from v8.features.formulas import FLOOR_SHARE, PERIODS_S, wave
+from v8.features.table import compute_table
+from v8.formulas.baselines import BASELINES, NAIVE
+from v8.formulas.ranges import RangeEnsemble, fit_ensemble, move_terms
+from v8.losses.metrics import measure_errors
+from v8.losses.table import diebold_mariano
+from v8.market.candles import Candles
+from v8.market.series import Series, load_universe
+from v8.market.sources.source import open_source
+from v8.profile import load_profile
+from v8.tasks import TASKS
+from v8.windows.dataset import table_columns, window_anchors
+from v8.windows.scaling import fit_scaling
+from v8.windows.span import Span
+
+Floats = NDArray[np.float64]
+HORIZON: Final = 10
+STEPS: Final = (1, 3, 6, 10)  # judged
+EMBARGO: Final = 70  # bars between what teaches and what is judged: those of the product's splits
+RANGES: Final = (1, 5, 20, 60, 240, 960)  # bars behind
+PRODUCT: Final = 5_600  # train bars of the product: 70 % of 8,000
+HISTORY: Final = 8_000  # bars that the product looks at
+VALIDATION: Final = 1_200  # bars
+ALL: Final = 1_000_000
+WINDOWS: Final = (1_400, 2_800, PRODUCT, HISTORY, ALL)  # train bars that a formula may choose from
+REFERENCE: Final = f"own regression, {PRODUCT:,}"
+FLOOR_BARS: Final = 2_000  # first bars of a coin, whose median range says what is no range
+OWN: Final = "own regression, all"
+SHRUNK_ROWS: Final = 4_000.0  # of the pool, beside a series' own
+
+ORIGINS: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
+    "15m": (
+        ("2024-06-08", "2024-07-06", "calm"),
+        ("2024-07-06", "2024-08-03", "calm"),
+        ("2024-08-08", "2024-09-05", "after the crash"),
+    ),
+    "1h": (
+        ("2024-03-06", "2024-05-05", "break"),
+        ("2024-05-05", "2024-07-04", "calm"),
+        ("2024-07-07", "2024-09-05", "holds the crash"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Market:
+    """All series of a timeframe on one grid of bars."""
+
+    series: tuple[Series, ...]
+    times_s: NDArray[np.int64]  # open time of each bar, (N,)
+    log_ranges_NS: Floats  # floored; NaN where there is no candle
+    behind_NSK: Floats  # logs of the mean ranges over `RANGES`
+    level_NS: Floats  # log of the series' own mean range since its first bar
+    clock_NK: Floats  # waves of day and week
+    market_NK: Floats  # what the coins do together
+    age_NS: Floats  # log days since the first bar
+    moves_NSK: Floats  # sizes of the newest moves in ranges
+
+    def target(self) -> Floats:
+        """Return the log ranges of the ten coming bars, (N, S, H)."""
+        padded = np.pad(self.log_ranges_NS, ((0, HORIZON), (0, 0)), constant_values=np.nan)
+        return np.stack([padded[step : step + len(self.times_s)] for step in range(1, HORIZON + 1)], axis=-1)
+
+    def row(self, day: str) -> int:
+        """Return the first bar of a day."""
+        return int(np.searchsorted(self.times_s, datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()))
+
+
+def read_market(timeframe: str, cache: Path) -> tuple[Market, list[Candles]]:
+    """Read the candles of all coins, or what an earlier call kept of them."""
+    series = tuple(one for one in load_universe() if one.timeframe == timeframe)
+    file = cache / f"pooled-{timeframe}.pickle"
+    if not file.exists():
+        source = open_source("vision")
+        cache.mkdir(parents=True, exist_ok=True)
+        pd.to_pickle({str(one): source.candles(one, ALL) for one in series}, file)
+    candles: dict[str, Candles] = pd.read_pickle(file)
+    frames = {name: one.to_frame() for name, one in candles.items()}
+    bar = pd.Timedelta(seconds=series[0].bar_s)
+    until = pd.Timestamp("2024-09-06", tz="UTC") - bar
+    grid = pd.date_range(min(one.index[0] for one in frames.values()), until, freq=bar, name=OPEN_TIME)
+    frames = {name: one.reindex(grid) for name, one in frames.items()}
+    return market_of(series, grid, frames), [*candles.values()]
+
+
+def market_of(series: tuple[Series, ...], grid: pd.DatetimeIndex, frames: dict[str, pd.DataFrame]) -> Market:
+    """Work out every term."""
+    times_s = grid.as_unit("s").asi8
+    plain_NS = np.stack([np.log(one[HIGH] / one[LOW]).to_numpy() for one in frames.values()], axis=1)
+    first_S = [int(np.flatnonzero(~np.isnan(one))[0]) for one in plain_NS.T]
+    starts = zip(plain_NS.T, first_S, strict=True)
+    floors = np.array([FLOOR_SHARE * np.nanmedian(one[at : at + FLOOR_BARS]) for one, at in starts])
+    ranges = pd.DataFrame(plain_NS)
+    means = [ranges.rolling(bars, min_periods=max(1, bars * 3 // 4)).mean() for bars in RANGES]
+    known = ranges.notna().to_numpy()
+    behind = np.stack(
+        [np.log(np.maximum(np.where(known, one.to_numpy(), np.nan), floors)) for one in means], axis=-1
+    )
+    level = np.log(np.maximum(ranges.expanding(min_periods=240).mean().to_numpy(), floors))
+    clock = np.stack(
+        [
+            wave(times_s.astype(np.float64), PERIODS_S[period], number, is_cosine)
+            for period, numbers in WAVES.items()
+            for number in numbers
+            for is_cosine in (False, True)
+        ],
+        axis=1,
+    )
+    logs = pd.DataFrame({place: np.log(one[CLOSE].to_numpy()) for place, one in enumerate(frames.values())})
+    usual = np.exp(behind[..., RANGES.index(60)])
+    moves = np.stack(
+        [
+            np.minimum(np.abs(logs.diff(bars).to_numpy()) / usual / np.sqrt(bars), 6.0)
+            for bars in (1, 5, 20, 60)
+        ],
+        axis=-1,
+    )
+    rows = np.arange(len(grid))[:, None] - np.array(first_S)
+    age = np.log1p(np.maximum(rows, 0) * series[0].bar_s / 86_400)
+    return Market(
+        series=series,
+        times_s=times_s,
+        log_ranges_NS=np.log(np.maximum(plain_NS, floors)),
+        behind_NSK=behind,
+        level_NS=level,
+        clock_NK=clock,
+        market_NK=market_block(series, behind - level[..., None], moves),
+        age_NS=age,
+        moves_NSK=moves,
+    )
+
+
+def market_block(series: Sequence[Series], above_NSK: Floats, moves_NSK: Floats) -> Floats:
+    """Say what the coins do together, known when the bar closes, (N, K)."""
+    symbols = [one.symbol for one in series]
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bars before any coin tells
+        mean = np.nanmean(above_NSK, axis=1)
+        spread = np.nanstd(above_NSK[..., [0, 2, 4]], axis=1)
+        shock = np.nanmean(moves_NSK[..., :2], axis=1)
+    leaders = [above_NSK[:, symbols.index(symbol), :4] for symbol in ("BTCUSDT", "ETHUSDT")]
+    return np.concatenate([mean, spread, shock, *leaders], axis=1)
+
+
+# Terms and rows
+
+
+def own_terms(market: Market, *, longest: bool = False) -> Floats:
+    """Return the terms of the formula, (N, S, K): one, log ranges over 1 to 240 bars, the clock."""
+    num_ranges = len(RANGES) if longest else len(RANGES) - 1
+    clock = np.broadcast_to(market.clock_NK[:, None], (*market.level_NS.shape, market.clock_NK.shape[1]))
+    ones = np.ones((*market.level_NS.shape, 1))
+    return np.concatenate([ones, market.behind_NSK[..., :num_ranges], clock], axis=-1)
+
+
+def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> Floats:
+    """Return the terms of pooled methods, (N, S, K): none tells which coin it is.
+
+    Of a `stranger` 960 bars are known: its level is theirs, and its age unknown.
+    """
+    shape, level_NS = market.level_NS.shape, level_of(market, stranger=stranger)
+    above = market.behind_NSK - level_NS[..., None]
+    parts = [np.ones((*shape, 1)), above[..., : len(RANGES) - stranger], market.moves_NSK]
+    parts += [] if stranger else [market.age_NS[..., None]]
+    shared = [market.clock_NK, *([market.market_NK] if block else [])]
+    parts += [np.broadcast_to(one[:, None], (*shape, one.shape[1])) for one in shared]
+    parts += [above[..., :5] - market.market_NK[:, None, :5]] if block else []
+    return np.concatenate(parts, axis=-1)
+
+
+def level_of(market: Market, *, stranger: bool) -> Floats:
+    """Return the log of a coin's mean range, (N, S): since its first bar, or over 960 bars."""
+    return market.behind_NSK[..., -1] if stranger else market.level_NS
+
+
+def taught(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArray[np.bool_]:
+    """Mark the rows that may teach: the newest so many bars before a row, less the embargo, (N, S)."""
+    rows = np.arange(len(usable_NS))[:, None]
+    last = until - EMBARGO
+    return usable_NS & (rows < last) & (rows >= last - bars)
+
+
+# Methods
+
+
+def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice) -> Floats:
+    """Fit a regression to each series, and forecast the judged rows, (J, S, H)."""
+    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+    for place in range(target_NSH.shape[1]):
+        held = mask_NS[:, place]
+        if held.sum() > 500:
+            fitted = np.linalg.lstsq(terms_NSK[held, place], target_NSH[held, place], rcond=None)[0]
+            made[:, place] = terms_NSK[judged, place] @ fitted
+    return made
+
+
+def weights_of(mask_NS: NDArray[np.bool_]) -> Floats:
+    """Weigh rows so that every date weighs the same, however many coins it has, (R,)."""
+    return (1.0 / np.maximum(mask_NS.sum(axis=1, keepdims=True), 1) * mask_NS)[mask_NS]
+
+
+RIDGE: Final = 1e-4  # of the mean square of a term
+
+
+def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_]) -> Floats:
+    """Fit one regression of what the base leaves over to all series, (K, H)."""
+    weights = weights_of(mask_NS)
+    x, y = terms_NSK[mask_NS], (target_NSH - base_NSH)[mask_NS]
+    left = (x * weights[:, None]).T @ x
+    left += RIDGE * np.diag(np.diag(left))
+    return np.linalg.solve(left, (x * weights[:, None]).T @ y)
+
+
+def fit_shrunk(
+    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice
+) -> Floats:
+    """Fit each series' own coefficients, pulled towards the pool's as by `SHRUNK_ROWS` of it, (J, S, H)."""
+    x, weights = terms_NSK[mask_NS], weights_of(mask_NS)
+    moment = (x * weights[:, None]).T @ x / weights.sum()
+    pool = fit_pooled(terms_NSK, target_NSH, base_NSH, mask_NS)
+    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+    for place in range(target_NSH.shape[1]):
+        held = mask_NS[:, place]
+        own, rest = terms_NSK[held, place], (target_NSH - base_NSH)[held, place]
+        left = own.T @ own + SHRUNK_ROWS * moment + RIDGE * np.diag(np.diag(moment))
+        moved = np.linalg.solve(left, own.T @ (rest - own @ pool))
+        made[:, place] = terms_NSK[judged, place] @ (pool + moved) + base_NSH[judged, place]
+    return made
+
+
+TREES: Final = {
+    "objective": "l2",
+    "num_leaves": 15,
+    "learning_rate": 0.06,
+    "min_data_in_leaf": 1_000,
+    "feature_fraction": 0.6,
+    "bagging_fraction": 0.5,
+    "bagging_freq": 1,
+    "seed": 42,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+NUM_TREES: Final = 150
+STRIDE: Final = 3  # every such row teaches trees: neighbours share most bars
+
+
+def fit_trees(
+    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice
+) -> Floats:
+    """Fit boosted trees to what a base leaves over at the judged steps, one booster a step, (J, S, H)."""
+    import lightgbm  # noqa: PLC0415 - optional
+
+    mask = mask_NS & (np.arange(len(mask_NS)) % STRIDE == 0)[:, None]
+    x, y = terms_NSK[mask], (target_NSH - base_NSH)[mask]
+    data = lightgbm.Dataset(x, weight=weights_of(mask), params=TREES, free_raw_data=False)
+    asked = terms_NSK[judged].reshape(-1, terms_NSK.shape[-1])
+    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+    for step in STEPS:
+        data.set_label(y[:, step - 1])
+        booster = lightgbm.train(TREES, data, NUM_TREES)
+        found = booster.predict(asked, num_threads=1).reshape(made.shape[:2])
+        made[..., step - 1] = found + base_NSH[judged, :, step - 1]
+    return made
+
+
+# Networks
+
+
+@dataclass(frozen=True)
+class Training:
+    """How networks are trained: two dense layers, from a forecast that they may only move."""
+
+    units: int = 64
+    dropout: float = 0.3
+    rate: float = 1e-3  # highest, falls along a cosine to a tenth
+    decay: float = 1e-2  # decoupled weight decay
+    epochs: int = 6  # passes over every second date, odd and even in turns
+    seeds: int = 3
+    block_days: int = 5  # dates are held out in blocks of so many days
+    held_out: int = 5  # a seed holds out one of so many blocks
+    dates: int = 32  # of a batch of the pool: every coin of each
+    rows: int = 256  # of a batch of one series
+
+
+def fit_networks(
+    terms_NSK: Floats, rest_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice, bar_s: int, *, alone: bool
+) -> Floats:
+    """Train networks on what a base leaves over; the mean of the seeds, (J, S, H).
+
+    Pooled, or a network for each series (`alone`). Seed m holds every block of dates out whose number leaves
+    m; the epoch with the smallest error there is kept, and none where the base is better.
+    """
+    how = Training()
+    shift, scale = terms_NSK[mask_NS].mean(axis=0), terms_NSK[mask_NS].std(axis=0)
+    inputs = np.nan_to_num((terms_NSK - shift) / np.where(scale > 0, scale, 1.0)).astype(np.float32)
+    inputs, rest = np.clip(inputs, -5, 5), np.nan_to_num(rest_NSH).astype(np.float32)
+    weights = mask_NS.astype(np.float32)
+    if not alone:
+        return _trained(inputs, rest, weights, judged, bar_s, how)
+    parts = [
+        _trained(inputs[:, [one]], rest[:, [one]], weights[:, [one]], judged, bar_s, how)
+        for one in range(mask_NS.shape[1])
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+Layers = list[Any]  # kernels and constants of three dense layers, in turns
+
+
+def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, how: Training) -> Floats:
+    """Train the seeds of one network, one after the other, and average what they say."""
+    import jax  # noqa: PLC0415 - not needed without networks
+
+    data, on_device = (inputs, rest, weights), tuple(map(jax.numpy.asarray, (inputs, rest, weights)))
+    bars, made = how.block_days * 86_400 // bar_s, []
+    of_batch = how.dates if inputs.shape[1] > 1 else how.rows
+    dates = np.flatnonzero(weights.any(axis=1))
+    blocks = [((dates + off) // bars) % how.held_out for off in (0, -HORIZON, HORIZON)]
+    for seed in range(how.seeds):
+        generator = np.random.default_rng(seed)
+        free = dates[np.all([block != seed for block in blocks], axis=0)]
+        held = dates[blocks[0] == seed][::3]
+        layers = _begun(generator, inputs.shape[2], rest.shape[2], how)
+        state = (layers, *([np.zeros_like(one) for one in layers] for _ in range(2)), np.float32(0))
+        least, kept = _error(layers, data, held), layers
+        num_chunks = len(free) // 2 // of_batch // CHUNK
+        for epoch in range(how.epochs):
+            rows = generator.permutation(free[epoch % 2 :: 2])[: num_chunks * CHUNK * of_batch]
+            for number, chunk in enumerate(rows.reshape(num_chunks, CHUNK, of_batch)):
+                share = np.float32((epoch + number / num_chunks) / how.epochs)
+                key = jax.random.fold_in(jax.random.key(seed), epoch * num_chunks + number)
+                state = _compiled(how)(state, on_device, chunk, share, key)
+            layers = [np.asarray(one) for one in state[0]]
+            if (error := _error(layers, data, held)) < least:
+                least, kept = error, layers
+        made.append(_said(np, kept, inputs[judged]))
+    return np.mean(made, axis=0, dtype=np.float64)
+
+
+CHUNK: Final = 10  # steps of a call: what is compiled does not depend on how long history is
+
+
+def _begun(generator: np.random.Generator, num_terms: int, num_steps: int, how: Training) -> Layers:
+    """Draw two layers; the last one is zero, so that a network begins as its base."""
+    sizes = (num_terms, how.units), (how.units, how.units), (how.units, num_steps)
+    scales = [(2 / rows) ** 0.5 for rows, _ in sizes[:2]] + [0.0]
+    layers: Layers = []
+    for size, scale in zip(sizes, scales, strict=True):
+        layers += [generator.normal(size=size) * scale, np.zeros(size[1])]
+    return [one.astype(np.float32) for one in layers]
+
+
+def _said(xp: Any, layers: Layers, inputs: Any, masks: Any = (1.0, 1.0)) -> Any:
+    """Compute the network, in numpy or JAX."""
+    hidden = inputs
+    for place in range(2):
+        sums = hidden @ layers[2 * place] + layers[2 * place + 1]
+        # gelu, as its authors approximate it (Hendrycks & Gimpel 2016, arXiv:1606.08415)
+        hidden = sums / 2 * (1 + xp.tanh(0.7978846 * (sums + 0.044715 * sums**3))) * masks[place]
+    return hidden @ layers[4] + layers[5]
+
+
+def _error(layers: Layers, data: Any, rows: Any, xp: Any = np, masks: Any = (1.0, 1.0)) -> Any:
+    """Return the mean squared error over some dates, each of the same weight, however many coins it has."""
+    inputs, rest, weights = (one[rows] for one in data)
+    by_row = ((_said(xp, layers, inputs, masks) - rest) ** 2).mean(axis=-1) * weights
+    return (by_row.sum(axis=1) / weights.sum(axis=1).clip(1.0)).mean()
+
+
+@cache
+def _compiled(how: Training) -> Any:
+    """Compile some steps of Adam (Kingma & Ba 2015) with decoupled weight decay."""
+    import jax  # noqa: PLC0415
+    from jax import numpy as xp  # noqa: PLC0415
+
+    def loss(layers: Layers, data: Any, rows: Any, key: Any) -> Any:
+        shape = (2, *data[2][rows].shape, how.units)
+        masks = jax.random.bernoulli(key, 1 - how.dropout, shape) / (1 - how.dropout)
+        return _error(layers, data, rows, xp, masks)
+
+    def step(data: Any, rate: Any, carried: Any, given: Any) -> Any:
+        layers, means, squares, count = carried
+        slopes, count = jax.grad(loss)(layers, data, *given), count + 1
+        means = [0.9 * old + 0.1 * new for old, new in zip(means, slopes, strict=True)]
+        squares = [0.999 * old + 0.001 * new**2 for old, new in zip(squares, slopes, strict=True)]
+        moved = [
+            one
+            - rate
+            * (mean / (1 - 0.9**count) / (xp.sqrt(square / (1 - 0.999**count)) + 1e-8) + how.decay * one)
+            for one, mean, square in zip(layers, means, squares, strict=True)
+        ]
+        return (moved, means, squares, count), None
+
+    def chunk(state: Any, data: Any, rows: Any, share: Any, key: Any) -> Any:
+        rate = how.rate * (0.55 + 0.45 * xp.cos(xp.pi * share))
+        return jax.lax.scan(partial(step, data, rate), state, (rows, jax.random.split(key, CHUNK)))[0]
+
+    return jax.jit(chunk)
+
+
+# Folds
+
+
+@dataclass
+class Fold:
+    """One origin: what is judged, and what everybody said."""
+
+    market: Market
+    start: int  # first judged row
+    stop: int  # past the last one
+    kind: str
+    usable_NS: NDArray[np.bool_]
+    target_NSH: Floats
+    made: dict[str, Floats] = field(default_factory=dict)  # per method, (J, S, H)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> slice:
+        """The judged rows: all their ten bars lie before the end."""
+        return slice(self.start, self.stop - HORIZON)
+
+    def keep(self, name: str, make: Callable[[], Floats]) -> None:
+        """Ask a method, and note the processor time it took."""
+        began = time.process_time()
+        self.made[name] = make()
+        self.seconds[name] = time.process_time() - began
+
+    def mean_of(self, *names: str) -> None:
+        """Keep the mean of some methods in logs."""
+        self.made[" + ".join(names)] = np.mean([self.made[name] for name in names], axis=0)
+
+
+def usable_rows(market: Market) -> NDArray[np.bool_]:
+    """Mark the rows of which every term and the ten coming bars are known, (N, S)."""
+    known = [own_terms(market, longest=True), pooled_terms(market, block=True), market.target()]
+    return np.logical_and.reduce([np.isfinite(one).all(axis=-1) for one in known])
+
+
+def folds_of(market: Market, timeframe: str) -> Iterator[Fold]:
+    usable, target = usable_rows(market), market.target()
+    for first, end, kind in ORIGINS[timeframe]:
+        yield Fold(market, market.row(first), market.row(end), kind, usable, target)
+
+
+def told(bars: int) -> str:
+    return "all" if bars == ALL else f"{bars:,}"
+
+
+def ask_formulas(fold: Fold) -> None:
+    """Ask the regression of each series, on several windows and on the one that was best before."""
+    terms, target = own_terms(fold.market), fold.target_NSH
+    before = slice(fold.start - VALIDATION, fold.start - HORIZON)
+    errors = {}
+    for bars in WINDOWS:
+        mask = taught(fold.usable_NS, before.start, bars)
+        tried = fit_own(terms, target, mask, before)
+        errors[bars] = float(np.nanmean(np.abs(tried - target[before])))
+        name = f"own regression, {told(bars)}"
+        fold.keep(
+            name, partial(fit_own, terms, target, taught(fold.usable_NS, fold.start, bars), fold.judged)
+        )
+    best = min(errors, key=errors.__getitem__)
+    fold.made["own regression, best window"] = fold.made[f"own regression, {told(best)}"]
+    tell(f"best window {told(best)}")
+    longer = own_terms(fold.market, longest=True)
+    for bars in (HISTORY, ALL):
+        mask = taught(fold.usable_NS, fold.start, bars)
+        fold.keep(
+            f"own regression, 960 bars, {told(bars)}", partial(fit_own, longer, target, mask, fold.judged)
+        )
+    fold.mean_of(REFERENCE, OWN)
+
+
+def bases_of(fold: Fold) -> dict[str, Floats]:
+    """Return what pooled methods start from: the series' own level, or its regression on all history."""
+    mask = taught(fold.usable_NS, fold.start, ALL)
+    formula = fit_own(own_terms(fold.market), fold.target_NSH, mask, slice(0, len(mask)))
+    return {"level": np.broadcast_to(fold.market.level_NS[..., None], formula.shape), "formula": formula}
+
+
+def ask_pools(fold: Fold) -> None:
+    """Ask pooled regressions, and regressions of each series shrunk to them."""
+    for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
+        terms, mask = pooled_terms(fold.market, block=block), taught(fold.usable_NS, fold.start, bars)
+        name = f"{base}{', market' if block else ''}, {told(bars)}"
+        fold.keep(f"pooled regression from {name}", partial(pooled, fold, terms, values, mask))
+        fold.mean_of(f"pooled regression from {name}", OWN)
+        if base == "formula" and bars == ALL:
+            shrunk = partial(fit_shrunk, terms, fold.target_NSH, values, mask, fold.judged)
+            fold.keep(f"shrunk to the pool from {name}", shrunk)
+
+
+def ask_strangers(fold: Fold) -> None:
+    """Ask pools of fifteen coins about the five that they never saw, of which 960 bars are known."""
+    level = level_of(fold.market, stranger=True)[..., None]
+    base = np.broadcast_to(level, fold.target_NSH.shape)
+    for block in (False, True):
+        terms, mask = (
+            pooled_terms(fold.market, block=block, stranger=True),
+            taught(fold.usable_NS, fold.start, ALL),
+        )
+        made = np.full(fold.made[OWN].shape, np.nan)
+        for left_out in range(4):
+            unseen = np.arange(mask.shape[1]) % 4 == left_out
+            said = pooled(fold, terms, base, mask & ~unseen)
+            made[:, unseen] = said[:, unseen]
+        fold.made[f"pool of the other coins{', market' if block else ''}, all"] = made
+
+
+def ask_trees(fold: Fold) -> None:
+    """Ask pooled boosted trees."""
+    for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
+        terms, mask = pooled_terms(fold.market, block=block), taught(fold.usable_NS, fold.start, bars)
+        name = f"pooled trees from {base}{', market' if block else ''}, {told(bars)}"
+        fold.keep(name, partial(fit_trees, terms, fold.target_NSH, values, mask, fold.judged))
+        fold.mean_of(name, OWN)
+
+
+def pooled(fold: Fold, terms: Floats, base: Floats, mask: NDArray[np.bool_]) -> Floats:
+    fitted = fit_pooled(terms, fold.target_NSH, base, mask)
+    return terms[fold.judged] @ fitted + base[fold.judged]
+
+
+def ask_networks(fold: Fold) -> None:
+    """Ask pooled networks, from the level and from the formula, and networks of each series."""
+    bases, bar_s = bases_of(fold), fold.market.series[0].bar_s
+    for base, block, bars, alone in NETWORKS:
+        start = bases[base]
+        mask = taught(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
+        terms = pooled_terms(fold.market, block=block)
+
+        def made(terms: Floats, start: Floats, mask: NDArray[np.bool_], alone: bool) -> Floats:
+            rest = fold.target_NSH - start
+            found = fit_networks(terms, rest, mask, fold.judged, bar_s, alone=alone)
+            return found + start[fold.judged]
+
+        whose = "own" if alone else "pooled"
+        name = f"{whose} network from {base}{', market' if block else ''}, {told(bars)}"
+        fold.keep(name, partial(made, terms, start, mask, alone))
+        tell(name)
+        fold.mean_of(name, OWN)
+
+
+NETWORKS: Final = (  # from what, market block, bars of history, one for each series
+    ("formula", True, ALL, False),
+    ("formula", False, ALL, False),
+    ("formula", True, HISTORY, False),
+    ("formula", False, ALL, True),
+)
+
+
+# Judging
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A method beside another, over some folds."""
+
+    median: float  # multiple of the other's error
+    num_smaller: int
+    num_cells: int
+    p: float | None
+    mean: float
+
+    def __str__(self) -> str:
+        chance = "" if self.p is None else f" p {self.p:.2g}"
+        return f"{self.median:.4f} ({self.num_smaller}/{self.num_cells}){chance}"
+
+
+def errors_of(fold: Fold, name: str) -> Floats:
+    """Return the error of each window, (J, S), log range; NaN where a series has none."""
+    steps = [step - 1 for step in STEPS]
+    return np.abs(fold.made[name] - fold.target_NSH[fold.judged])[..., steps].mean(axis=-1)
+
+
+def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
+    """Put a method beside another on the same windows."""
+    ratios, differences, bars = [], [], []
+    for fold in folds:
+        ours, theirs = errors_of(fold, name), errors_of(fold, other)
+        told_both = np.isfinite(ours) & np.isfinite(theirs)
+        ours, theirs = (np.where(told_both, one, np.nan) for one in (ours, theirs))
+        usual_S = np.nanmean(theirs, axis=0)
+        ratios.append(np.nanmean(ours, axis=0) / usual_S)
+        differences.append(np.nanmean((ours - theirs) / usual_S, axis=1))
+        bars.append(fold.market.times_s[fold.judged] // fold.market.series[0].bar_s)
+    moved, numbers = np.concatenate(differences), np.concatenate(bars)
+    is_told, flat = np.isfinite(moved), np.concatenate(ratios)
+    test = diebold_mariano(moved[is_told], horizon_bars=HORIZON, bar_numbers=numbers[is_told])
+    flat = flat[np.isfinite(flat)]
+    return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
+
+
+def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[str, Any]:
+    """Print a line for each method: each fold, then the calm ones and all."""
+    print(f"\n{timeframe}: error of the log range / {other}: median (smaller on), p")
+    names = [name for name in folds[0].made if name != other]
+    groups = {f"{one.kind} {ORIGINS[timeframe][place][0]}": [one] for place, one in enumerate(folds)}
+    groups["all folds"] = list(folds)
+    print(f"{'':<52}" + "".join(f"{name:>30}" for name in groups))
+    found = {name: {group: beside(those, name, other) for group, those in groups.items()} for name in names}
+    for name, cells in found.items():
+        spent = sum(one.seconds.get(name, 0.0) for one in folds)
+        print(f"{name:<52}" + "".join(f"{one!s:>30}" for one in cells.values()) + f"{spent:8.1f} s")
+    return {name: {group: vars(one) for group, one in cells.items()} for name, cells in found.items()}
+
+
+# From ranges to candles, bands and volatility
+
+BASELINE_WINDOWS: Final = (PRODUCT, ALL)
+JUDGED_STRIDE: Final = 8  # every such window is decoded: neighbours share most bars
+BESIDE: Final = ("har", "range_paths")  # the best baselines of every season of docs/research/frontier.md
+FORMULA: Final = "formula"
+Losses = dict[str, dict[str, Floats]]
+"""Per task and forecaster the loss of each window in returns, (W,)."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One series of one fold."""
+
+    losses: Losses
+    bar_numbers: NDArray[np.int64]
+
+
+def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Floats]) -> Decoded | None:
+    """Judge what log ranges become, `ranges` by method, (J, H), beside the baselines; None of a new coin."""
+    profile = load_profile("frontier")
+    table = compute_table(candles, table_columns(profile))
+    anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, HORIZON)
+    grid = np.searchsorted(fold.market.times_s, table.open_time_s[anchors])
+    said = np.isfinite(np.stack([*ranges.values()])).all(axis=(0, 2))
+    is_judged = (grid >= fold.judged.start) & (grid < fold.judged.stop) & (grid % JUDGED_STRIDE == 0)
+    is_judged[is_judged] = said[grid[is_judged] - fold.start]
+    last = fold.start - EMBARGO
+    span = Span(table, profile, anchors[is_judged])
+    teaching = {
+        bars: Span(table, profile, anchors[(grid < last) & (grid >= last - bars)])
+        for bars in BASELINE_WINDOWS
+    }
+    if len(teaching[PRODUCT]) < HISTORY // 4 or not len(span):
+        return None
+    losses: Losses = {task: {} for task in profile.tasks}
+
+    def keep(name: str, made: Mapping[str, Any]) -> None:
+        for task, values in made.items():
+            losses[task][name] = measure_errors(span, task, np.asarray(values))[1]
+
+    keep(NAIVE, span.rolled)
+    for bars, train in teaching.items():
+        rows = int(train.anchors[0]), int(train.anchors[-1]) + 1
+        scaling = fit_scaling(train, rows, table_columns(profile))
+        for name in BESIDE:
+            keep(f"{name}, {told(bars)}", BASELINES[name].fit(train, scaling)(span))
+        fitted = fit_ensemble(train)
+        keep(f"{FORMULA}, {told(bars)}", regressed(fitted, span, fitted.ranges(span)))
+    for name, logs in ranges.items():
+        keep(name, regressed(fitted, span, np.exp(logs[grid[is_judged] - fold.start])))
+    return Decoded(losses, span.bar_numbers)
+
+
+def regressed(fitted: RangeEnsemble, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
+    """Make of ranges what the regression of `calibration: ensemble` makes of them."""
+    terms, made = move_terms(np, span.standing, ranges_WH), {}
+    for task, coefficients in fitted.moves.items():
+        made[task] = span.moved(task, np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients))
+    return made
+
+
+DECODED: Final = (
+    OWN,
+    "pooled network from formula, market, all",
+    "pooled network from formula, all",
+    "own network from formula, all",
+)
+
+
+def decode_all(timeframe: str, folds: Sequence[Fold], candles: Sequence[Candles]) -> dict[str, Any]:
+    """Judge the methods that count on OHLC, bands and volatility."""
+    found = []
+    for number, fold in enumerate(folds):
+        cells = []
+        for place, those in enumerate(candles):
+            ranges = {
+                name: made[:, place]
+                for name, made in fold.made.items()
+                if name.removesuffix(f" + {OWN}") in DECODED
+            }
+            if (one := decoded(fold, place, those, ranges)) is not None:
+                cells.append(one)
+        found.append((f"{fold.kind} {ORIGINS[timeframe][number][0]}", cells))
+        tell(f"decoded fold {number + 1}")
+    return show_decoded(timeframe, found)
+
+
+def show_decoded(timeframe: str, folds: Sequence[tuple[str, Sequence[Decoded]]]) -> dict[str, Any]:
+    """Print medians over series as multiples of naive, and each method beside the fold's best baseline."""
+    found: dict[str, Any] = {}
+    for task in folds[0][1][0].losses:
+        names = [name for name in folds[0][1][0].losses[task] if name != NAIVE]
+        baselines = [name for name in names if name.partition(",")[0] in BASELINES]
+        print(f"\n{timeframe} {task}: error / naive, multiple of the best baseline (smaller on) p; of {OWN}")
+        for fold, cells in folds:
+            middle = {name: median_multiple(cells, task, name, NAIVE) for name in names}
+            best = min(baselines, key=middle.__getitem__)
+            print(f"  {fold}: best baseline {best}")
+            for name in names:
+                tests = {other: contest(cells, task, name, other) for other in (best, OWN)}
+                told_tests = "".join(f"{one!s:>30}" for one in tests.values())
+                print(f"    {name:<66} {middle[name]:.4f}{told_tests}")
+                against = {other: vars(one) for other, one in tests.items()}
+                found[f"{task} / {fold} / {name}"] = {"naive": middle[name], "against": against}
+    return found
+
+
+def median_multiple(cells: Sequence[Decoded], task: str, name: str, other: str) -> float:
+    return float(np.median([one.losses[task][name].mean() / one.losses[task][other].mean() for one in cells]))
+
+
+def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> Beside:
+    """Put a method beside another as a back-test does: the series of a close averaged first."""
+    bars = np.concatenate([one.bar_numbers for one in cells])
+    moved = np.concatenate(
+        [(one.losses[task][name] - one.losses[task][other]) / one.losses[task][NAIVE].mean() for one in cells]
+    )
+    numbers, places = np.unique(bars, return_inverse=True)
+    mean = np.bincount(places, weights=moved) / np.bincount(places)
+    test = diebold_mariano(mean, horizon_bars=HORIZON, bar_numbers=numbers)
+    ratios = [one.losses[task][name].mean() / one.losses[task][other].mean() for one in cells]
+    flat = np.array(ratios)
+    return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
+
+
+def tell(what: str) -> None:
+    sys.stderr.write(f"{time.process_time():7.1f} s  {what}\n")
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    results = {}
+    for timeframe in options.timeframe:
+        market, candles = read_market(timeframe, options.cache)
+        folds = [*folds_of(market, timeframe)]
+        for fold in folds:
+            tell(f"{timeframe}: {fold.kind}, {fold.start:,} bars before")
+            ask_formulas(fold)
+            for kind in options.ask:
+                ASKED[kind](fold)
+        results[timeframe] = show(timeframe, folds)
+        if options.decoded:
+            results[f"{timeframe} decoded"] = decode_all(timeframe, folds, candles)
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+ASKED: Final[Mapping[str, Callable[[Fold], None]]] = {
+    "pools": ask_pools,
+    "strangers": ask_strangers,
+    "trees": ask_trees,
+    "networks": ask_networks,
+}
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--timeframe", nargs="+", default=["15m", "1h"], choices=sorted(ORIGINS))
+    parser.add_argument("--cache", type=Path, default=Path("runs/research"), help="where candles are kept")
+    parser.add_argument("--ask", nargs="*", default=["pools"], choices=sorted(ASKED), help="beside formulas")
+    parser.add_argument("--decoded", action="store_true", help="also OHLC, bands and volatility")
+    parser.add_argument("--json", type=Path, help="also write every figure to this file")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
