@@ -105,15 +105,8 @@ def _of_today(calibration: str, info: pydantic.ValidationInfo) -> str:
 
 def _known_once(features: tuple[str, ...]) -> tuple[str, ...]:
     features = indicators.plain_names(features)
-    if (num := sum(map(indicators.is_of_package, features))) > indicators.MOST_OF_PACKAGE:
-        raise ValueError(
-            f"must hold at most {indicators.MOST_OF_PACKAGE} features of the package ta, not {num}"
-        )
-    for name in features:
-        if name not in indicators.FEATURES:
-            raise ValueError(indicators.why_unknown(name))
-        if features.count(name) > 1:
-            raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
+    if fault := indicators.fault_of(features):
+        raise ValueError(fault)
     if (num := len(c.neighbours(features))) > c.MOST_NEIGHBOURS:
         raise ValueError(f"must name features of at most {c.MOST_NEIGHBOURS} other series, not {num}")
     if missing := [name for name in c.OHLC if name not in features]:

@@ -75,7 +75,7 @@ def test_a_covariate_has_a_digest_of_its_own_and_own_features_keep_theirs() -> N
 )
 def test_an_unknown_covariate_is_refused_with_its_reason(name: str, why: str) -> None:
     assert name not in FEATURES
-    with pytest.raises(DataError, match=f"feature column {name}: "):
+    with pytest.raises(DataError, match=f"feature columns: '{name}' is no feature"):
         check_columns([name])
     assert re.search(why, why_unknown(name))
 

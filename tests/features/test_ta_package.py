@@ -226,14 +226,14 @@ def test_a_name_that_cannot_be_a_feature_says_why_and_what_may_be_meant(name: st
 
 def test_more_columns_than_could_be_examined_soon_are_refused_unexamined() -> None:
     before = package_feature.cache_info().misses
-    with pytest.raises(DataError, match="at most 100 of them are of the package ta; got 101"):
+    with pytest.raises(DataError, match="at most 100 features of the package ta, not 101"):
         check_columns([f"ta.psar(step=0.{number + 200})" for number in range(101)])
     assert package_feature.cache_info().misses == before
 
 
 def test_a_name_without_its_prefix_is_found_in_the_package() -> None:
     assert suggestion("adx") == "ta.adx"
-    with pytest.raises(DataError, match=r"got 'adx'\. Did you mean ta\.adx"):
+    with pytest.raises(DataError, match=r"'adx' is no feature; did you mean ta\.adx"):
         check_columns(["adx"])
 
 

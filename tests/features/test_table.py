@@ -65,9 +65,9 @@ def test_g4_columns_are_picked_by_name_whatever_their_order() -> None:
 
 def test_g4_duplicates_refused_when_asking_and_when_selecting() -> None:
     candles = walk_candles(300)
-    with pytest.raises(DataError, match="each named once; got close more than once"):
+    with pytest.raises(DataError, match="'close' is listed twice"):
         compute_table(candles, ["close", "rsi", "close"])
-    with pytest.raises(DataError, match="each named once; got rsi more than once"):
+    with pytest.raises(DataError, match="'rsi' is listed twice"):
         compute_table(candles, ["rsi"]).select(["rsi", "rsi"])
 
 
@@ -75,7 +75,7 @@ def test_a_column_the_table_does_not_hold_is_refused_with_those_it_holds() -> No
     table = compute_table(walk_candles(300), ["rsi", "close"])
     with pytest.raises(DataError, match="BTCUSDT-15m, column macd: this table holds rsi, close; got 'macd'"):
         table.column("macd")
-    with pytest.raises(DataError, match="Did you mean macd_signal"):
+    with pytest.raises(DataError, match="did you mean macd_signal"):
         table.column("macdsignal")
 
 

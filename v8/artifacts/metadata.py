@@ -255,7 +255,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
         check_columns(found.names)
     except DataError as error:
         where = records.under_key(where, "features")
-        raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.got, fix=_FIX) from error
+        raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.rule, fix=_FIX) from error
     return found
 
 

@@ -11,6 +11,7 @@ forget: their warm-up lasts until everything at or before the first row of the p
 history to that share.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -109,30 +110,25 @@ def definition_digest(name: str) -> str:
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return names, in the wanted order, that are known and named once.
+    """Return names, in the wanted order; a `DataError` if they break a rule of `fault_of`."""
+    if fault := fault_of(columns):
+        got, fix = listed([repr(name) for name in columns]) or "none", "Name known features, each once"
+        raise DataError(where="feature columns", rule=fault, got=got, fix=fix)
+    return tuple(columns)
 
-    A DataError tells that none is named, one twice, an unknown one, or so many of the package `ta` that they
-    would take minutes to examine, as a stranger's file may.
+
+def fault_of(columns: Sequence[str]) -> str | None:
+    """Say in one sentence why columns cannot be named together; None if they can.
+
+    None is named, one twice, an unknown one, or so many of the package `ta` that they would take minutes to
+    examine, as a stranger's file may.
     """
-    where, rule = "feature columns", "at least one column, and each named once"
     if (num := sum(map(is_of_package, columns))) > MOST_OF_PACKAGE:
-        rule = f"at most {MOST_OF_PACKAGE} of them are of the package ta"
-        got, fix = str(num), "Leave some out"
-    elif unknown := [name for name in columns if name not in FEATURES]:
-        first = unknown[0]
-        where, got = f"feature column {first}", listed([repr(name) for name in unknown])
-        rule, fix = why_unknown(first), "Leave it out or name another one"
-        if not ta_features.is_package_name(first) and not is_covariate(first):
-            rule, near = f"a column is one of {', '.join(FEATURES)}", _alike(first)
-            fix = f"Did you mean {near}" if near else "Choose one of these"
-    elif len(set(columns)) < len(columns):
-        repeated = [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]
-        got, fix = f"{listed(repeated)} more than once", "Remove the repetition"
-    elif not columns:
-        got, fix = "an empty list", "Name a column, for example close"
-    else:
-        return tuple(columns)
-    raise DataError(where=where, rule=rule, got=got, fix=fix)
+        return f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}"
+    if len(counts := Counter(columns)) < len(columns):
+        return f"{counts.most_common(1)[0][0]!r} is listed twice; a repeated column adds nothing"
+    unknown = (why_unknown(name) for name in columns if name not in FEATURES)
+    return next(unknown, None if columns else "must hold a feature, such as close")
 
 
 def why_unknown(name: str) -> str:
