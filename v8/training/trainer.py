@@ -11,7 +11,7 @@ compilation.
 
 import math
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -246,20 +246,13 @@ class _FleetFit:
         self._saving_s, self._started = 0.0, time.perf_counter()
 
     def run(self) -> Results:
-        """Train; batches are laid out for the members inside, until most of them have left."""
+        """Train epoch by epoch."""
         self._begin()
         yield from self._ended()
         while self._active:
-            batches = self._windows.training_batches(
-                [running.member.seed for running in self._running],
-                first_epochs=[running.progress.epoch + 1 for running in self._running],
-                num_epochs=max(self._settings.epochs - running.progress.epoch for running in self._running),
-            )
-            is_repacked = False
-            while self._active and not is_repacked:
-                epoch_s = self._run_epoch(batches)
-                yield from self._ended(batches)
-                is_repacked = self._repack(epoch_s)
+            epoch_s = self._run_epoch()
+            yield from self._ended()
+            self._repack(epoch_s)
 
     @property
     def _active(self) -> list[int]:
@@ -299,10 +292,10 @@ class _FleetFit:
             np.asarray(state.window_sum)  # lets the device finish
             self._trainer.devices[num] = device_of(state.weights)
 
-    def _run_epoch(self, batches: Iterator[Batch]) -> float:
+    def _run_epoch(self) -> float:
         started = time.perf_counter()
         with self._clock("train"):
-            train_losses, rates = self._train(batches)
+            train_losses, rates = self._train()
         train_s = time.perf_counter() - started
         with self._clock("validate"):
             losses = self._trainer.validation_losses(self._windows, self._state)
@@ -328,32 +321,35 @@ class _FleetFit:
                 running.member.on_epoch(judged)
         return epoch_s
 
-    def _train(self, batches: Iterator[Batch]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    def _train(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Run an epoch; return the losses and the last learning rates, each of shape (M,)."""
         active = np.array([running.is_active for running in self._running])
         self._state = self._state.with_empty_sums()
         num_windows = [running.member.data.num_windows("train") for running in self._running]
         num_steps = [num_batches(each, self._settings.windows_per_step) for each in num_windows]
-        for step in range(max(num_steps)):
+        batches = self._windows.training_batches(
+            [running.member.seed for running in self._running],
+            first_epochs=[running.progress.epoch + 1 for running in self._running],
+            num_epochs=1,
+        )
+        for step, batch in enumerate(batches):
             rates = np.zeros(len(active), np.float32)
             for index, (running, num) in enumerate(zip(self._running, num_steps, strict=True)):
                 epoch, last = running.progress.epoch, min(step, num - 1)  # after its last one nothing moves
                 rate, done, then = running.progress.patience.learning_rate, last / num, (last + 1) / num
                 rates[index] = rate_at(self._settings, rate, epoch + done, epoch + then)
-            self._state = self._trainer.train_batch(self._state, rates, active, next(batches))
+            self._state = self._trainer.train_batch(self._state, rates, active, batch)
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
         return losses, rates
 
-    def _ended(self, batches: Generator[Batch] | None = None) -> Results:
+    def _ended(self) -> Results:
         """Yield the members that are through, and leave them inactive."""
         for running in [self._running[index] for index in self._active]:
             error = _divergence(running)
             if error or running.progress.is_over(self._settings):
                 running.is_active = False
                 if not self._active:  # the fleet is judged next, and its windows may be gigabytes
-                    if batches is not None:
-                        batches.close()
                     del self._windows
                 yield running.place, error or self._result(running)
 
@@ -372,18 +368,16 @@ class _FleetFit:
             peak_memory_bytes=peak_bytes_of(device),
         )
 
-    def _repack(self, epoch_s: float) -> bool:
+    def _repack(self, epoch_s: float) -> None:
         """Go on with those that still train, if that saves more time than compiling their program takes."""
         kept, num = self._active, len(self._running)
         if not kept or len(kept) > num // 2:
-            return False
+            return
         left = max(self._settings.epochs - self._running[index].progress.epoch for index in kept)
-        if left * epoch_s * (1.0 - len(kept) / num) <= self._seconds["compile"]:
-            return False
-        self._running = [self._running[index] for index in kept]
-        self._windows = FleetWindows([running.member.data for running in self._running])
-        self._state = self._state.take(kept)
-        return True
+        if left * epoch_s * (1.0 - len(kept) / num) > self._seconds["compile"]:
+            self._running = [self._running[index] for index in kept]
+            self._windows = FleetWindows([running.member.data for running in self._running])
+            self._state = self._state.take(kept)
 
     def _save(self, running: _Running, part: FleetState) -> None:
         path = running.member.checkpoint
