@@ -7,15 +7,14 @@ weights of the series that is asked. The same operations on the same numbers giv
 that was loaded alone.
 
 Which array of a file each variable is, Keras finds out anew for every file: most of the time that a small
-model takes to load. Of files of one description it is the same, so it is found out once, by having Keras load
-a file whose arrays hold their own numbers. What is read that way is then compared with what Keras reads.
+model takes to load. Of files of one description it is the same, so it is found out once, by having Keras save
+weights that hold their own numbers.
 
 Shape legend: B batch, T lookback, F features.
 """
 
 import io
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,7 +89,6 @@ class _Graph:
         self.model = model
         self.held: list[NDArray[Any]] | None = None
         self._places: Places | None = None
-        self._is_searched = False
         self.using = threading.Lock()
 
     def weights(self) -> list[NDArray[Any]]:
@@ -101,46 +99,30 @@ class _Graph:
         """Read the weights of a file of the same description; `ArtifactError` if they do not fit."""
         model_file.require_enough_weights(file, self.model)
         with self.using, model_file.one_fault(file, "must hold layers and weights that fit together"):
-            if not self._is_searched:
+            if self._places is None:
                 self.held = None
-                self._places, self._is_searched = _find_places(self.model, file), True
-            weights = _read_weights(self.model, file, self._places) if self._places else None
-            if weights is not None:
+                self._places = _find_places(self.model)
+            if (weights := _read_weights(self.model, file, self._places)) is not None:
                 return weights
             # The file is another way to write the same weights, or is refused by Keras.
             self.held = None
             for variable in self.model.variables:  # so that none is left which was another model's
-                if np.issubdtype(np.dtype(variable.dtype), np.floating):
+                if _is_of_file(variable):
                     variable.assign(np.full(variable.shape, np.nan, variable.dtype))
             self.model.load_weights(str(file))
             return self.weights()
 
 
-def _find_places(model: Any, file: Path) -> Places | None:
-    """Find out which array of a checked file each variable is; the model holds some weights afterwards.
-
-    None where what is read that way is not what Keras reads, so that only Keras can read such files.
-    """
-    with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    numbered = io.BytesIO(members[model_file.WEIGHTS_MEMBER])
-    with h5py.File(numbered, "r+") as weights:
-        names = _array_names(weights)
-        for number, name in enumerate(names):
-            weights[name][...] = number
+def _find_places(model: Any) -> Places:
+    """Find out which array of its weights file each variable is; the model holds no weights afterwards."""
+    for number, variable in enumerate(model.variables):
+        if _is_of_file(variable):
+            variable.assign(np.full(variable.shape, number, variable.dtype))
     with passing_folder("weights") as folder:
-        with zipfile.ZipFile(folder / "numbered.keras", "w") as archive:
-            for name, content in (members | {model_file.WEIGHTS_MEMBER: numbered.getvalue()}).items():
-                archive.writestr(name, content)
-        model.load_weights(str(folder / "numbered.keras"))
-    numbers = [_number_of(variable.numpy()) for variable in model.variables]
-    model.load_weights(str(file))
-    if sorted(number for number in numbers if number is not None) != [*range(len(names))]:
-        return None
-    places = tuple(None if number is None else names[number] for number in numbers)
-    read = _read_weights(model, file, places)
-    ours = [variable.numpy().tobytes() for variable in model.variables]
-    return places if read is not None and ours == [value.tobytes() for value in read] else None
+        model.save_weights(folder / "numbered.weights.h5")
+        with h5py.File(folder / "numbered.weights.h5", "r") as weights:
+            names = {int(weights[name][()].flat[0]): name for name in _array_names(weights)}
+    return tuple(names[number] if _is_of_file(one) else None for number, one in enumerate(model.variables))
 
 
 def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] | None:
@@ -159,13 +141,8 @@ def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] 
     return values if all(value.shape == tuple(variable.shape) for variable, value in pairs) else None
 
 
-def _number_of(value: NDArray[Any]) -> int | None:
-    """Return the number that an array is full of, -1 if it is full of none; None for seeds."""
-    if not np.issubdtype(value.dtype, np.floating):
-        return None
-    number = value.flat[0] if value.size else -1.0
-    is_full = bool((value == number).all()) and 0 <= number < model_file.MAX_WEIGHT_OBJECTS
-    return int(number) if is_full and number == int(number) else -1
+def _is_of_file(variable: Any) -> bool:
+    return np.issubdtype(np.dtype(variable.dtype), np.floating)
 
 
 def _array_names(weights: h5py.File) -> list[str]:
