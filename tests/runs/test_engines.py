@@ -35,6 +35,12 @@ def test_one_worker_without_a_gpu_stacks_nothing_unless_told() -> None:
     assert choose_placement("1", "4", may_have_gpu=False, num_cores=8) == Placement(1, 4)
 
 
+def test_only_a_number_left_to_the_machine_is_measured() -> None:
+    assert choose_placement("auto", "auto", may_have_gpu=False, num_cores=8).is_measured
+    assert not choose_placement("8", "auto", may_have_gpu=False, num_cores=8).is_measured
+    assert not choose_placement("auto", "auto", may_have_gpu=False, num_cores=1).is_measured
+
+
 def test_a_fleet_and_several_workers_are_refused_together() -> None:
     with pytest.raises(ProfileError, match=r"--fleet-size: above 1 trains in one process; got 2 with --work"):
         choose_placement("3", "2", may_have_gpu=False, num_cores=8)

@@ -70,6 +70,7 @@ def compare_profiles(
     from v8.artifacts.run_folder import now_iso
     from v8.cli.printing import print_lines
     from v8.hardware import describe_machine, versions
+    from v8.machine.choices import measured_workers
     from v8.runs.comparison import compare, compare_runs
     from v8.runs.engines import choose_device, choose_engine, place
     from v8.views.comparison import Comparison
@@ -96,6 +97,7 @@ def compare_profiles(
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)
     placement = place(device, "auto", fleet_size)
+    num_workers = placement.num_workers
     planned = Comparison(
         command=words,
         created_at=now_iso(),
@@ -106,7 +108,7 @@ def compare_profiles(
         epochs=None if full else 1 if epochs is None else epochs,
         num_repeats=repeat,
         baseline=baseline_profile or chosen[-1].name,
-        num_workers=placement.num_workers,
+        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
         machine=describe_machine(),
         versions=versions(),
     )

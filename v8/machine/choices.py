@@ -1,4 +1,4 @@
-"""What a measurement of this machine decides, taken once and kept: number format and loops.
+"""What a measurement of this machine decides, taken once and kept: number format, loops and workers.
 
 **Formats.** What a processor claims to multiply fast and what the compiled program reaches differ: with AMX,
 bfloat16 ran at 0.35 to 0.5 of float32's speed. So the trainer's own steps are timed: on a network of one
@@ -10,17 +10,29 @@ one kernel of the whole loop, small products included, which it then writes itse
 processor make training 1.2 to 1.5 times as fast, others make it slower than tasks. So each set of flags is
 timed, in a process of its own, because XLA reads them once.
 
+**Workers.** Counting cores misleads: two of them may be one core's hyper-threads, and each process needs
+memory. So threads do arithmetic side by side, and the smallest number that nearly reaches the best total is
+taken. A thread's speed is its work per second of processor time, not of the clock: a program that happens to
+run beside the measurement must not cost a worker for hours. (What a container may use of the cores is known
+beforehand, see `v8.hardware.num_usable_cores`.)
+
 What is kept belongs to a processor, its GPUs, the versions installed and whatever else its key tells: with
 any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
 """
 
 import json
+import math
 import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from v8.artifacts.run_folder import Loops
@@ -30,7 +42,7 @@ from v8.hardware import identity
 from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
-from v8.records import adapter
+from v8.records import Count, adapter
 from v8.storage import digest_json, home, read_given, write_cache
 
 AUTO: Final = "auto"
@@ -81,8 +93,15 @@ LOOPS_GAIN: Final = 1.05
 LOOPS_S: Final = 1.5
 WORTHWHILE_FLOP: Final = 2e13
 """Work of about two minutes of a core on one series; less is done before it is known how."""
+STRETCH_S: Final = 0.2  # time of one measurement of workers
+WORTHWHILE_GAIN: Final = 1.1
+"""Twice the processes must do at least this much more, or their memory is better saved."""
 WORKER_BYTES: Final = 1_600 << 20
 """Memory to have free for each process; one that trains `aligned` was seen to take 1.5 GB at most."""
+NUM_TRIES: Final = 3
+"""Measurements before more processes are given up: another program may disturb one of them."""
+_NUM_NUMBERS: Final = 1 << 16
+"""Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
 _BY_FLAGS: Final = Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Found = TypeVar("Found")
 
@@ -159,6 +178,15 @@ def compile_loops(loops: Loops) -> None:
         os.environ["XLA_FLAGS"] = FLAGS[loops]
 
 
+def measured_workers(num_cores: int, most: int | None = None) -> int:
+    """Choose the number of worker processes: as many as run side by side here and have their memory.
+
+    `most` have work; None for one a core.
+    """
+    useful = kept(Count, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
+    return affordable_workers(min(useful, most or num_cores))
+
+
 def affordable_workers(num_workers: int, available_bytes: int | None = None) -> int:
     """Bound a number of worker processes by memory, at least 1; None asks the system for what is free.
 
@@ -167,6 +195,44 @@ def affordable_workers(num_workers: int, available_bytes: int | None = None) -> 
     """
     free = free_bytes() if available_bytes is None else available_bytes
     return max(1, min(num_workers, free // WORKER_BYTES))
+
+
+def useful_workers(num_cores: int, speed_of: Callable[[int], float] | None = None) -> int:
+    """Measure how many processes really run side by side, between 1 and `num_cores`.
+
+    `speed_of` is the work per second of processor time of a number of threads; None measures.
+
+    >>> useful_workers(8, lambda threads: min(threads, 2.0)), useful_workers(6, float)
+    (2, 6)
+    """
+    speed_of = speed_of or threads_speed
+    chosen, speed = 1, speed_of(1) if num_cores > 1 else 1.0
+    while chosen < num_cores:
+        tried = min(2 * chosen, num_cores)
+        speeds = map(speed_of, [tried] * NUM_TRIES)
+        faster = next((each for each in speeds if each >= WORTHWHILE_GAIN * speed), None)
+        if faster is None:
+            break
+        chosen, speed = tried, faster
+    return chosen
+
+
+def threads_speed(num_threads: int) -> float:
+    """Return passes of arithmetic per second of processor time, of a number of threads at once."""
+    start = threading.Barrier(num_threads)
+
+    def work(_: int) -> float:
+        numbers = np.linspace(0.0, 1.0, _NUM_NUMBERS, dtype=np.float32)
+        result = np.empty_like(numbers)
+        start.wait()
+        num_passes, begun, end = 0, time.thread_time(), time.perf_counter() + STRETCH_S
+        while time.perf_counter() < end:
+            np.exp(numbers, out=result)  # NumPy lets other threads run meanwhile
+            num_passes += 1
+        return num_passes / max(time.thread_time() - begun, 1e-9)
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        return math.fsum(threads.map(work, range(num_threads)))
 
 
 def _is_long(profile: Profile) -> bool:

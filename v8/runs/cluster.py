@@ -40,7 +40,7 @@ from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
 from v8.machine.interruption import deferred_interrupts, kept_stop_signals
 from v8.machine.starting import light_start
-from v8.runs.engines import MOST, Placement
+from v8.runs.engines import Placement
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
 from v8.runs.workers import POLL_S, JobQueue, Process
@@ -339,7 +339,7 @@ def _start(ray: Any, placement: Placement) -> None:
         raise StorageError.of(place, error) from error
     ray.init(
         address="local",
-        num_cpus=num_usable_cores() if placement.num_workers == MOST else placement.num_workers,
+        num_cpus=num_usable_cores() if placement.is_measured else placement.num_workers,
         num_gpus=0 if placement.device == "cpu" else len(visible_gpus()),
         object_store_memory=STORE_BYTES,
         include_dashboard=False,

@@ -7,8 +7,8 @@ On a GPU one process trains one fleet: every step of a small recurrent network i
 and a fleet of 40 queues as many as one model. Several GPUs get a process each, and fleets from one queue
 (`v8.runs.workers` says why). On a CPU each core gets a process that trains one series at a time: four stacked
 models reach 266 windows/s in one process where one model reaches 350 (profile `aligned`, two cores), because
-many small matrices multiply slower than few large ones. From which size on a larger fleet gains nothing is
-measured before training (`v8.training.probe`).
+many small matrices multiply slower than few large ones. How many cores there really are, and from which size
+on a larger fleet gains nothing, is measured before training (`v8.machine.choices`, `v8.training.probe`).
 """
 
 import os
@@ -20,12 +20,12 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Final
 
 from v8 import hardware
-from v8.errors import ProfileError
-from v8.machine.choices import AUTO, SINGLE_THREADED, affordable_workers
+from v8.errors import ProfileError, with_parameters
+from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.machine.starting import quiet_start
 from v8.registry import Named, Registry, described, require_package
 from v8.runs import workers
-from v8.runs.events import Listener, Outcome
+from v8.runs.events import Listener, Note, Outcome
 from v8.runs.plan import Job
 from v8.training.programs import kept_programs
 
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
     from v8.runs.execution import TrainAll
 
 DEVICES: Final = ("auto", "cpu", "gpu")
-MOST: Final = 10_000  # processes and series of one program are fewer on any machine
+_MOST: Final = 10_000  # processes and series of one program are fewer on any machine
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where a run trains."""
 
-    num_workers: int  # processes, at least 1; `MOST` of engines elsewhere: as many as there is room for
+    num_workers: int  # processes, at least 1
     fleet_size: int | None  # most series of one program, at least 1; None measures what suits the GPU
+    is_measured: bool = False  # whether `num_workers` only bounds what a measurement before training decides
     gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
     device: str = AUTO  # what computes, one of `DEVICES`; engines of other machines look for it there
     address: str | None = None  # where an engine of other machines finds them; None makes do with this one
@@ -59,6 +60,10 @@ class Engine(Named):
 def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
     """Start TensorFlow only where it trains: in the workers, or here when there are none."""
     num_workers = min(placement.num_workers, len(jobs))
+    if placement.is_measured and num_workers > 1:
+        bound, num_workers = num_workers, measured_workers(placement.num_workers, num_workers)
+        told = f"Workers: {num_workers} of at most {bound}, measured (param:workers sets another number)."
+        listen(Note(with_parameters(told)))
     if num_workers > 1:
         size = placement.fleet_size
         return workers.train_all(jobs, listen, num_workers, gpus=placement.gpus, fleet_size=size)
@@ -124,7 +129,7 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     whether a series is trained alone or beside others. The device is one of `DEVICES`, already chosen.
     """
     may_have_gpu = device != "cpu" and hardware.may_have_gpu()
-    num_cores = affordable_workers(hardware.num_usable_cores())
+    num_cores = hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
     _settle_threads(may_have_gpu=may_have_gpu)
     return choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus)
@@ -134,10 +139,10 @@ def choose_shares(workers: str, fleet_size: str, device: str, address: str | Non
     """Turn flags into a placement on machines that are only known later, or raise ProfileError.
 
     >>> choose_shares("2", "auto", "cpu", None)
-    Placement(num_workers=2, fleet_size=None, gpus=(), device='cpu', address=None)
+    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=(), device='cpu', address=None)
     """
     num_workers, size = _numbers(workers, fleet_size)
-    return Placement(num_workers or MOST, size, device=device, address=address)
+    return Placement(num_workers or _MOST, size, num_workers is None, device=device, address=address)
 
 
 def choose_placement(
@@ -149,13 +154,13 @@ def choose_placement(
     train one series at a time. Where no GPU may be what computes, auto means fleets of one.
 
     >>> choose_placement("auto", "auto", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=8, fleet_size=1, gpus=(), device='auto', address=None)
+    Placement(num_workers=8, fleet_size=1, is_measured=True, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8)
-    Placement(num_workers=1, fleet_size=None, gpus=(), device='auto', address=None)
+    Placement(num_workers=1, fleet_size=None, is_measured=False, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "4", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=1, fleet_size=4, gpus=(), device='auto', address=None)
+    Placement(num_workers=1, fleet_size=4, is_measured=False, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8, gpus=["0", "1"])
-    Placement(num_workers=2, fleet_size=None, gpus=('0', '1'), device='auto', address=None)
+    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=('0', '1'), device='auto', address=None)
     """
     wanted_workers, wanted_size = _numbers(workers, fleet_size)
     if 1 < (num_processes := wanted_workers or len(gpus)) <= len(gpus):
@@ -167,7 +172,8 @@ def choose_placement(
         return Placement(1, wanted_size)
     num_workers = wanted_workers or (1 if may_have_gpu else num_cores)
     is_one_fleet = wanted_size is None and may_have_gpu and num_workers == 1
-    return Placement(num_workers, None if is_one_fleet else 1)
+    is_measured = wanted_workers is None and num_workers > 1
+    return Placement(num_workers, None if is_one_fleet else 1, is_measured)
 
 
 def _numbers(workers: str, fleet_size: str) -> list[int | None]:
@@ -176,9 +182,9 @@ def _numbers(workers: str, fleet_size: str) -> list[int | None]:
     flags = ("param:workers", workers, "processes"), ("param:fleet_size", fleet_size, "series")
     for flag, text, what in flags:
         is_whole = text.isascii() and text.isdigit()
-        is_too_large = is_whole and len(text) >= len(str(MOST))
+        is_too_large = is_whole and len(text) >= len(str(_MOST))
         if text != AUTO and (is_too_large or not is_whole or int(text) < 1):
-            rule = f"is auto or a number of {what}, {f'below {MOST:,}' if is_too_large else 'at least 1'}"
+            rule = f"is auto or a number of {what}, {f'below {_MOST:,}' if is_too_large else 'at least 1'}"
             got = repr(text)
             raise ProfileError(where=flag, rule=rule, got=got, fix="Leave it out to let the machine decide")
         found.append(None if text == AUTO else int(text))
