@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops
+from rolled import roll_forward
 
 from v8.errors import ProfileError
 from v8.profile import load_profile
@@ -21,7 +22,6 @@ from v8.tasks import (
     Closes,
     Task,
     future_weights,
-    roll_forward,
     standing_closes,
     suffix_sums,
     window_moments,
@@ -187,17 +187,17 @@ def test_volatility_is_above_zero(values: np.ndarray) -> None:
 
 
 def medians(values: np.ndarray) -> Any:
-    return np.median(values, axis=1)
+    return np.median(values, axis=-1)
 
 
 def test_the_median_of_paths_is_that_of_what_would_be_on_each() -> None:
     # Three paths of one step, in multiples of the last close.
     closes = Closes(
         unit=1.0,
-        close=np.array([[[1.0], [1.1], [0.8]]]),
-        middle=np.array([[[1.0], [1.2], [1.1]]]),
-        deviation=np.array([[[0.3], [0.1], [0.2]]]),
-        candles=np.log(np.array([1.0, 4.0, 0.5, 2.0]) * np.array([1.0, 0.5, 3.0])[:, None])[None, :, None],
+        close=np.array([[[1.0, 1.1, 0.8]]]),
+        middle=np.array([[[1.0, 1.2, 1.1]]]),
+        deviation=np.array([[[0.3, 0.1, 0.2]]]),
+        candles=np.log(np.array([1.0, 4.0, 0.5, 2.0])[:, None] * np.array([1.0, 0.5, 3.0]))[None, None],
     )
     # Uppers 1.6, 1.4 and 1.5; lowers 0.4, 1.0 and 0.7; volatilities 0.3, 0.0833 and 0.1818.
     bands = TASKS["bands"].on_paths(np, TASKS["bands"], closes, medians)
@@ -212,8 +212,8 @@ def test_the_median_of_paths_is_that_of_what_would_be_on_each() -> None:
 
 def test_the_median_of_an_even_number_of_candles_lies_half_way_in_logarithms() -> None:
     # Up and down alike: once doubled, once halved is where it was.
-    candles = np.log(np.array([[[[2.0] * 4]], [[[0.5] * 4]]])).reshape(1, 2, 1, 4)
-    closes = Closes(1.0, np.ones((1, 2, 1)), np.ones((1, 2, 1)), np.ones((1, 2, 1)), candles)
+    candles = np.log(np.array([[[[2.0, 0.5]] * 4]]))
+    closes = Closes(1.0, np.ones((1, 1, 2)), np.ones((1, 1, 2)), np.ones((1, 1, 2)), candles)
     median = TASKS["ohlc"].on_paths(np, TASKS["ohlc"], closes, medians)
     assert median[0, 0].tolist() == pytest.approx([1.0] * 4)
 
@@ -259,8 +259,9 @@ def test_moments_along_paths_are_those_of_the_closes_on_them(seed: int, horizon:
     rng = np.random.default_rng(seed)
     known = rng.normal(0, 0.05, (2, 20))
     paths = np.cumsum(rng.normal(0, 0.05, (2, 3, horizon)), axis=2)
-    mean, deviation = window_moments(np, known, horizon, paths)
-    assert mean.shape == deviation.shape == (2, 3, horizon)
+    both = window_moments(np, known, horizon, paths.swapaxes(1, 2))
+    assert both[0].shape == both[1].shape == (2, horizon, 3)
+    mean, deviation = (each.swapaxes(1, 2) for each in both)
     for window, path in np.ndindex(2, 3):
         closes = np.concatenate([known[window], paths[window, path]])
         windows = np.stack([closes[step : step + 20] for step in range(1, min(horizon, 20) + 1)])

@@ -8,8 +8,9 @@ one file that calls `TASKS.register`.
 Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -34,8 +35,8 @@ doi:10.1214/aoms/1177729589)."""
 class Closes:
     """The coming closes, with mean and sample deviation of the twenty that end at each.
 
-    Candles are open, high, low and close of each step as log ratios to the last close, shape (N, P, H, 4);
-    None where only closes are foreseen. `middle` and `deviation` are (N, P, H) then.
+    Candles are open, high, low and close of each step as log ratios to the last close, shape (N, H, 4, P);
+    None where only closes are foreseen. `middle` and `deviation` are (N, H, P) then.
     """
 
     unit: Any  # what the others are multiples of, such as the last close, (N, 1), quote currency; or 1
@@ -56,7 +57,7 @@ class Task(Named):
         implied: Maps namespace and closes to what the task would be, shape (N, H, C).
         coherent: Maps namespace, values (N, H, C), last close (N, 1, 1) and the smallest value of a
             unitless task to values that can all be true at once.
-        on_paths: Maps namespace, the task, closes along P paths and what sums up (N, P, H, C) over the paths
+        on_paths: Maps namespace, the task, closes along P paths and what sums up (N, H, C, P) over the paths
             to what that says of the task, in units of the last close.
     """
 
@@ -69,7 +70,9 @@ class Task(Named):
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    on_paths: Callable[..., Any] = lambda xp, task, closes, summed_up: summed_up(task.implied(xp, closes))
+    on_paths: Callable[..., Any] = lambda xp, task, closes, summed_up: summed_up(
+        xp.transpose(task.implied(xp, closes), (0, 1, 3, 2))
+    )
 
     @property
     def is_price(self) -> bool:
@@ -171,16 +174,6 @@ TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILI
 """Every task, in the order of every report."""
 
 
-def roll_forward(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
-    """Forecast tasks as if the close stayed at the last close: per task, shape (N, H, C), in its unit.
-
-    The history is as for `standing_closes`.
-    """
-    has_window = any(task.has_window for task in tasks)
-    closes = standing_closes(xp, history_close, horizon_bars, has_window=has_window)
-    return {task.name: task.implied(xp, closes) for task in tasks}
-
-
 def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_window: bool = True) -> Closes:
     """Say what follows if the close stays at the last close: the honest naive forecast of every task.
 
@@ -201,17 +194,25 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
     """Mean and sample deviation of the twenty closes at each step, as ratios to the last close less one.
 
     k steps ahead the window holds the newest 20 - k known closes, (N, 20), oldest first, and the first k of
-    the path, (N, P, H), all as such ratios; without a path they stay at the last close. Two arrays (N, P, H),
+    the path, (N, H, P), all as such ratios; without a path they stay at the last close. Two arrays (N, H, P),
     or (N, H), unitless.
     """
     total = suffix_sums(xp, known, num_steps)
     squares = suffix_sums(xp, xp.square(known), num_steps)
     if path is not None:
-        total = xp.expand_dims(total, 1) + xp.cumsum(path, axis=2)
-        squares = xp.expand_dims(squares, 1) + xp.cumsum(xp.square(path), axis=2)
+        total = xp.expand_dims(total, 2) + running_sums(xp, path)
+        squares = xp.expand_dims(squares, 2) + running_sums(xp, xp.square(path))
     mean = total / BAND_PERIOD_BARS
     variance = (squares - BAND_PERIOD_BARS * xp.square(mean)) / (BAND_PERIOD_BARS - 1)
     return mean, xp.sqrt(xp.maximum(variance, 0.0))
+
+
+def running_sums(xp: Any, steps: Any) -> Any:
+    """Sum up the steps so far, (N, H, ...), along the second axis."""
+    if xp is not np:
+        return xp.cumsum(steps, axis=1)
+    # Numpy's own cumsum goes along one path after the other, which takes ten times as long.
+    return np.stack([*accumulate(np.moveaxis(steps, 1, 0))], axis=1)
 
 
 def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:

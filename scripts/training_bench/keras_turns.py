@@ -122,7 +122,7 @@ class ClockedTrainer(Trainer):
                 raise EnoughError
 
         with suppress(EnoughError):
-            self.fit(data, seed=1, on_epoch=on_epoch)
+            next(self.fit_fleet([Member(data, 1, on_epoch=on_epoch)]))
         return self.stretches
 
 
@@ -183,7 +183,7 @@ def quality_turn(spec: dict[str, Any]) -> Turn:
     trainer = Trainer(data.profile, precision=spec["format"])
 
     def turn(seconds: float) -> dict[str, Any]:
-        result = trainer.fit(data, seed=1)
+        ((_, result),) = trainer.fit_fleet([Member(data, 1)])
         return {
             "windows_per_s": statistics.median(record.windows_per_s for record in result.history),
             "validation_loss": result.history[-1].validation_loss,

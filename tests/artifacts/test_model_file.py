@@ -59,7 +59,8 @@ def test_what_v8_saves_passes(
     family: str, way: str, tmp_path: Path, make_profile: Callable[..., Profile], make_data: Any
 ) -> None:
     data = make_data(make_profile(family, scaling=way, dropout=0.2))
-    build_serving(data.profile, data.scaling, build_network(data.profile, seed=1)).save(tmp_path / "m.keras")
+    model, _ = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1))
+    model.save(tmp_path / "m.keras")
     check_keras_file(tmp_path / "m.keras")
 
 

@@ -37,6 +37,6 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     assert any(moved)
     weights = trainer.network_weights(stepped.take(0).weights)
     windows = Span(data.table, profile, data.anchors["test"][:2]).raw_windows()
-    prices = trainer.serving_model(data, weights).forecast(windows)
+    prices = trainer.serving_model(data, weights).forecast_all(windows).points
     for task in profile.tasks:
         assert prices[task].shape == (2, profile.horizon_bars, len(TASKS[task].columns))

@@ -43,7 +43,7 @@ def fitted(series: list[SeriesData]) -> list[FormulaModel]:
 def test_it_forecasts_what_the_baseline_does(series: list[SeriesData], fitted: list[FormulaModel]) -> None:
     for data, model in zip(series, fitted, strict=True):  # the second after the first, in one shared graph
         test = data.spans["test"]
-        made = model.forecast(test.raw_windows())
+        made = model.forecast_all(test.raw_windows()).points
         for task, wanted in BASELINES["range_paths"].fit(data.spans["train"], data.scaling)(test).items():
             np.testing.assert_allclose(made[task], wanted, rtol=TOLERANCE)
 
@@ -52,8 +52,8 @@ def test_plain_keras_loads_its_file_and_finds_nothing_but_stock_parts(
     series: list[SeriesData], fitted: list[FormulaModel], tmp_path: Path
 ) -> None:
     windows, file = series[0].spans["test"].raw_windows(), tmp_path / "model.keras"
-    wanted = fitted[0].forecast(windows)
-    fitted[1].forecast(windows)
+    wanted = fitted[0].forecast_all(windows).points
+    fitted[1].forecast_all(windows)
     fitted[0].save(file)
     check_keras_file(file)
     assert unknown_keys(file) == []
@@ -68,7 +68,7 @@ def test_its_numbers_are_counted_without_mirror_images() -> None:
 
 
 def test_it_forecasts_a_market_that_stands_still(fitted: list[FormulaModel]) -> None:
-    made = fitted[0].forecast(np.full((1, 240, 4), 7.0, np.float32))
+    made = fitted[0].forecast_all(np.full((1, 240, 4), 7.0, np.float32)).points
     assert all(np.isfinite(values).all() for values in made.values())
     assert (made["volatility"] > 0).all()
     np.testing.assert_allclose(made["ohlc"], 7.0, rtol=0.01)

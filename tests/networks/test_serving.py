@@ -47,7 +47,7 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     data = make_data(make_profile(family, scaling=way))
     network = wild_network(data.profile)
     span = first_windows(data, 32)
-    served = build_serving(data.profile, data.scaling, network)(span.raw_windows())
+    served = build_serving(data.profile, data.scaling, network)[0](span.raw_windows())
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
     restored = restore_targets(
         data.scaling, span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
@@ -70,7 +70,7 @@ def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
     network = wild_network(data.profile)
     span = first_windows(data, 32)
     windows = span.raw_windows()
-    served = build_serving(data.profile, data.scaling, network)(windows)
+    served = build_serving(data.profile, data.scaling, network)[0](windows)
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
     reference, last = span.rolled, windows[:, -1, 3].astype(np.float64)
     range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)
@@ -100,7 +100,7 @@ def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(
     place = data.profile.features.index("day_sin_1")
     assert (np.float32(0.001) + data.inputs_NF[:, place] == np.float32(0.001)).all()
     assert (np.delete(data.inputs_NF, place, axis=1).std(axis=0) > 0.01).all()
-    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     windows = first_windows(data, 32).raw_windows()
     served = serving(windows)
     windows[:, :, place] = np.random.default_rng(1).uniform(-1, 1, windows.shape[:2])
@@ -115,7 +115,7 @@ def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_n
 ) -> None:
     data = make_data(make_ranged_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
-    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
+    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span, place = data.spans["test"], data.profile.features.index("recent_range")
     windows = span.raw_windows()
     windows[0, -1, place] = 0.0  # a dead market: its range is raised to the floor
@@ -137,7 +137,7 @@ def test_forecasts_are_coherent_whatever_the_network_says(
     make_data: Callable[..., SeriesData],
 ) -> None:
     data = make_data(make_ranged_profile() if way == "ranged" else make_profile(scaling=way))
-    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     served = {task: np.asarray(values) for task, values in serving(data.spans["test"].raw_windows()).items()}
     opens, highs, lows, closes = np.moveaxis(served["ohlc"], -1, 0)
     assert (lows <= np.minimum(opens, closes)).all()
@@ -153,7 +153,7 @@ def test_an_untrained_model_forecasts_the_typical_offset(
     """Roll-forward times the train span's median ratio: the `offset` baseline."""
     data = make_data(make_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
-    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
+    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span = data.spans["test"]
     for task, values in serving(span.raw_windows()).items():
         expected = span.rolled[task] * np.exp(np.array(data.scaling.task(task).offset))
@@ -170,11 +170,11 @@ def test_a_model_with_another_series_constants_is_the_one_built_for_it(
     profile = make_ranged_profile() if way == "ranged" else make_profile(scaling=way)
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     network = wild_network(profile)
-    model = build_serving(profile, first.scaling, network)
+    model = build_serving(profile, first.scaling, network)[0]
     windows = first_windows(second, 16).raw_windows()
     theirs = model(windows)
     load_scaling(model, second.scaling)
-    for task, values in build_serving(profile, second.scaling, network)(windows).items():
+    for task, values in build_serving(profile, second.scaling, network)[0](windows).items():
         np.testing.assert_array_equal(np.asarray(model(windows)[task]), np.asarray(values))
         assert not np.array_equal(np.asarray(theirs[task]), np.asarray(values))
 
@@ -191,17 +191,17 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
     weights, windows = drawn_weights(graph.network, 1), first_windows(second, 16).raw_windows()
-    made = ServingModel(graph, second.scaling, weights).forecast(windows)
+    made = ServingModel(graph, second.scaling, weights).forecast_all(windows).points
     network = build_network(profile, seed=7)
     for variable, weight in zip(network.trainable_variables, weights, strict=True):
         variable.assign(weight)
-    for task, values in build_serving(profile, second.scaling, network)(windows).items():
+    for task, values in build_serving(profile, second.scaling, network)[0](windows).items():
         assert made[task].shape == (16, 3, values.shape[-1])
         np.testing.assert_allclose(made[task], np.asarray(values), rtol=1e-5)
 
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
-    "forecast": lambda model, data, folder: model.forecast(first_windows(data, 2).raw_windows()),
+    "forecast": lambda model, data, folder: model.forecast_all(first_windows(data, 2).raw_windows()).points,
     "fold": lambda model, data, folder: model.fold_ensemble(
         fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3))
     ),
@@ -240,15 +240,15 @@ def test_two_models_of_one_series_are_two_models(
     older, newer = (ServingModel(graph, data.scaling, weights) for _ in range(2))
     windows = first_windows(data, 2).raw_windows()
     with pytest.raises(RuntimeError, match="its graph holds another series now"):
-        older.forecast(windows)
-    assert set(newer.forecast(windows)) == set(data.profile.tasks)
+        older.forecast_all(windows)
+    assert set(newer.forecast_all(windows).points) == set(data.profile.tasks)
 
 
 def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_profile())
-    model = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    model = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     layer = model.get_layer("constants")
     windows = first_windows(data, 3).raw_windows()
     windows[0], windows[1] = np.nan, np.inf
@@ -273,7 +273,7 @@ def test_g15_plain_keras_gives_the_same_prices_without_v8(
     tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_profile(dropout=0.3))
-    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     windows = first_windows(data, 8).raw_windows()
     serving.save(tmp_path / "model.keras")
     np.save(tmp_path / "windows.npy", windows)
@@ -290,7 +290,7 @@ def test_the_file_holds_stock_keras_only(
     tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_profile())
-    build_serving(data.profile, data.scaling, wild_network(data.profile)).save(tmp_path / "model.keras")
+    build_serving(data.profile, data.scaling, wild_network(data.profile))[0].save(tmp_path / "model.keras")
     with zipfile.ZipFile(tmp_path / "model.keras") as archive:
         text = archive.read("config.json").decode("utf-8")
     modules = set()

@@ -100,7 +100,7 @@ def test_quantiles_leave_the_point_forecast_where_it_is(
             ServingGraph(one.profile, one.scaling, build_network(one.profile, seed=0)), one.scaling, weights
         )
         calibrate(model, one)
-        points.append(model.forecast(windows))
+        points.append(model.forecast_all(windows).points)
     for task, values in points[0].items():
         np.testing.assert_array_equal(values, points[1][task])
 
@@ -157,10 +157,15 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = split_outputs(forecast_windows(read, windows))
     require_coherent(made.points, made.quantiles)
-    walked = fit_ensemble(data.spans["train"]).walk_quantiles(data.spans["test"], LEVELS)["bands"]
+    distances = fit_ensemble(data.spans["train"]).said(data.spans["test"], {})[1]["bands"]
     off = made.quantiles["bands"] - made.points["bands"][:, :, None]
-    expected = (walked - walked[:, :, 2:3]) * np.array([1.5, 1.0, 0.0, 0.5])[:, None]
-    np.testing.assert_allclose(off, expected, atol=1e-5 * float(np.abs(walked).max()))
+    np.testing.assert_array_equal(off[:, :, LEVELS.index(0.5)], 0.0)
+    expected = distances * np.array([1.5, 1.0, 0.5])[:, None]
+    np.testing.assert_allclose(
+        np.delete(off, LEVELS.index(0.5), axis=2),
+        expected,
+        atol=1e-5 * float(np.abs(made.points["bands"]).max()),
+    )
 
 
 def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(

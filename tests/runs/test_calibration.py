@@ -63,10 +63,10 @@ def test_without_calibration_the_model_has_no_such_layer_and_stays_as_it_is(
     graph = ServingGraph(data.profile, data.scaling, opinionated_network(data))
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model, windows = ServingModel(graph, data.scaling, weights), data.spans["test"].raw_windows()
-    before = model.forecast(windows)
+    before = model.forecast_all(windows).points
     assert calibrate(model, data) is None
     assert not [layer.name for layer in graph.model.layers if layer.name.startswith("ensemble_")]
-    for task, values in model.forecast(windows).items():
+    for task, values in model.forecast_all(windows).points.items():
         np.testing.assert_array_equal(values, before[task])
 
 
@@ -76,7 +76,7 @@ def test_before_it_is_calibrated_a_model_says_what_its_network_says(
     served = []
     for kind in ("ensemble", "none"):
         data = make_data(make_profile(calibration=kind))
-        model = build_serving(data.profile, data.scaling, opinionated_network(data))
+        model = build_serving(data.profile, data.scaling, opinionated_network(data))[0]
         served.append(model(Span(data.table, data.profile, data.anchors["test"][:16]).raw_windows()))
     for task, values in served[0].items():
         np.testing.assert_array_equal(np.asarray(values), np.asarray(served[1][task]))
@@ -86,9 +86,9 @@ def test_a_calibrated_window_is_forecast_alone_as_among_many(data: SeriesData) -
     model = serving_model(data, opinionated_network(data))
     calibrate(model, data)
     windows = data.spans["test"].raw_windows()
-    together = model.forecast(windows)
+    together = model.forecast_all(windows).points
     for place in (0, 17, 63, len(windows) - 1):
-        for task, values in model.forecast(windows[place : place + 1]).items():
+        for task, values in model.forecast_all(windows[place : place + 1]).points.items():
             np.testing.assert_array_equal(values[0], together[task][place])
 
 
@@ -97,11 +97,11 @@ def test_the_next_series_does_not_inherit_an_ensemble(data: SeriesData) -> None:
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
     windows = data.spans["test"].raw_windows()
-    before = model.forecast(windows)
+    before = model.forecast_all(windows).points
     calibrate(model, data)
-    assert any((values != before[task]).any() for task, values in model.forecast(windows).items())
+    assert any((values != before[task]).any() for task, values in model.forecast_all(windows).points.items())
     following = ServingModel(graph, data.scaling, weights)
-    for task, values in following.forecast(windows).items():
+    for task, values in following.forecast_all(windows).points.items():
         np.testing.assert_array_equal(values, before[task])
 
 
@@ -123,7 +123,7 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = forecast_windows(loaded, span.raw_windows())
-    expected = ensemble.regress(span) if member == "regression" else ensemble.walk(span)
+    expected = ensemble.said(span, {})[0][member]
     for name, values in expected.items():
         if name == TASK_OHLC and member == "regression":
             values[..., 1] = values[..., [0, 1, 3]].max(axis=-1)
@@ -137,18 +137,45 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
 ) -> None:
     data = make_data(make_profile("dense_newest", calibration="ensemble"))
     model = serving_model(data, opinionated_network(data))
-    before = model.forecast(data.spans["test"].raw_windows())
+    before = model.forecast_all(data.spans["test"].raw_windows()).points
     shrinkage = calibrate(model, data)
-    after = model.forecast(data.spans["test"].raw_windows())
+    after = model.forecast_all(data.spans["test"].raw_windows()).points
     assert shrinkage is not None
     assert {one.anchor for one in shrinkage.tasks} == {"ensemble"}
     assert all(0.0 <= factor <= 0.5 for one in shrinkage.tasks for factor in one.factors)
     assert any(not np.array_equal(after[task], before[task]) for task in before)
     ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
-    regressed, walked = ensemble.regress(span), ensemble.walk(span)
+    (_, regressed, walked) = ensemble.said(span, {})[0].values()
     for task in before:
         # Between the lowest and the highest of the three, but for single precision.
         three = [before[task], regressed[task], walked[task]]
         tolerance = 1e-4 * np.abs(three[0])
         assert (after[task] >= np.min(three, axis=0) - tolerance).all()
         assert (after[task] <= np.max(three, axis=0) + tolerance).all()
+
+
+@pytest.mark.parametrize("levels", [(), (0.1, 0.5, 0.9)])
+def test_what_is_judged_is_what_the_published_model_says(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], levels: tuple[float, ...]
+) -> None:
+    """Numpy walks the paths of a span; the graph that is published walks those of every window again."""
+    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=levels))
+    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
+    alone, _ = model.forecast_span(span).points, calibrate(model, data)
+    judged, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    assert set(judged.quantiles) == set(published.quantiles) == (set(data.profile.tasks) if levels else set())
+    for ours, theirs in ((judged.points, published.points), (judged.quantiles, published.quantiles)):
+        for task, values in ours.items():
+            assert values.dtype == np.float32
+            np.testing.assert_allclose(values, theirs[task], rtol=3e-5)
+    assert any((values != alone[task]).any() for task, values in judged.points.items())
+
+
+def test_a_published_model_that_says_something_else_is_not_judged(data: SeriesData) -> None:
+    network = opinionated_network(data)
+    model = serving_model(data, network)
+    calibrate(model, data)
+    lent = next(layer for layer in model._model.layers if layer.name == "ensemble_paths")
+    lent.set_weights([3.0 * np.asarray(weight) for weight in lent.weights])
+    with pytest.raises(RuntimeError, match="its graph forecasts another ohlc than is judged"):
+        model.forecast_span(data.spans["test"])

@@ -133,7 +133,7 @@ def test_all_series_are_judged_by_one_model_that_is_traced_once(
         data = make_data(profile, series=name)
         models.append(trainer.serving_model(data, weights))
         calibrate(models[-1], data)
-        models[-1].forecast(data.spans["test"].raw_windows())
+        models[-1].forecast_all(data.spans["test"].raw_windows())
     assert len(built) == 1
     assert built[0].model.predict_function.experimental_get_tracing_count() == 1
     for model in models[:-1]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from trained_alone import fit
 
 from v8.errors import DivergedError
 from v8.networks.networks import build_network
@@ -160,7 +161,7 @@ def test_the_members_of_the_trial_end_at_different_epochs_for_different_reasons(
 def test_a_member_does_not_depend_on_its_fleet(
     series: list[SeriesData], trainer: Trainer, fleet: dict[int, TrainingResult | DivergedError]
 ) -> None:
-    alone, together = trainer.fit(series[1], seed=11), fleet[1]
+    alone, together = fit(trainer, series[1], seed=11), fleet[1]
     assert isinstance(together, TrainingResult)
     assert alone.best_epoch == together.best_epoch
     for one, other in zip(alone.weights, together.weights, strict=True):
@@ -288,7 +289,7 @@ def test_a_member_that_had_ended_before_a_resume_ends_once_and_the_others_go_on(
     """Its process was killed between its last epoch and its artefact, while the others still trained."""
     monkeypatch.setattr("v8.training.trainer.CHECKPOINT_SHARE", 1.0)  # every epoch is saved
     checkpoints = [tmp_path / f"{place}.npz" for place in range(3)]
-    trainer.fit(series[1], seed=11, checkpoint=checkpoints[1])
+    fit(trainer, series[1], seed=11, checkpoint=checkpoints[1])
     members = [Member(data, 10 + place, checkpoints[place]) for place, data in enumerate(series)]
     ended = list(trainer.fit_fleet(members))
     assert sorted(place for place, _ in ended) == [0, 1, 2]

@@ -48,7 +48,7 @@ closes = []
 for place, each in enumerate(data):
     model = trainer.serving_model(each, results[place].weights)
     windows = Span(each.table, each.profile, each.anchors["test"][:5]).raw_windows()
-    closes.append(model.forecast(windows)["ohlc"][..., 3].tolist())
+    closes.append(model.forecast_all(windows).points["ohlc"][..., 3].tolist())
     model.save(Path({model!r}))
 
 sure = []

@@ -15,6 +15,7 @@ import json, os, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import demo_table, tiny_profile
+from trained_alone import fit
 from v8.windows.dataset import prepare_series
 from v8.training.trainer import Trainer
 
@@ -29,7 +30,7 @@ def resident_bytes():
 
 resident = []
 for number in range(100):
-    trainer.fit(data[number % 2], seed=number)
+    fit(trainer, data[number % 2], seed=number)
     resident.append(resident_bytes())
 print(json.dumps(resident))
 """

@@ -26,10 +26,11 @@ with kept_programs():
     sys.path[:0] = [sys.argv[1], sys.argv[1] + "/parts"]
     before = found()
     from conftest import demo_table, tiny_profile
+    from trained_alone import fit
     from v8.windows.dataset import prepare_series
     from v8.training.trainer import Trainer
     profile = tiny_profile("dense_newest", dropout=0.2, training={"epochs": 2})
-    result = Trainer(profile).fit(prepare_series(demo_table(profile), profile), seed=3)
+    result = fit(Trainer(profile), prepare_series(demo_table(profile), profile), seed=3)
     digest = digest_bytes(*(array.tobytes() for array in result.weights))
     print(json.dumps({"before": before, "after": found(), "weights": digest}))
 """

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trained_alone import fit
 
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
@@ -66,7 +67,7 @@ def another(learnable: SeriesData) -> Trainer:
 
 @pytest.fixture(scope="module")
 def whole(trainer: Trainer, learnable: SeriesData) -> TrainingResult:
-    return trainer.fit(learnable, seed=5)
+    return fit(trainer, learnable, seed=5)
 
 
 def test_it_learns_what_can_be_learned(whole: TrainingResult) -> None:
@@ -78,16 +79,16 @@ def test_it_learns_what_can_be_learned(whole: TrainingResult) -> None:
 def test_g20_the_same_seed_gives_the_same_weights(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
-    assert same_weights(trainer.fit(learnable, seed=5), whole)
-    assert not same_weights(trainer.fit(learnable, seed=6), whole)
+    assert same_weights(fit(trainer, learnable, seed=5), whole)
+    assert not same_weights(fit(trainer, learnable, seed=6), whole)
 
 
 def test_a_series_trained_after_another_is_untouched_by_it(
     another: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
     """`whole` is the first that its trainer trained."""
-    assert not same_weights(another.fit(learnable, seed=8), whole)
-    assert same_weights(another.fit(learnable, seed=5), whole)
+    assert not same_weights(fit(another, learnable, seed=8), whole)
+    assert same_weights(fit(another, learnable, seed=5), whole)
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_the_published_model_keeps_nothing_of_the_series_before(
     for one, other in zip(*(file.get_weights() for file in files), strict=True):
         np.testing.assert_array_equal(one, other)
     windows = Span(second.table, second.profile, second.anchors["test"][:64]).raw_windows()
-    after, alone = (model.forecast(windows) for model in models)
+    after, alone = (model.forecast_all(windows).points for model in models)
     for task in second.profile.tasks:
         np.testing.assert_array_equal(after[task], alone[task])
 
@@ -139,11 +140,11 @@ def test_the_published_model_of_the_series_before_can_no_longer_be_used(
     before = trainer.serving_model(first, weights)
     after = trainer.serving_model(second, weights)
     with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
-        before.forecast(windows)
+        before.forecast_all(windows)
     with pytest.raises(RuntimeError, match="its graph holds another series now"):
         before.save(tmp_path / "model.keras")
     assert not list(tmp_path.iterdir())
-    assert set(after.forecast(windows)) == set(second.profile.tasks)
+    assert set(after.forecast_all(windows).points) == set(second.profile.tasks)
 
 
 def test_the_published_files_of_two_series_differ_in_weights_alone(
@@ -181,8 +182,8 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
 
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(StoppedError):
-        trainer.fit(learnable, seed=5, checkpoint=path, on_epoch=stop)
-    resumed = another.fit(learnable, seed=5, checkpoint=path)
+        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop)
+    resumed = fit(another, learnable, seed=5, checkpoint=path)
     assert resumed.resumed_from_epoch == last_epoch
     assert same_weights(resumed, whole)
     assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
@@ -339,7 +340,7 @@ def test_training_that_never_helps_keeps_the_untrained_network(
 ) -> None:
     """Epoch 0 wins and patience ends the training."""
     data = make_data(ruinous.profile)
-    result = ruinous.fit(data, seed=1)
+    result = fit(ruinous, data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
     first = ruinous.network_weights(ruinous.first_state([Member(data, 1)]).take(0).weights)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
@@ -351,4 +352,4 @@ def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(
     data = prepare_series(make_table(ruinous.profile), ruinous.profile)
     data.inputs_NF[200] = np.nan
     with pytest.raises(DivergedError, match=r"BTCUSDT-15m: the training loss must be .* in epoch 1\. Lower"):
-        ruinous.fit(data, seed=1)
+        fit(ruinous, data, seed=1)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from rolled import roll_forward
 
 from v8.columns import OHLC
 from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.profile import Profile
-from v8.tasks import TASKS, roll_forward
+from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
 

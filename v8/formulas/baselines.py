@@ -35,7 +35,7 @@ from importlib.util import find_spec
 from operator import attrgetter, methodcaller
 from types import ModuleType
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from v8.formulas import ranges
 from v8.quantile_levels import MEDIAN
 from v8.registry import Named, Registry, told_in
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
-from v8.windows.regression import least_absolute_errors, weighted_median
+from v8.windows.regression import weighted_median
 from v8.windows.scaling import Scaling
 from v8.windows.span import Floats, Span
 
@@ -127,19 +127,10 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 
     The terms of a step are the deviations that would follow if bars ahead ranged as they did over each of
     those, and for tasks of the band's window that of roll-forward. There is no constant: in a market that
-    stands still nothing is expected to move. Columns that a range does not move stay, for a range says
-    nothing about which way they go.
+    stands still nothing is expected to move.
     """
-    fitted = {}
-    for task, moved in train.moves().items():
-        by_step = zip(_har_terms(train, task), np.moveaxis(moved, 1, 0), strict=True)
-        fitted[task] = np.stack([least_absolute_errors(*one) * TASKS[task].is_moved for one in by_step])
-
-    def moves(span: Span, task: str) -> Floats:
-        by_step = zip(_har_terms(span, task), fitted[task], strict=True)
-        return np.stack([np.einsum("nt,tc->nc", *of_step) for of_step in by_step], axis=1)
-
-    return lambda span: {task: span.moved(task, moves(span, task)) for task in fitted}
+    fitted = ranges.fit_moves(train, partial(_har_terms, train))
+    return lambda span: ranges.move_by(span, fitted, partial(_har_terms, span))
 
 
 def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
@@ -188,11 +179,11 @@ def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats
     return span.moved(task, (deviation - rolled) * TASKS[task].column_deviations)
 
 
-def _har_terms(span: Span, task: str) -> Iterator[Floats]:
+def _har_terms(span: Span, has_window: bool) -> Iterator[Floats]:
     """Yield the terms of each step, shape (N, T); those of all steps of a long span would fill the memory."""
     variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
     for step, weight in enumerate(future_weights(span.horizon_bars)):
-        if TASKS[task].has_window:
+        if has_window:
             rolled_N1 = span.rolled_deviation[:, step, None]
             yield np.concatenate([np.sqrt(rolled_N1**2 + variances_NR * weight), rolled_N1], axis=1)
         else:
@@ -201,9 +192,7 @@ def _har_terms(span: Span, task: str) -> Iterator[Floats]:
 
 def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
-    levels = train.profile.quantiles
-    if not levels:
-        return _walking(train, partial(ranges.path_medians, np))
+    levels = train.profile.quantiles or (MEDIAN,)
     quantiles, middle = fit_range_path_quantiles(train, scaling, levels), levels.index(MEDIAN)
     return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
 
@@ -211,28 +200,21 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
 def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
     """Do the same; the forecast is quantiles over the paths, shape (N, H, Q, C).
 
-    Medians and quantiles are judged one after the other: fit and walk of the same spans are done once.
+    Medians and quantiles are judged one after the other: the same spans are walked once.
     """
-    known, walked = _FITTED.setdefault(train, {}), WeakKeyDictionary[Span, TaskForecasts]()
-    if tuple(levels) not in known:
-        forecast = _walking(train, partial(ranges.path_quantiles, np, levels))
+    fitted, asked = ranges.fit_range_paths(train), (ref(train), tuple(levels))
 
-        def remembered(span: Span) -> TaskForecasts:
-            if span not in walked:
-                walked[span] = forecast(span)
-            return walked[span]
+    def forecast(span: Span) -> TaskForecasts:
+        known = _WALKED.setdefault(span, {})
+        if asked not in known:
+            known[asked] = ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, levels)
+        return known[asked]
 
-        known[tuple(levels)] = remembered
-    return known[tuple(levels)]
+    return forecast
 
 
-_FITTED: Final[WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]] = WeakKeyDictionary()
-"""Forecasts of quantiles by the train span they were fitted to, while anybody holds it."""
-
-
-def _walking(train: Span, summed_up: ranges.Summary) -> Forecast:
-    fitted = ranges.fit_range_paths(train)
-    return lambda span: ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, summed_up)
+_WALKED: Final = WeakKeyDictionary[Span, dict[tuple[Any, ...], TaskForecasts]]()
+"""Forecasts of a span, while anybody holds it, by the train span and the levels."""
 
 
 PACKAGE: Final = "lightgbm"

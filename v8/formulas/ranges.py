@@ -35,8 +35,9 @@ where the market has just changed. Half of the way may still be far from a membe
 others; where the mix errs by more than `MOST_LOST` times what one of its members does, that one speaks alone.
 docs/research/frontier.md has the figures.
 
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths,
-Q levels, C columns of a task, M members, K the 20 known closes.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, which come last
+because rows of numbers are sorted many times as fast as columns, Q levels, C columns of a task, M members,
+K the 20 known closes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,8 +51,8 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, RECENT_RANGE, TASK_OHLC, WAVE_COLUMNS, range_column
 from v8.features.formulas import FLOOR_SHARE
 from v8.profile import Profile
-from v8.quantile_levels import MEDIAN, outer
-from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, Task, variance_weights, window_moments
+from v8.quantile_levels import MEDIAN, apart, outer
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, Task, running_sums, variance_weights, window_moments
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.windows.span import Floats, Span, unheld_waves
 
@@ -65,9 +66,6 @@ MAX_MULTIPLE: Final = 20.0
 
 SEED: Final = 1999  # of the choice of train windows; the same candles give the same forecast
 WINDOWS_AT_ONCE: Final = 32  # windows whose paths are in memory at the same time
-
-Summary: TypeAlias = Callable[[Sequence[Task], Floats, Floats], Mapping[str, Floats]]
-"""Maps tasks, known closes (W, 20) and the moves of paths (W, P, H, C) to what is said of them."""
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
 """Columns of a bar turned upside down."""
@@ -90,11 +88,6 @@ class KnownRanges:
     def has_level(self) -> bool:
         """Whether the longest of all ranges is among them."""
         return RANGE_BARS[-1] in (*self.from_candles, *self.from_features)
-
-    @property
-    def num_terms(self) -> int:
-        """Terms of a log range, L."""
-        return 1 + self.num_ranges + len(self.waves)
 
     def terms(self, span: Span, floor: float) -> Floats:
         """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
@@ -152,7 +145,7 @@ class RangeEnsemble:
     most: float  # log range beyond which none is forecast: the largest of the train span
     path_LH: Floats  # coefficients of the log range of each coming bar
     moves: Mapping[str, Floats]  # per task, coefficients (H, R, C), in returns per unit of a term
-    lent_PHC: Floats  # the bars that paths are made of, see `lent_bars`
+    lent_PHC: NDArray[np.float32]  # the bars that paths are made of, see `lent_bars`, as they are published
 
     def ranges(self, span: Span) -> Floats:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
@@ -161,20 +154,21 @@ class RangeEnsemble:
 
     def regress(self, span: Span) -> dict[str, Floats]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
-        terms = move_terms(np, span.standing, self.ranges(span))
-        made = {}
-        for task, coefficients_HRC in self.moves.items():
-            moved_WHC = np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients_HRC)
-            made[task] = span.moved(task, moved_WHC)
-        return made
+        return move_by(span, self.moves, _by_step(span, self.ranges(span)))
 
-    def walk(self, span: Span) -> dict[str, Floats]:
-        """Forecast by the paths, per task, shape (W, H, C), in the task's unit."""
-        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_medians, np))
+    def said(
+        self, span: Span, network: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, Floats]]:
+        """Put beside a network's forecasts those of the formulas: by member and task, shape (W, H, C).
 
-    def walk_quantiles(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
-        """Say the quantiles over the paths, per task, shape (W, H, Q, C), in the task's unit."""
-        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_quantiles, np, levels))
+        And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
+        """
+        levels = span.profile.quantiles or (MEDIAN,)
+        walked = walk_windows(span, self.ranges(span), self.lent_PHC, levels).items()
+        medians, distances = (
+            {task: apart(np, levels, values)[part] for task, values in walked} for part in (0, 1)
+        )
+        return dict(zip(MEMBERS, (network, self.regress(span), medians), strict=True)), distances
 
 
 def fit_ensemble(train: Span) -> RangeEnsemble:
@@ -187,12 +181,13 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     terms_WL = known.terms(train, floor)
     path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
     most = float(logs_WH.max())
-    unlent = np.empty((0, train.horizon_bars, len(OHLC)))
+    unlent = np.empty((0, train.horizon_bars, len(OHLC)), np.float32)
     forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
     # Evenly over the span: as good as twice as many drawn by lot, see docs/research/frontier.md.
     chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
-    moves = _fit_moves(train, forecast_WH)
-    return RangeEnsemble(floor, most, path_LH, moves, lent_bars(train, forecast_WH, chosen))
+    moves = fit_moves(train, _by_step(train, forecast_WH))
+    lent_PHC = lent_bars(train, forecast_WH, chosen).astype(np.float32)
+    return RangeEnsemble(floor, most, path_LH, moves, lent_PHC)
 
 
 def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
@@ -232,41 +227,62 @@ def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
     return terms
 
 
-def _fit_moves(train: Span, ranges_WH: Floats) -> dict[str, Floats]:
-    terms, fitted = move_terms(np, train.standing, ranges_WH), {}
+Terms: TypeAlias = Callable[[bool], Iterable[Floats]]
+"""Maps `Task.has_window` to the terms of each step, shape (W, R)."""
+
+
+def _by_step(span: Span, ranges_WH: Floats) -> Terms:
+    terms = move_terms(np, span.standing, ranges_WH)
+    return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
+
+
+def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
+    """Fit the moves of every task by terms with the smallest absolute errors: per task, shape (H, R, C).
+
+    Columns that a range does not move stay, for a range says nothing about which way they go.
+    """
+    fitted = {}
     for task, moved_WHC in train.moves().items():
-        steps = zip(
-            *(np.moveaxis(one, 1, 0) for one in (terms[TASKS[task].has_window], moved_WHC)), strict=True
-        )
-        fitted[task] = np.stack([least_absolute_errors(*step) for step in steps]) * TASKS[task].is_moved
+        is_moved = TASKS[task].is_moved > 0
+        by_step = zip(terms(TASKS[task].has_window), moved_WHC[:, :, is_moved].swapaxes(0, 1), strict=True)
+        fitted_HRM = np.stack([least_absolute_errors(*step) for step in by_step])
+        fitted[task] = fitted_HRM @ np.eye(len(is_moved))[is_moved]
     return fitted
 
 
-def walk_windows(span: Span, ranges_WH: Floats, lent_PHC: Floats, summed_up: Summary) -> dict[str, Floats]:
-    """Walk the paths of some windows, a few at a time, and sum them up: per task, one row a window.
+def move_by(span: Span, fitted: Mapping[str, Floats], terms: Terms) -> dict[str, Floats]:
+    """Forecast by what `fit_moves` has fitted, per task, shape (W, H, C), in the task's unit."""
+    made = {}
+    for task, fitted_HRC in fitted.items():
+        by_step = zip(terms(TASKS[task].has_window), fitted_HRC, strict=True)
+        made[task] = span.moved(task, np.stack([np.matmul(*step) for step in by_step], axis=1))
+    return made
 
-    Ranges, (W, H), are the log ranges forecast for each coming bar, unitless; `lent_PHC` is of `lent_bars`.
+
+def walk_windows(
+    span: Span, ranges_WH: Floats, lent_PHC: NDArray[Any], levels: Sequence[float]
+) -> dict[str, Floats]:
+    """Walk the paths of some windows, a few at a time: quantiles per task, shape (W, H, Q, C), in its unit.
+
+    Ranges, (W, H), are the log ranges forecast for each coming bar, unitless; `lent_PHC` is of `lent_bars`,
+    and its precision is that of the walk.
     """
-    starts = range(0, len(span), WINDOWS_AT_ONCE)
-    parts = [slice(start, start + WINDOWS_AT_ONCE) for start in starts]
-    moves = (ranges_WH[part, None, :, None] * lent_PHC for part in parts)
+    lent_HCP = np.ascontiguousarray(np.moveaxis(lent_PHC, 0, -1))
+    ranges_WH11, history_WK = (
+        one.astype(lent_PHC.dtype) for one in (ranges_WH[:, :, None, None], span.history_close)
+    )
+    parts = [slice(start, start + WINDOWS_AT_ONCE) for start in range(0, len(span), WINDOWS_AT_ONCE)]
     tasks = [TASKS[name] for name in span.profile.tasks]
     made = [
-        summed_up(tasks, span.history_close[part], moved) for part, moved in zip(parts, moves, strict=True)
+        path_quantiles(np, levels, tasks, history_WK[part], ranges_WH11[part] * lent_HCP) for part in parts
     ]
     return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
-
-
-def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:
-    """Walk the paths as `path_closes` does: per task the median on them, shape (W, H, C), in its unit."""
-    found = path_quantiles(xp, (MEDIAN,), tasks, history_close, moved)
-    return {task: xp.squeeze(values, axis=2) for task, values in found.items()}
 
 
 def path_quantiles(
     xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
 ) -> dict[str, Any]:
-    """Do the same with the quantiles of some levels, of which the median is one: shape (W, H, Q, C)."""
+    """Walk the paths as `path_closes` does: per task quantiles on them, shape (W, H, Q, C), in its unit."""
     paths, summed_up = path_closes(xp, history_close, moved), partial(_quantiles, xp, levels)
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     last = xp.expand_dims(xp.expand_dims(last, -1), -1)
@@ -274,30 +290,31 @@ def path_quantiles(
 
 
 def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
-    """Interpolate between order statistics, (W, P, H, C) to (W, H, Q, C).
+    """Interpolate between order statistics, (W, H, C, P) to (W, H, Q, C).
 
     Not the namespaces' own quantile: numpy sorts all numbers in a sixth of the time it takes to select a few.
     """
-    places = np.array(levels) * (values.shape[1] - 1)
-    below, above = np.floor(places), np.ceil(places)
-    sorted_WPHC = xp.sort(values, axis=1)
-    low, high = (xp.take(sorted_WPHC, [*map(int, which)], axis=1) for which in (below, above))
-    share_Q11 = (places - below)[:, None, None].astype(np.float32 if xp is not np else np.float64)
-    return xp.transpose(low + (high - low) * share_Q11, (0, 2, 1, 3))
+    places = np.array(levels) * (values.shape[-1] - 1)
+    # Numpy would sort a view of columns as such, one number here, one there.
+    rows_WHCP = np.ascontiguousarray(values) if xp is np else values
+    sorted_WHCP = xp.sort(rows_WHCP, axis=-1)
+    low, high = (xp.take(sorted_WHCP, [*map(int, which)], axis=-1) for which in (places, np.ceil(places)))
+    share_Q = (places - np.floor(places)).astype(np.float32 if xp is not np else np.float64)
+    return xp.transpose(low + (high - low) * share_Q, (0, 1, 3, 2))
 
 
 def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
-    """Walk the paths: what comes in units of the last close, by path, arrays of shape (W, P, H) and more.
+    """Walk the paths: what comes in units of the last close, by path, arrays of shape (W, H, P) and more.
 
     Known closes, oldest first, (W, K), are in quote currency; `moved` is open, high, low and close of each
-    coming bar of each path as log ratios to the close before, (W, P, H, C).
+    coming bar of each path as log ratios to the close before, (W, H, C, P).
     """
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
-    steps = xp.take(moved, OHLC.index(CLOSE), axis=3)
-    walked = xp.cumsum(steps, axis=2)
-    candles = xp.expand_dims(walked - steps, -1) + moved
+    steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
+    walked = running_sums(xp, steps)
+    candles = xp.expand_dims(walked - steps, 2) + moved
     path = xp.expm1(walked)
-    mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[2], path)
+    mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles)
 
 

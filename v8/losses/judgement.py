@@ -10,8 +10,9 @@ chosen once for all series that are shown together, so that luck does not choose
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -236,13 +237,9 @@ def judge_span(
         where, got = f"{span.table.series}, model", listed(sorted(model)) or "no task"
         rule = f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})"
         raise SeriesError(where=where, rule=rule, got=got, fix="Pass one array for each task of the profile")
-    installed = {name: one for name, one in BASELINES.items() if one.is_installed()}
-    made = ((name, one.fit(train, scaling)(span)) for name, one in installed.items())
-    measured: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}
-    for name, forecasts in chain([(MODEL, model)], made):
-        for task in (task for task in measured if task in forecasts):
-            measured[task][name] = metrics.measure_errors(span, task, forecasts[task])
-    errors, losses = _errors_and_losses(span, measured)
+    fitted = ((name, one.fit) for name, one in BASELINES.items() if one.is_installed())
+    made = ((name, fit(train, scaling)(span)) for name, fit in fitted)
+    errors, losses = _measured(span, chain([(MODEL, model)], made), metrics.measure_errors)
     judged = {
         task: JudgedTask(TASKS[task].columns, found, losses.tests(task, MODEL))
         for task, found in errors.items()
@@ -257,29 +254,23 @@ def judge_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileJu
     The model's are per task, shape (N, H, Q, C), in the task's unit; the profile gives the levels.
     """
     span, levels = data.spans["test"], data.spans["test"].profile.quantiles
-    fitted = {name: one.fit_quantiles for name, one in BASELINES.items() if one.fit_quantiles}
-    made = {name: fit(data.spans["train"], data.scaling, levels)(span) for name, fit in fitted.items()}
-    measured = {
-        task: {
-            name: metrics.measure_quantiles(span, task, forecasts[task], levels)
-            for name, forecasts in {MODEL: model, **made}.items()
-        }
-        for task in TASKS
-        if task in span.profile.tasks
-    }
-    errors, losses = _errors_and_losses(span, measured)
+    fitted = ((name, one.fit_quantiles) for name, one in BASELINES.items())
+    made = ((name, fit(data.spans["train"], data.scaling, levels)(span)) for name, fit in fitted if fit)
+    measure = partial(metrics.measure_quantiles, levels=levels)
+    errors, losses = _measured(span, chain([(MODEL, model)], made), measure)
     tasks = {task: JudgedQuantiles(found, losses.tests(task, MODEL)) for task, found in errors.items()}
     return QuantileJudgement(levels, len(span), tasks)
 
 
-def _errors_and_losses(
-    span: Span, measured: Mapping[str, Mapping[str, tuple[Any, Any]]]
+def _measured(
+    span: Span, made: Iterable[tuple[str, Mapping[str, Floats]]], measure: Callable[..., tuple[Any, Any]]
 ) -> tuple[dict[str, dict[str, Any]], Losses]:
-    """Part what was measured, per task and forecaster, into errors and the table of losses."""
-    errors, losses = (
-        {task: {name: pair[part] for name, pair in found.items()} for task, found in measured.items()}
-        for part in (0, 1)
-    )
+    """Measure what everybody says, one after another: errors per task and forecaster, and the losses."""
+    errors: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    losses: dict[str, dict[str, Any]] = {task: {} for task in errors}
+    for name, forecasts in made:
+        for task in (task for task in errors if task in forecasts):
+            errors[task][name], losses[task][name] = measure(span, task, forecasts[task])
     return errors, Losses.of(span, losses)
 
 

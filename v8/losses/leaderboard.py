@@ -143,16 +143,6 @@ class Wins:
     num_losing: int  # series that lose to it, by more than chance
     median_multiple: float | None  # median over the series with such a number, unitless; None without any
 
-    @property
-    def num_undecided(self) -> int:
-        """Series between which and the baseline there is no real difference, or none that is known yet."""
-        return self.num_series - self.num_beating - self.num_losing
-
-    @property
-    def median_skill(self) -> float | None:
-        """1 - median multiple, the median of the skills."""
-        return None if self.median_multiple is None else 1.0 - self.median_multiple
-
 
 @dataclass(frozen=True)
 class TaskScore:

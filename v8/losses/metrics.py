@@ -138,10 +138,6 @@ class QuantileErrors:
         """Twice the mean pinball loss over all levels, steps and columns, in returns."""
         return 2.0 * _mean_of(self.pinball)
 
-    def coverage_by_step(self, interval: int) -> tuple[float, ...]:
-        """Return the share within an interval of each step over all columns."""
-        return tuple(_mean(row) for row in self.coverage[interval])
-
     def mean_coverage(self, interval: int) -> float:
         """Return the share within an interval over all steps and columns."""
         return _mean_of(self.coverage[interval : interval + 1])

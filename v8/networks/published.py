@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
+from v8.windows.span import Span
 
 CONFIG_MEMBER: Final = "config.json"
 """Member of a Keras file that describes the network."""
@@ -141,13 +142,13 @@ class PublishedModel(ABC):
     def _model(self) -> Any:
         """The Keras model with this series' numbers."""
 
-    def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
-        return self.forecast_all(windows_NTF).points
-
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw windows, quantiles too."""
         return split_outputs(forecast_windows(self._model, windows_NTF))
+
+    def forecast_span(self, span: Span) -> Forecasts:
+        """Forecast the windows of a span, quantiles too."""
+        return self.forecast_all(span.raw_windows())
 
     def save(self, file: Path, series: str | None = None) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""

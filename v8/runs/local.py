@@ -25,14 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
 from v8.columns import TASK_OHLC
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.formulas.ranges import MEMBERS, Shares, conformal_widths, fit_ensemble, fit_shares, mix, told_shares
+from v8.formulas.ranges import Shares, conformal_widths, fit_ensemble, fit_shares, mix, told_shares
 from v8.hardware import has_gpu
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
@@ -40,7 +38,6 @@ from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
-from v8.quantile_levels import apart
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
 from v8.runs.plan import Job
 from v8.storage import write_with
@@ -211,8 +208,7 @@ class _PreparedSeries:
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
-            test = self._data.spans["test"]
-            forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
+            forecasts = model.forecast_span(self._data.spans["test"])  # once
             judgement, losses, quantiles = None, None, None
             if self._job.is_judged:
                 judgement, losses = judge_windows(self._data, forecasts.points)
@@ -259,14 +255,9 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
         return None
     span, levels = data.spans["validation"], data.profile.quantiles
     ensemble = fit_ensemble(data.spans["train"])
-    walked = ensemble.walk_quantiles(span, levels) if levels else {}
-    parted = {task: apart(np, levels, values) for task, values in walked.items()}
-    medians = {task: median for task, (median, _) in parted.items()} or ensemble.walk(span)
-    forecast, regressed = model.forecast(span.raw_windows()), ensemble.regress(span)
-    said = dict(zip(MEMBERS, (forecast, regressed, medians), strict=True))
+    said, distances = ensemble.said(span, model.coherent(span, model.network_points(span)))
     shares = fit_shares(span, said)
     model.fold_ensemble(ensemble, shares)
     if levels:
-        distances = {task: distance for task, (_, distance) in parted.items()}
         model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
     return told_shares(shares)

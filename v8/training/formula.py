@@ -18,11 +18,12 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
-from v8.formulas.ranges import NUM_PATHS, fit_range_paths, path_medians
+from v8.formulas.ranges import NUM_PATHS, fit_range_paths, path_quantiles
 from v8.hardware import device_of, peak_bytes_of
 from v8.networks import serving
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
+from v8.quantile_levels import MEDIAN
 from v8.training.trainer import Member, Results, TrainingResult
 from v8.windows.dataset import SeriesData
 
@@ -67,17 +68,20 @@ def build_formula(profile: Profile) -> keras.Model:
     row_B = ops.zeros_like(ops.take(column_BT[CLOSE], 0, axis=1), dtype="int32")
     floor_B1, least_B1 = (ops.take(table(row_B), [place], axis=1) for place in range(2))
     ahead = serving.dense_ahead(profile, RANGE_AHEAD)
-    paths = serving.untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
+    paths = serving.untrained("bh,phc->bhcp", (profile.horizon_bars, len(OHLC), NUM_PATHS), PATHS)
     deviations_BR = serving.candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
-    moved_BPHC = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
+    moved_BHCP = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
     num_bars = profile.lookback_bars
     known = [*range(num_bars - BAND_PERIOD_BARS, num_bars)]
     history_BK = ops.take(column_BT[CLOSE], known, axis=1)
     tasks = profile.shape.tasks
-    made = path_medians(ops, tasks, history_BK, moved_BPHC)
+    made = path_quantiles(ops, (MEDIAN,), tasks, history_BK, moved_BHCP)
     last_B11 = ops.expand_dims(ops.take(history_BK, [BAND_PERIOD_BARS - 1], axis=1), -1)
     least_B11 = ops.expand_dims(least_B1, -1)
-    outputs = {task.name: task.coherent(ops, made[task.name], last_B11, least_B11) for task in tasks}
+    outputs = {
+        task.name: task.coherent(ops, ops.squeeze(made[task.name], axis=2), last_B11, least_B11)
+        for task in tasks
+    }
     return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
 
 

@@ -137,23 +137,6 @@ class Trainer:
         """Trainable numbers of one network."""
         return networks.num_parameters(self.network)
 
-    def fit(
-        self,
-        data: SeriesData,
-        *,
-        seed: int,
-        checkpoint: Path | None = None,
-        on_epoch: Callable[[EpochRecord], None] = lambda record: None,
-    ) -> TrainingResult:
-        """Train one series, or go on where its checkpoint stands; one that is damaged or foreign is dropped.
-
-        Raises DivergedError if a loss is no number.
-        """
-        ((_, result),) = self.fit_fleet([Member(data, seed, checkpoint, on_epoch)])
-        if isinstance(result, DivergedError):
-            raise result
-        return result
-
     def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Train several series as one program; yield place in `members` and result, as each one ends."""
         return _FleetFit(self, members).run()
