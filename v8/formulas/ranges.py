@@ -65,7 +65,7 @@ MAX_MULTIPLE: Final = 20.0
 """Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
 
 SEED: Final = 1999  # of the choice of train windows; the same candles give the same forecast
-WINDOWS_AT_ONCE: Final = 32  # windows whose paths are in memory at the same time
+WINDOWS_AT_ONCE: Final = 8  # windows whose paths are walked at the same time: they stay in a core's own cache
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
 """Columns of a bar turned upside down."""
