@@ -22,9 +22,9 @@ from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkS
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of, outer
-from v8.records import Settings, adapter, first_error, first_fault, under_key
+from v8.records import Settings, adapter, first_error, first_fault, read_plain, under_key
 from v8.registry import advice, nearest, or_rather
-from v8.storage import digest_json, read_given
+from v8.storage import digest_json
 from v8.tasks import TASKS
 
 PROFILE_FORMAT = 2  # version of the key set below; part of the digest
@@ -483,12 +483,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     def refused(rule: str, got: str, fix: str) -> ProfileError:
         return ProfileError(where=str(path), rule=rule, got=got, fix=fix)
 
+    text = read_plain(path, fix="Check the path", most_bytes=MAX_YAML_BYTES, kind=ProfileError)
     try:
         # Not `safe_load`: _Loader derives from the same SafeLoader and knows less.
-        content = yaml.load(read_given(path, MAX_YAML_BYTES).decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
-    except OSError as error:
-        told = error.strerror or "an input error"
-        raise refused("must be a file that can be read", told, "Check the path") from error
+        content = yaml.load(text.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # its own, and of `chr` and `int` in escapes
         told = str(error)
         if isinstance(error, yaml.MarkedYAMLError):

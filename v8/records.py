@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from v8.errors import ArtifactError, ProfileError, shown
+from v8.errors import ArtifactError, ProfileError, V8Error, shown
 from v8.storage import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # of files that nobody edits: the fault stands behind "got"
@@ -107,13 +107,15 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     return content
 
 
-def read_plain(file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+def read_plain(
+    file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES, kind: type[V8Error] = ArtifactError
+) -> bytes:
     """Read a file of bounded size that really is one; nothing waits for a pipe or a device."""
     try:
         return read_given(file, most_bytes)
     except OSError as error:
         rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
-        raise ArtifactError(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
+        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
 
 
 def _tamed(node: Any, depth: int = 0) -> Any:

@@ -73,7 +73,10 @@ def require_one_line(done: Result) -> str:
         (["run", *DEMO, "--fleet-size", ""], "is auto or a number of series, at least 1"),
         (["run", "--profile", ""], "a shipped profile is one of aligned"),
         (["run", "--profile", ".."], "a shipped profile is one of aligned"),
-        (["run", "--profile", "a.yaml"], "a.yaml: must be a file that can be read; got No such file"),
+        (
+            ["run", "--profile", "a.yaml"],
+            "a.yaml: must be a file that can be read, of at most 65,536 bytes; got No such file",
+        ),
         (["run", "--series", ""], "a series is SYMBOL-TIMEFRAME; got ''"),
         (["run", "--series", LONG], "a series is SYMBOL-TIMEFRAME; got 'xxx"),
         (["run", "--series", "BTCUSDT-15m\n"], "without control characters, each at most 4,096 letters; got"),

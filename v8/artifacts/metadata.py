@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
-from v8.errors import ArtifactError, DataError
-from v8.features.indicators import check_columns, warmup_bars
+from v8.errors import ArtifactError
+from v8.features.indicators import fault_of, warmup_bars
 from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_result
@@ -114,6 +114,12 @@ class MachineAbout:
     memory_bytes: Count | None = None
 
 
+def _nameable(features: tuple[FeatureAbout, ...]) -> tuple[FeatureAbout, ...]:
+    if fault := fault_of([feature.name for feature in features]):
+        raise ValueError(fault)
+    return features
+
+
 def _of_both(versions: Mapping[str, str]) -> Mapping[str, str]:
     if missing := {"v8", "keras"} - versions.keys():
         raise ValueError(f"names the version of {' and '.join(sorted(missing))}")
@@ -132,7 +138,7 @@ class Metadata:
     candles: CandlesAbout
     profile: ProfileAbout
     profile_digest: Sha256
-    features: Annotated[tuple[FeatureAbout, ...], Field(min_length=1)]
+    features: Annotated[tuple[FeatureAbout, ...], AfterValidator(_nameable)]
     lookback_bars: Positive
     horizon_bars: Positive
     bar_s: Positive
@@ -250,13 +256,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     fix = "Use the v8 that wrote it"
     records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
     whole = {**content, "content": content}
-    found = records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
-    try:
-        check_columns(found.names)
-    except DataError as error:
-        where = records.under_key(where, "features")
-        raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.rule, fix=_FIX) from error
-    return found
+    return records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
 
 
 def verify_model_file(folder: Path, metadata: Metadata) -> Path:

@@ -26,7 +26,7 @@ from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.series import TIMEFRAME_S, Series, is_series_name, series_advice
 from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
-from v8.storage import read_given
+from v8.records import read_plain
 
 _WORD_END: Final = r"(?![A-Za-z0-9])"
 _TIMEFRAME: Final = re.compile(rf"(?<=[-_ ])({'|'.join(TIMEFRAME_S)}){_WORD_END}")
@@ -124,14 +124,9 @@ class FilesSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
-        tables = []
+        tables, fix = [], "Check its permissions, and split what is longer into several files"
         for path, _, ending, _ in self._matching(series):
-            try:
-                content = read_given(path, MAX_FILE_BYTES)
-            except OSError as error:
-                rule, got = "must be a file that can be read", error.strerror or "an input error"
-                fix = "Check its permissions, and split what is longer into several files"
-                raise DataError(where=str(path), rule=rule, got=got, fix=fix) from error
+            content = read_plain(path, fix=fix, most_bytes=MAX_FILE_BYTES, kind=DataError)
             tables.append(read_table(content, ending, series, str(path)))
         frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
