@@ -1,14 +1,14 @@
 """A small Hugging Face Hub on 127.0.0.1, for the unmodified `huggingface_hub` client.
 
-It keeps repositories, and Spaces as `spaces/user/name`, as lists of commits, each with all its files,
-answers the routes that publishing and pulling use, counts what it is asked, and misbehaves when a test says
-so. Large files are served from a second port under another name, as the real Hub serves them from another
-host: so redirects are real.
+It keeps repositories, Spaces as `spaces/user/name` and datasets as `datasets/user/name`, as lists of
+commits, each with all its files, and collections of them; it answers the routes that publishing and pulling
+use, counts what it is asked, and misbehaves when a test says so. Large files are served from a second port
+under another name, as the real Hub serves them from another host: so redirects are real.
 
 Routes, as `requests`, `count` and the faults name them:
 
     whoami create validate-yaml preupload lfs-batch lfs-put lfs-verify commit info tree resolve lfs-get
-    xet-token
+    xet-token collection collections collection-items
 
 A client that moves large files by xet asks for `xet-token` first, whose answer here is always an error of the
 server; with `hub.has_xet` files are offered by xet, too.
@@ -45,12 +45,16 @@ GITATTRIBUTES = b"*.keras filter=lfs diff=lfs merge=lfs -text\n"
 UNKNOWN = "unknown"
 
 _REPO = r"(?P<repo>[^/]+/[^/]+)"
-_API = r"/api/(?P<kind>models|spaces)/"
-_PAGE = r"/((?P<kind>spaces)/)?"
+_API = r"/api/(?P<kind>models|spaces|datasets)/"
+_PAGE = r"/((?P<kind>spaces|datasets)/)?"
+_SLUG = r"(?P<slug>[^/]+/[^/]+)"
 _ROUTES = {
     "whoami": ("GET", r"/api/whoami-v2"),
     "create": ("POST", r"/api/repos/create"),
     "validate-yaml": ("POST", r"/api/validate-yaml"),
+    "collections": ("POST", r"/api/collections"),
+    "collection": ("GET", rf"/api/collections/{_SLUG}"),
+    "collection-items": ("POST", rf"/api/collections/{_SLUG}/items"),
     "preupload": ("POST", rf"{_API}{_REPO}/preupload/(?P<revision>[^/]+)"),
     "lfs-batch": ("POST", rf"{_PAGE}{_REPO}\.git/info/lfs/objects/batch"),
     "lfs-verify": ("POST", rf"{_PAGE}{_REPO}\.git/info/lfs/objects/verify"),
@@ -122,6 +126,15 @@ class Repo:
         return next((commit for commit in self.commits if commit.oid == revision), None)
 
 
+@dataclass
+class Collection:
+    """A collection: its title, and what it holds, each a kind and a name."""
+
+    title: str
+    is_private: bool
+    items: list[tuple[str, str]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Request:
     """One request that arrived; `num_bytes` is the size of its body."""
@@ -171,6 +184,7 @@ class LoopbackHub:
         }
         self.orgs: list[str] = []
         self.repos: dict[str, Repo] = {}
+        self.collections: dict[str, Collection] = {}
         self.objects: dict[str, bytes] = {}
         self.requests: list[Request] = []
         self.warnings: list[str] = []
@@ -350,7 +364,7 @@ class LoopbackHub:
         if name is None:
             return None
         repo = self.repos.get(name)
-        owner = name.removeprefix("spaces/").partition("/")[0]
+        owner = name.removeprefix("spaces/").removeprefix("datasets/").partition("/")[0]
         is_reader = isinstance(call.account, Account) and call.account.name == owner
         if repo is None or (repo.is_private and not is_reader):
             status = 404 if isinstance(call.account, Account) else 401
@@ -382,6 +396,8 @@ class LoopbackHub:
         if refusal:
             return refusal
         name = f"{owner}/{asked['name']}"
+        if asked.get("type") == "dataset":
+            name = f"datasets/{name}"
         if asked.get("type") == "space":
             name = f"spaces/{name}"
             if asked.get("sdk") not in ("docker", "gradio", "static"):
@@ -391,6 +407,49 @@ class LoopbackHub:
             return _json(body, status=409)
         self.create(name, is_private=asked.get("visibility") == "private")
         return _json({"url": f"{self.url}/{name}", "name": name})
+
+    def _collections(self, call: Call) -> Answer:
+        asked = call.json()
+        if refusal := self._refuse_writing(call.account, asked["namespace"]):
+            return refusal
+        if not 0 < len(asked["title"]) <= 60:
+            return _error(400, "a title has 1 to 60 letters")
+        # The Hub names a collection by its title and a number of its own.
+        words = re.sub(r"[^a-z0-9]+", "-", asked["title"].lower())
+        slug = f"{asked['namespace']}/{words}-{hashlib.sha1(asked['title'].encode()).hexdigest()[:24]}"
+        if slug in self.collections:
+            return _json({"error": "Collection already exists", "slug": slug}, status=409)
+        self.collections[slug] = Collection(asked["title"], asked["private"])
+        return self._told_collection(slug)
+
+    def _collection(self, call: Call) -> Answer:
+        known = call.parts["slug"] in self.collections
+        return self._told_collection(call.parts["slug"]) if known else _error(404, "Collection not found")
+
+    def _collection_items(self, call: Call) -> Answer:
+        slug, asked = call.parts["slug"], call.json()["item"]
+        if slug not in self.collections:
+            return _error(404, "Collection not found")
+        if refusal := self._refuse_writing(call.account, slug.partition("/")[0]):
+            return refusal
+        folder = "" if asked["type"] == "model" else f"{asked['type']}s/"
+        if folder + asked["id"] not in self.repos:
+            return _error(404, "no such item on the Hub")
+        items, item = self.collections[slug].items, (asked["type"], asked["id"])
+        if item in items:
+            return _error(409, "the item is already in the collection")
+        items.append(item)
+        return self._told_collection(slug)
+
+    def _told_collection(self, slug: str) -> Answer:
+        found = self.collections[slug]
+        items = [
+            {"_id": str(place), "type": kind, "id": name, "position": place}
+            for place, (kind, name) in enumerate(found.items)
+        ]
+        about = {"slug": slug, "title": found.title, "owner": {"name": slug.partition("/")[0]}}
+        about |= {"items": items, "lastUpdated": "2026-11-23T00:00:00.000Z", "position": 0}
+        return _json(about | {"private": found.is_private, "theme": "green", "upvotes": 0})
 
     def _validate_yaml(self, call: Call) -> Answer:
         asked = call.json()
@@ -492,7 +551,8 @@ class LoopbackHub:
         headers = {}
         if end < len(entries):
             name, revision = call.parts["repo"], call.parts["revision"]
-            next_page = f"{self.url}/api/models/{name}/tree/{revision}?recursive={is_recursive}&cursor={end}"
+            name = name if name.startswith(("spaces/", "datasets/")) else f"models/{name}"
+            next_page = f"{self.url}/api/{name}/tree/{revision}?recursive={is_recursive}&cursor={end}"
             headers["Link"] = f'<{next_page}>; rel="next"'
         return Answer(200, json.dumps(entries[start:end]).encode(), headers)
 
@@ -556,8 +616,8 @@ def find_route(method: str, target: str) -> tuple[str, dict[str, Any]]:
         match = re.fullmatch(pattern, path)
         if match and method in methods.split("|"):
             parts = {name: value and unquote(value) for name, value in match.groupdict().items()}
-            if parts.pop("kind", None) == "spaces":
-                parts["repo"] = f"spaces/{parts['repo']}"
+            if (kind := parts.pop("kind", None)) in ("spaces", "datasets"):
+                parts["repo"] = f"{kind}/{parts['repo']}"
             return route, parts
     return UNKNOWN, {}
 
@@ -569,7 +629,7 @@ def git_sha1(content: bytes) -> str:
 
 def is_large(path: str, num_bytes: int) -> bool:
     """Tell whether a file is kept as a large one."""
-    return path.endswith(".keras") or num_bytes > MAX_REGULAR_BYTES
+    return path.endswith((".keras", ".parquet")) or num_bytes > MAX_REGULAR_BYTES
 
 
 def _tree_entries(commit: Commit, folder: str, *, is_recursive: bool) -> Iterator[dict[str, Any]]:

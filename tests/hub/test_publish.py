@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from v8.artifacts.run_folder import SeriesState
 from v8.errors import ArtifactError, PublishError
@@ -44,8 +47,8 @@ def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, mak
     assert [commit.title for commit in hub.commits(REPO)] == ["Publish 40 models of aligned"]
     # 40 PUTs and 40 verifications; whoami, create, look (2), card check, preupload, batch, commit, look (2).
     assert hub.count() == 90
-    # Per series model, metadata, history and README; card, leaderboard, manifest.
-    assert len(hub.files(REPO)) == 40 * 4 + 3
+    # Per series model, metadata, history and README; card, leaderboard, its picture, manifest.
+    assert len(hub.files(REPO)) == 40 * 4 + 4
     assert done.url == f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
 
 
@@ -76,8 +79,8 @@ def test_a_tree_in_many_pages_is_read_to_its_end(hub: Any, make_run: Any) -> Non
     publish_run(run)
     hub.forget()
     assert publish_run(run).sent is None
-    # 2 x 4 + 3 files, .gitattributes and 3 folders: 15 entries in pages of 3.
-    assert hub.count("tree") == 5
+    # 2 x 4 + 4 files, .gitattributes and 3 folders: 16 entries in pages of 3.
+    assert hub.count("tree") == 6
 
 
 def test_one_changed_file_travels_with_the_manifest_alone(hub: Any, make_run: Any) -> None:
@@ -135,6 +138,24 @@ def test_pruned_models_leave_in_the_same_commit_and_other_files_stay(hub: Any, m
     assert {"LICENSE", "pictures/a.png", "models/BTCUSDT-15m/model.keras"} < set(files)
     assert not any(path.startswith("models/ETHUSDT-1h/") for path in files)
     assert "models/ETHUSDT-1h/model.keras" in hub.files(REPO, hub.commits(REPO)[0].oid)
+
+
+def test_the_card_shows_the_leaderboard_in_a_small_picture(hub: Any, make_run: Any) -> None:
+    publish_run(make_run(make_run.UNIVERSE))
+    files = hub.files(REPO)
+    picture = Image.open(io.BytesIO(files["leaderboard.png"]))
+    assert (picture.format, picture.size) == ("PNG", (1_800, 600))
+    assert len(files["leaderboard.png"]) < 100_000
+    assert re.search(
+        r"^!\[Errors of the models [^]]+\]\(leaderboard\.png\)$", files["README.md"].decode(), re.M
+    )
+
+
+def test_a_manifest_from_before_there_was_a_picture_is_read(hub: Any, make_run: Any) -> None:
+    publish_run(make_run())
+    content = json.loads(hub.files(REPO)["manifest.json"])
+    content["files"] = [file for file in content["files"] if file["path"] != "leaderboard.png"]
+    assert Manifest.from_json(content).series == ("BTCUSDT-15m", "ETHUSDT-1h")
 
 
 def test_a_repository_of_another_project_is_left_alone(hub: Any, make_run: Any) -> None:

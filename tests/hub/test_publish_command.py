@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from forked import called
+from ledger_entries import ISSUER, made_entry
 from signs import without_signs
 from typer.testing import CliRunner, Result
 
@@ -18,6 +21,7 @@ from v8.artifacts.run_folder import SeriesState
 from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.staging import Choice, stage_run
+from v8.live.ledger import Ledger
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
@@ -48,15 +52,15 @@ def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: A
     assert without_signs(done.stderr) == ""  # no progress bars where there is no terminal
     commit = hub.commits(REPO)[0]
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("2 models of aligned for someone/fleet: 11 files, ")
+    assert lines[0].startswith("2 models of aligned for someone/fleet: 12 files, ")
     assert lines[1:6] == [
         "Difference to what is in someone/fleet:",
-        "  added:   2 models, 11 files: BTCUSDT-15m, ETHUSDT-1h",
+        "  added:   2 models, 12 files: BTCUSDT-15m, ETHUSDT-1h",
         "  changed: 0 models, 0 files",
         "  kept:    0 models, 1 file",  # .gitattributes
         "  removed: 0 models, 0 files",
     ]
-    assert lines[6].startswith("Sent 11 files, ")
+    assert lines[6].startswith("Sent 12 files, ")
     assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
 
 
@@ -142,6 +146,72 @@ def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     assert differences(done.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
     again = call("publish", run, "--repo", REPO, "--dry-run")
     assert again.stdout.splitlines()[-1] == f"{REPO} holds all of it already: publishing changes nothing."
+
+
+def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make_run: Any) -> None:
+    words = ("--collection", "Crypto forecasters")
+    for name in ("fleet", "other", "fleet"):
+        done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", f"someone/{name}", *words)
+        assert done.exit_code == 0, done.stderr
+    ((slug, collection),) = hub.collections.items()
+    assert done.stdout.splitlines()[-1] == f"It stands in {hub.url}/collections/{slug}"
+    assert (collection.title, collection.is_private) == ("Crypto forecasters", False)
+    assert collection.items == [("model", "someone/fleet"), ("model", "someone/other")]
+
+
+def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
+    hub: Any, make_run: Any
+) -> None:
+    run, words = make_run(["BTCUSDT-15m"]), ("--collection", "Mine", "--private")
+    dry = call("publish", run, "--repo", REPO, "--dry-run", *words)
+    assert dry.stdout.splitlines()[-1] == "It would stand in the collection Mine."
+    assert (hub.collections, hub.repos) == ({}, {})
+    hub.lose_answer("collections")
+    hub.lose_answer("collection-items")
+    hub.answer("collection-items", 429, retry_after="0")
+    assert call("publish", run, "--repo", REPO, *words).exit_code == 0
+    ((_, collection),) = hub.collections.items()
+    assert (collection.items, collection.is_private) == ([("model", REPO)], True)
+
+
+def test_a_collection_that_the_hub_refuses_is_told_and_the_models_are_published(
+    hub: Any, make_run: Any, tokens: Any
+) -> None:
+    done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO, "--collection", "x" * 61)
+    assert done.exit_code == 5
+    said = f"--collection: the Hub must put {REPO} into the collection; got status 400: "
+    assert said in done.stderr
+    assert "It is published" in done.stderr
+    assert tokens.write not in done.stdout + done.stderr
+    assert "models/BTCUSDT-15m/model.keras" in hub.files(REPO)
+
+
+def test_track_publishes_the_record_and_prints_it_as_json_all_the_same(
+    hub: Any, tmp_path: Path, tokens: Any
+) -> None:
+    file = tmp_path / "ledger.sqlite"
+    words = ("track", "--repo", "you/models", "--ledger", file, "--publish", "someone/record")
+    with Ledger.open_to_write(file) as ledger:
+        ledger.add(made_entry(issuer=replace(ISSUER, place="you/models")))
+    done = call(*words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["num_issued"] == 1
+    (commit,) = hub.commits("datasets/someone/record")
+    assert f"Published: {hub.url}/datasets/someone/record/commit/{commit.oid}" in done.stderr
+    assert "  added:   2 files" in done.stderr
+    card = hub.files("datasets/someone/record")["README.md"].decode()
+    assert f"by the models of [you/models]({hub.url}/you/models)" in card
+    again = call(*words)
+    assert "Nothing was sent: " in again.stderr
+    assert again.stdout.startswith("Live record of you/models")
+    assert tokens.write not in done.output + again.output
+
+
+def test_track_publishes_all_series_or_none(hub: Any) -> None:
+    done = call("track", "--repo", "you/models", "--series", "BTCUSDT-15m", "--publish", REPO)
+    assert done.exit_code == 2
+    assert "--publish: publishes the forecasts of all series; got --series beside it" in done.stderr
+    assert hub.count() == 0
 
 
 def test_a_dry_run_says_that_there_is_no_repository_yet_and_makes_none(

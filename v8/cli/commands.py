@@ -225,12 +225,14 @@ def publish(
     only_skilled: bool = Option(False, "--only-skilled", help="Hold back what loses to the naive forecast."),
     is_partial: bool = Option(False, "--partial", help="Publish a run although some series are not done."),
     prune: bool = Option(False, "--prune", help="Remove published models that the run does not have."),
+    collection: str | None = Option(None, metavar="TITLE", help="Put it into this collection of yours, too."),
 ) -> None:
     """Publish a run's models with card, leaderboard and manifest; or the page that shows them.
 
     Examples:
         v8 publish runs/frontier --repo you/models --dry-run
         v8 publish runs/frontier --repo you/models --only-skilled
+        v8 publish runs/aligned --repo you/aligned --collection "Crypto forecasters"
         v8 publish --repo you/models --space you/page
     """
     if (run is None) == (space is None):
@@ -244,10 +246,12 @@ def publish(
     from v8.cli import hub
 
     if run is None:
-        hub.publish_page(str(space), repo, is_private=private, is_dry=dry_run)
-        return
-    choice = {"is_partial": is_partial, "is_only_skilled": only_skilled}
-    hub.publish_run(run, repo, is_dry=dry_run, is_private=private, is_pruning=prune, **choice)
+        hub.publish_page(str(space), repo, is_private=private, is_dry=dry_run, collection=collection)
+    else:
+        choice = {"is_partial": is_partial, "is_only_skilled": only_skilled, "is_pruning": prune}
+        hub.publish_run(run, repo, is_dry=dry_run, is_private=private, collection=collection, **choice)
+    if dry_run and collection:
+        echo(f"It would stand in the collection {collection}.")
 
 
 def pull(
@@ -402,14 +406,18 @@ def track(
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     output_format: cli.FormatOption = "table",
+    publish: str | None = Option(None, metavar="USER/NAME", help="Publish it as a dataset, once a day."),
 ) -> None:
     """Print how issued forecasts turned out, beside the naive forecast and the best baseline.
 
     Examples:
         v8 track runs/frontier
         v8 track --repo you/models --format csv
+        v8 track runs/frontier --publish you/record
     """
     where, names = cli.one_place("track", run, repo), _names(series)
+    if publish and names:
+        raise contradiction("--publish", "--series", "publishes the forecasts of all series")
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
     if ledger.exists():
@@ -418,6 +426,10 @@ def track(
     from v8.cli.record import print_record
 
     print_record(ledger, where, names, output_format)
+    if publish:
+        from v8.cli.hub import publish_record
+
+        publish_record(ledger, where, publish)
 
 
 def _names(series: Sequence[str] | None) -> list[str] | None:

@@ -1,8 +1,9 @@
 """What `publish` and `pull` do and print: a run's models or their page to the Hub, and models from it."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from v8.cli.printing import print_lines, print_table, tell
 from v8.errors import listed
@@ -11,6 +12,8 @@ from v8.hub.client import RetryPolicy, check_repo_name
 from v8.hub.pull import pull
 from v8.hub.space import stage
 from v8.hub.staging import Choice, Staged, check_source, stage_run
+from v8.live.ledger import Ledger
+from v8.live.publishing import LedgerDataset
 from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
@@ -36,11 +39,13 @@ def publish_run(
     is_only_skilled: bool = False,
     is_private: bool = False,
     is_pruning: bool = False,
+    collection: str | None = None,
 ) -> None:
     """Stage a run, publish it and print where it is; or ask the Hub and print what that would change.
 
-    Published models that the run does not have stay, or go with `is_pruning`. Raises `PublishError` if it may
-    not or cannot be published, `ArtifactError` if the run is damaged.
+    Published models that the run does not have stay, or go with `is_pruning`. The repository is put into the
+    owner's `collection` of that title. Raises `PublishError` if it may not or cannot be published,
+    `ArtifactError` if the run is damaged.
     """
     if is_dry:
         check_repo_name(repo)
@@ -50,20 +55,23 @@ def publish_run(
             _preview(staged, repo, is_private=is_private, is_pruning=is_pruning)
             return
         print_lines(*_summary(staged))
-        published = _publish(staged, repo, is_private=is_private, is_pruning=is_pruning)
+        options: dict[str, Any] = {"is_private": is_private, "is_pruning": is_pruning}
+        published = _publish(staged, repo, **options, collection=collection)
         if sent := published.sent:
             print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
-        print_lines(_where(published))
+        print_lines(*_where(published))
 
 
-def _preview(staged: Staged, repo: str, *, is_private: bool, is_pruning: bool) -> None:
-    plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES)
+def _preview(staged: Staged, repo: str, **options: bool) -> None:
+    plan, found = hub.preview(staged, repo, **options, retries=RETRIES)
     rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
     print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
     print_lines(*_summary(plan), *_would_change("repository", repo, found))
 
 
-def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> None:
+def publish_page(
+    space: str, repo: str, *, is_private: bool, is_dry: bool, collection: str | None = None
+) -> None:
     """Stage the page of published models as a Space, publish it or tell what that would change.
 
     Raises `PublishError` if it may not or cannot be published, `PullError` if nothing is published in `repo`
@@ -74,24 +82,39 @@ def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> No
         staged = stage(folder, space, repo)
         print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")
         if is_dry:
-            print_lines(*_would_change("Space", space, hub.preview(staged, space, retries=RETRIES)[1]))
+            _, found = hub.preview(staged, space, retries=RETRIES)
+            print_lines(*_would_change("Space", space, found))
             return
-        published = _publish(staged, space, is_private=is_private)
-    print_lines(f"{_where(published)} at {published.revision[:12]}")
+        published = _publish(staged, space, is_private=is_private, collection=collection)
+    print_lines(*_where(published, f" at {published.revision[:12]}"))
 
 
-def _publish(staged: hub.Publication, repo: str, **options: bool) -> hub.Published:
-    return hub.publish(
-        staged,
-        repo,
-        **options,
-        retries=RETRIES,
-        announce=lambda found: print_lines(*_differences(repo, found)),
-    )
+def publish_record(ledger: Path, where: Path | str, repo: str) -> None:
+    """Publish the live record of a place as a dataset, and say on standard error what was sent.
+
+    Raises `PublishError` if it cannot be, or the ledger lacks a row that was published.
+    """
+    check_repo_name(repo, "--publish")
+    with Ledger.open(ledger) as book, passing_folder("v8-record") as folder:
+        staged = LedgerDataset(folder, repo, book, where, int(time.time()))
+        published = _publish(staged, repo, tell, is_private=False)
+    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
+    tell(f"Published: {published.url}" if published.sent else unsent)
 
 
-def _where(published: hub.Published) -> str:
-    return f"{'Published:' if published.sent else 'Nothing has changed since'} {published.url}"
+def _publish(
+    staged: hub.Publication, repo: str, say: Callable[[str], None] = print_lines, **options: Any
+) -> hub.Published:
+    def announce(found: hub.Difference) -> None:
+        say("\n".join(_differences(repo, found)))
+
+    return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
+
+
+def _where(published: hub.Published, at: str = "") -> Iterator[str]:
+    yield f"{'Published:' if published.sent else 'Nothing has changed since'} {published.url}{at}"
+    if published.collection:
+        yield f"It stands in {published.collection}"
 
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:

@@ -23,7 +23,7 @@ from rich.text import Text
 from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error
 from v8.losses.leaderboard import LeaderboardRow, compared
-from v8.losses.table import ALPHA, Against
+from v8.losses.table import Against, reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
@@ -217,14 +217,6 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     else:
         why = "the test spans hold too few windows to test."
         print_lines(f"Below 1 the model errs less. Nothing is known yet: {why}")
-
-
-def reading_marks(num_series: int) -> str:
-    """Say how multiples and their marks are read, as a sentence without its stop."""
-    return (
-        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
-        f"{ALPHA:g}, corrected for {num_series} series at once"
-    )
 
 
 def print_lines(*lines: str) -> None:

@@ -33,7 +33,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import huggingface_hub as hub
 import yaml
@@ -80,6 +80,13 @@ _CLIENT_ERRORS: Final = (HTTP.HTTPError, HTTP.InvalidURL, OSError, RuntimeError,
 _NO_ANSWER: Final = (HTTP.TransportError, ConnectionError, TimeoutError)
 
 Found = TypeVar("Found")
+Kind = Literal["model", "dataset", "space"]
+
+
+def told(what: str, kind: str, **words: object) -> dict[str, str]:
+    """Return the parts of an error from `refusals.yaml`."""
+    parts = _REFUSALS[what]["OTHER"] | _REFUSALS[what].get(kind, {})
+    return {part: text.format(**words) for part, text in parts.items()}
 
 
 class Refusal(Enum):
@@ -328,7 +335,7 @@ class HubRepo(ABC):
     the token has a form that no token has.
     """
 
-    def __init__(self, name: str, traffic: Traffic, kind: str = "model", flag: str = "param:repo") -> None:
+    def __init__(self, name: str, traffic: Traffic, kind: Kind = "model", flag: str = "param:repo") -> None:
         check_repo_name(name, flag)
         self.name, self.kind, self.flag = name, kind, flag
         self.endpoint, self.cache = hub_endpoint(), cache_folder()
@@ -342,12 +349,10 @@ class HubRepo(ABC):
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads; `said` is in the words of the Hub, without the token."""
 
-    def told(self, what: str, kind: str, **words: str) -> dict[str, str]:
+    def told(self, what: str, kind: str, **words: object) -> dict[str, str]:
         """Return the parts of the error for a refusal of what was asked for, from `refusals.yaml`."""
         words |= {"name": self.name, "owner": self.name.partition("/")[0], "flag": self.flag}
-        words |= {"endpoint": self.endpoint, "token_page": TOKEN_PAGE}
-        parts = _REFUSALS[what]["OTHER"] | _REFUSALS[what].get(kind, {})
-        return {part: text.format(**words) for part, text in parts.items()}
+        return told(what, kind, **words, endpoint=self.endpoint, token_page=TOKEN_PAGE)
 
     def insist(self, ask: Callable[[], Found]) -> Found:
         """Call the client again and again while trouble may pass."""

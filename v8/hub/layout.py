@@ -1,7 +1,7 @@
 """What lies in a published repository: a manifest, and a run laid out as it says.
 
     README.md                                          the model card
-    leaderboard.csv
+    leaderboard.csv, leaderboard.png                   the picture of the card; old repositories have none
     manifest.json                                      sha256 and size of every other file
     models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}
 
@@ -33,7 +33,9 @@ MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
 MODELS_FOLDER: Final = "models"
 
-ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE)
+PICTURE_FILE: Final = "leaderboard.png"
+
+ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE, PICTURE_FILE)
 SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 
 MAX_LINE: Final = 200
@@ -171,11 +173,14 @@ class Manifest(_Strict):
         )
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
-        names, expected = [file.path for file in manifest.files], {*ROOT_FILES}
+        # Older ones have no picture.
+        names, expected = [file.path for file in manifest.files], {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-        if strange := sorted(expected.symmetric_difference(names)):
-            rule = f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data"
+        if strange := sorted(expected.symmetric_difference(names) - {PICTURE_FILE}):
+            rule = (
+                f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in data"
+            )
             raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
         if names != sorted(set(names)):
             rule = "lists each file once, ascending by path"

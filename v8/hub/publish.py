@@ -21,7 +21,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
 from v8.errors import ArtifactError, PublishError, listed, shown
-from v8.hub.client import HubRepo, Refusal, RetryPolicy, is_listed, strict_client
+from v8.hub.client import HubRepo, Kind, Refusal, RetryPolicy, is_listed, strict_client
 from v8.hub.layout import series_of
 
 PUBLISH_RETRIES: Final = RetryPolicy()
@@ -89,16 +89,17 @@ class Published:
     url: str
     revision: str
     sent: Difference | None
+    collection: str | None = None  # address of the collection that it stands in, where one was asked for
 
 
 class Publication(ABC):
     """Files in a folder that a repository is to hold."""
 
-    kind: ClassVar[str] = "model"
+    kind: ClassVar[Kind] = "model"
     flag: ClassVar[str] = "param:repo"
     ordinary: ClassVar[frozenset[str]]
     """Files that a repository may have that holds none of ours: what the Hub's own page creates."""
-    marker: ClassVar[str]
+    marker: str
     """Lies in every repository that was published into."""
     rule: ClassVar[str]
     """Where this goes."""
@@ -116,9 +117,7 @@ class Publication(ABC):
         """Refuse somebody's other project with a `PublishError`: nothing is written over it."""
         strange = sorted(path for path in seen.files if path not in self.ordinary)
         if strange and self.marker not in seen.files:
-            got = f"one with other files: {listed(strange)}"
-            fix = f"Choose another name in {self.flag}"
-            raise PublishError(where=remote.name, rule=self.rule, got=got, fix=fix)
+            raise PublishError(**remote.told("publish", "STRANGE", rule=self.rule, files=listed(strange)))
 
     def settled(self, remote: "RemoteRepo", seen: RemoteState, *, is_pruning: bool) -> Self:
         """Refuse what must not be written into, and settle what is wanted beside what is there."""
@@ -153,25 +152,20 @@ class RemoteRepo(HubRepo):
     def require_private(self, seen: RemoteState) -> None:
         """Refuse a public repository."""
         if not seen.is_private:
-            rule = "with param:private the repository must be private"
-            fix = "Make it private in its settings on the Hub, choose another name, or drop param:private"
-            raise PublishError(where=self.name, rule=rule, got="a public one that exists already", fix=fix)
+            raise PublishError(**self.told("publish", "PUBLIC"))
 
-    def text(self, path: str, seen: RemoteState) -> Path:
-        """Download a text of the repository and compare it with the id that the Hub lists.
+    def text(self, path: str, seen: RemoteState, most_bytes: int = MAX_TEXT_BYTES) -> Path:
+        """Download a file of the repository and compare it with the id that the Hub lists.
 
         Raises `ArtifactError` if it is too long, or arrives otherwise twice.
         """
         entry = seen.files[path]
-        rule, got, fix = f"has at most {MAX_TEXT_BYTES:,} bytes", f"{entry.size:,}", "Publish again"
-        if entry.size <= MAX_TEXT_BYTES:
-            for is_anew in (False, True):
-                file = self.file(path, seen.revision, is_anew=is_anew)
-                if is_listed(file, entry):
-                    return file
-            rule, got = "must arrive as the Hub lists it", "other content, twice"
-            fix = "Repeat the same command"
-        raise ArtifactError(where=f"{self.name}, {path}", rule=rule, got=got, fix=fix)
+        for is_anew in (False, True) if entry.size <= most_bytes else ():
+            file = self.file(path, seen.revision, is_anew=is_anew)
+            if is_listed(file, entry):
+                return file
+        kind = "CONTENT" if entry.size <= most_bytes else "TOO_LONG"
+        raise ArtifactError(**self.told("publish", kind, path=path, size=entry.size, most=most_bytes))
 
     def check_access(self) -> None:
         """Refuse no token, and one that is wrong, may not write, or belongs to somebody else.
@@ -209,6 +203,20 @@ class RemoteRepo(HubRepo):
         commit = partial(self._api.create_commit, self.name, [*adding, *deleting], repo_type=self.kind)
         self.ask(lambda: commit(parent_commit=parent, **told))
 
+    def collect(self, title: str, *, is_private: bool) -> str:
+        """Put the repository into its owner's collection of a title, made where there is none.
+
+        Returns the collection's address. Raises `PublishError` if the Hub refuses.
+        """
+        owner, _, _ = self.name.partition("/")
+        make = partial(self._api.create_collection, title, namespace=owner, exists_ok=True)
+        try:
+            slug = self.insist(lambda: make(private=is_private)).slug
+            self.insist(lambda: self._api.add_collection_item(slug, self.name, self.kind, exists_ok=True))
+        except PublishError as error:
+            raise PublishError(**self.told("publish", "COLLECTION", said=error.got)) from error
+        return f"{self.endpoint}/collections/{slug}"
+
     def refused(self, refusal: Refusal, said: str) -> PublishError:
         """Return the error that the user reads."""
         return PublishError(**self.told("publish", refusal.name, said=said))
@@ -229,13 +237,15 @@ def publish(
     *,
     is_private: bool,
     is_pruning: bool = False,
+    collection: str | None = None,
     retries: RetryPolicy = PUBLISH_RETRIES,
     announce: Announce = lambda found: None,
 ) -> Published:
     """Make a repository hold what is staged, in one commit, or in none when it does already.
 
     The repository is made when it does not exist; with `is_private` strangers must not see it. Models that
-    a staged run does not have stay, or go with `is_pruning`.
+    a staged run does not have stay, or go with `is_pruning`. At last it is put into the owner's `collection`
+    of that title, if there is to be one.
 
     Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
     """
@@ -255,9 +265,9 @@ def publish(
         remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=seen.revision)
         found = remote.look()
         if lost := staged.difference(found):
-            got = f"other content in {listed([*lost.additions, *lost.deletions])}"
-            fix = "Somebody else may be writing to it; repeat the same command"
-            raise PublishError(where=remote.name, rule="must hold what was sent", got=got, fix=fix)
+            raise PublishError(
+                **remote.told("publish", "LOST", paths=listed([*lost.additions, *lost.deletions]))
+            )
         return found.revision
 
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
@@ -267,8 +277,10 @@ def publish(
         if is_private:
             remote.require_private(remote.insist_on(remote.look))
         revision = remote.insist_on(attempt, lambda: traffic.succeeded["PUT"])
-        page = f"spaces/{repo}" if remote.kind == "space" else f"{repo}/commit/{revision}"
-        return Published(f"{remote.endpoint}/{page}", revision, sent)
+        place = remote.collect(collection, is_private=is_private) if collection else None
+        folder = "" if remote.kind == "model" else f"{remote.kind}s/"
+        page = f"{folder}{repo}" if remote.kind == "space" else f"{folder}{repo}/commit/{revision}"
+        return Published(f"{remote.endpoint}/{page}", revision, sent, place)
 
 
 def preview(

@@ -38,7 +38,7 @@ MAX_MANIFEST_BYTES: Final = 8 << 20
 """A larger manifest is refused unread; 40 series need 40 kB, 4,000 need 4 MB."""
 
 MAX_LISTED_FILES: Final = 20_000
-"""Files of a repository that are looked at; a published fleet of 40 has 163, one of 4,000 has 16,003."""
+"""Files of a repository that are looked at; a published fleet of 40 has 164, one of 4,000 has 16,004."""
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
@@ -130,24 +130,17 @@ class PublishedRevision(HubRepo):
         try:
             return replace(self.cached(series), why_cached=f"the Hub did not answer: {why}")
         except (ArtifactError, PullError) as error:
-            rule = "the Hub must answer, or its models be in the cache"
-            fix = "Repeat the same command later; what was downloaded is kept"
-            raise PullError(where=self.name, rule=rule, got=f"{why}; {error.got}", fix=fix) from error
+            raise PullError(**self.told("pull", "NO_ANSWER", said=f"{why}; {error.got}")) from error
 
     def cached(self, series: Sequence[str] | None) -> Pulled:
         """Take all of it from the cache."""
-        fix = "with the Hub in reach: without param:offline and HF_HUB_OFFLINE"
         if (manifest_file := self._cached_manifest()) is None:
-            where, got = f"{self.name}, revision {self.revision}", f"none of this revision in {self.cache}"
-            rule = "without the Hub, a model must be in the cache"
-            raise PullError(where=where, rule=rule, got=got, fix=f"Pull it once {fix}")
+            raise PullError(**self.told("pull", "NOT_CACHED", revision=self.revision, cache=self.cache))
         folder, manifest = manifest_file.parent, read_manifest(manifest_file)
         names, missing = self._missing(manifest, folder, series)
         if missing:
-            where = f"{self.name} at {folder.name[:12]} in the cache"
-            rule = "every file that the manifest lists must be there, with its sha256"
-            got = f"missing or damaged {listed([file.path for file in missing])}"
-            raise ArtifactError(where=where, rule=rule, got=got, fix=f"Pull it again {fix}")
+            words = {"commit": folder.name[:12], "paths": listed([file.path for file in missing])}
+            raise ArtifactError(**self.told("pull", "PART_CACHED", **words))
         return Pulled(self.name, folder.name, folder, manifest, names, why_cached="the Hub was not asked")
 
     def _cached_manifest(self) -> Path | None:
@@ -164,10 +157,9 @@ class PublishedRevision(HubRepo):
         if not _COMMIT.fullmatch(found.commit_hash or ""):  # it becomes the name of a folder
             raise self.refused(Refusal.OTHER, f"the commit {found.commit_hash!r}, which is none")
         if found.size is None or found.size > MAX_MANIFEST_BYTES:
-            rule = f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes"
-            got = f"{found.size:,}" if found.size else "no size"
-            fix = "Pull from a repository that v8 published"
-            raise ArtifactError(where=f"{self.name}, {MANIFEST_FILE}", rule=rule, got=got, fix=fix)
+            said = f"{found.size:,}" if found.size else "no size"
+            words = {"manifest": MANIFEST_FILE, "most": MAX_MANIFEST_BYTES, "said": said}
+            raise ArtifactError(**self.told("pull", "LONG_MANIFEST", **words))
 
     def _completed(self, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
         """Download what the cache lacks of a commit."""
@@ -195,9 +187,9 @@ class PublishedRevision(HubRepo):
         known = manifest.series
         for name in series or ():
             if name not in known:
-                rule = f"a series is one of the {len(known)} published: {listed(known)}"
-                fix = series_advice(name, known, "Choose one of these")
-                raise PullError(where=self.name, rule=rule, got=repr(name)[:80], fix=fix)
+                words = {"num": len(known), "known": listed(known), "said": repr(name)[:80]}
+                advice = series_advice(name, known, "Choose one of these")
+                raise PullError(**self.told("pull", "SERIES", advice=advice, **words))
         names = known if series is None else tuple(dict.fromkeys(series))
         files = [file for name in names for file in manifest.files_of(name)]
         return names, [file for file in files if not file.is_whole_in(folder)]
@@ -206,10 +198,8 @@ class PublishedRevision(HubRepo):
         """Refuse, before it travels, what is not as long as it was published, or too long for a model."""
         most = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
         if size != file.size_bytes or size > most:
-            rule = f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}"
-            got = "no such file" if size is None else f"{size:,} bytes"
-            fix = "Pull another revision, or ask its owner to publish the run again"
-            raise ArtifactError(where=f"{self.name}, {file.path}", rule=rule, got=got, fix=fix)
+            said = "no such file" if size is None else f"{size:,} bytes"
+            raise ArtifactError(**self.told("pull", "LENGTH", file=file, most=most, said=said))
 
     def _fetch(self, file: ListedFile, folder: Path) -> None:
         """Download a file and compare it; once more if it is not what was published."""
@@ -218,13 +208,13 @@ class PublishedRevision(HubRepo):
             self.file(file.path, folder.name, is_anew=is_anew)
             if file.is_whole_in(folder):
                 return
-        raise ArtifactError(
-            where=f"{self.name} at {folder.name[:12]}, {file.path}",
-            rule=f"must be the published file: {file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
-            got=f"{path.stat().st_size:,} bytes with sha256 {digest_file(path)[:12]}, twice",
-            fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has "
-            "to publish the run again",
-        )
+        words = {
+            "file": file,
+            "commit": folder.name,
+            "size": path.stat().st_size,
+            "digest": digest_file(path),
+        }
+        raise ArtifactError(**self.told("pull", "CONTENT", **words))
 
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads."""

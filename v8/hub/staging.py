@@ -20,6 +20,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.hub import layout
+from v8.hub.client import told
 from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
 from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
@@ -42,7 +43,7 @@ class Choice:
 class Staged(Publication):
     """The models of a run that are published, in a folder that tells of those that stay, too.
 
-    Making one writes leaderboard, card and manifest.
+    Making one writes leaderboard, its picture, card and manifest.
 
     Raises:
         PublishError: If models that stay are of another profile, so that no one card can tell of all.
@@ -69,12 +70,8 @@ class Staged(Publication):
     def __post_init__(self) -> None:
         digest = self.record.profile_digest
         if others := [series for series, about in self.staying.items() if about.profile_digest != digest]:
-            ours = f"{self.record.profile_name}, too (digest {digest[:12]})"
-            rule = f"models that stay beside those of a run are of its profile {ours}"
-            got = f"{len(others)} of another: {listed(others)}"
-            prune = "remove all models that the run does not have with param:prune"
-            fix = f"Choose another param:repo, or {prune}"
-            raise PublishError(where=self.repo, rule=rule, got=got, fix=fix)
+            words = {"profile": self.record.profile_name, "digest": digest, "num": len(others)}
+            raise PublishError(**told("stage", "OTHERS", where=self.repo, **words, series=listed(others)))
         self._describe()
         # What is sent must be what pulling accepts.
         self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
@@ -114,9 +111,7 @@ class Staged(Publication):
                 return self
             return replace(self, staying=staying, kept=kept, is_pruning=is_pruning)
         except ArtifactError as error:
-            rule = f"a model that the run does not have stays as it was published: {error.rule}"
-            fix = "Publish the run it is of again, or remove what this run lacks with param:prune"
-            raise PublishError(where=error.where, rule=rule, got=error.got, fix=fix) from error
+            raise PublishError(**told("stage", "STAYING", error=error)) from error
 
     def _found(
         self, remote: RemoteRepo, seen: RemoteState
@@ -135,7 +130,9 @@ class Staged(Publication):
         return staying, tuple(kept)
 
     def _describe(self) -> None:
-        """Write leaderboard, card and manifest."""
+        """Write leaderboard, its picture, card and manifest."""
+        from v8.views.pictures import draw_leaderboard  # noqa: PLC0415 - matplotlib is slow to import
+
         record = self.record
         together = [about for _, about in sorted({**self.staying, **self.metadata}.items())]
         is_of_many_runs = bool(self.staying or self.changes)
@@ -147,6 +144,7 @@ class Staged(Publication):
         write_text(self.folder / CARD_FILE, card)
         ranked = rank_results(about.result for about in together)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
+        draw_leaderboard(self.folder / layout.PICTURE_FILE, record.profile_name, ranked)
         files = (*layout.list_files(self.folder), *self.kept)
         made_with = (about.versions for about in together)
         spans = {
@@ -174,9 +172,8 @@ def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, 
         remote.text(file.path, seen)
         is_whole = file.is_whole_in(folder)
     if not is_whole:
-        where, got = f"{remote.name}, {file.path}", "other content" if entry else "no such file"
-        rule = f"{file.size_bytes:,} bytes with sha256 {file.sha256[:12]}"
-        raise ArtifactError(where=where, rule=rule, got=got, fix="Publish the run again")
+        said = "other content" if entry else "no such file"
+        raise ArtifactError(**told("stage", "KEPT", where=remote.name, file=file, said=said))
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
@@ -213,9 +210,8 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             metadata[name] = about
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
-        got = f"none: {listed(reasons)}" if reasons else "a run without series"
-        fix = "Train further, or publish without param:only_skilled"
-        raise PublishError(where=str(run), rule="publishing needs at least one model", got=got, fix=fix)
+        said = f"none: {listed(reasons)}" if reasons else "a run without series"
+        raise PublishError(**told("stage", "NO_MODEL", where=run, said=said))
     changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
     return Staged(folder, repo, record, metadata, held_back, changes)
 
@@ -223,9 +219,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
 def check_source(source: str, *, is_publishable: bool) -> None:
     """Refuse a simulated market with a `PublishError`."""
     if not is_publishable:
-        where, rule = f"param:source {source}", "only models of real markets are published"
-        got = "a simulated market, about which a forecast says nothing"
-        raise PublishError(where=where, rule=rule, got=got, fix="Train on param:source vision or files")
+        raise PublishError(**told("stage", "SIMULATED", source=source))
 
 
 def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
@@ -236,10 +230,8 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
         if state.status != "done"
     }
     if found and not choice.is_partial:
-        rule = "a run is published when all its series are done"
-        got = f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}"
-        fix = "Continue the run, or publish what there is with param:partial"
-        raise PublishError(where=str(run), rule=rule, got=got, fix=fix)
+        words = {"num": len(found), "all": len(record.series), "series": listed(list(found))}
+        raise PublishError(**told("stage", "UNFINISHED", where=run, **words))
     return found
 
 

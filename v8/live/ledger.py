@@ -240,13 +240,21 @@ class Ledger:
         Those that were issued for a close before `since_s` are left out: who knows that they are scored need
         not look at them.
         """
+        which = "scored_s IS NULL AND issued_for_s >= :since_s"
+        return {number: entry for number, entry, _ in self._entries(place, series, which, since_s=since_s)}
+
+    def days(self, place: Path | str) -> list[int]:
+        """List the days of closes that forecasts were issued for, seconds since the epoch, UTC, ascending."""
         query = (
-            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
-            "WHERE track = :track AND issued_for_s >= :since_s "
-            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s"
+            "SELECT DISTINCT issued_for_s / 86400 * 86400 AS day_s FROM forecasts "
+            "JOIN tracks ON tracks.id = track WHERE place = :place ORDER BY day_s"
         )
-        found = self._rows_of(place, series, query, since_s=since_s)
-        return {number: self._entry(number, *row) for number, *row in found}
+        return [int(day_s) for (day_s,) in self._rows(query, place=self.place(place))]
+
+    def of_day(self, place: Path | str, series: str, day_s: int) -> list[tuple[Entry, Score | None]]:
+        """Return the forecasts for the closes of a day and their scores, without truths, in order of time."""
+        which = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
+        return [(entry, score) for _, entry, score in self._entries(place, series, which, day_s=day_s)]
 
     def tally(self, place: Path | str, series: str) -> Tally:
         """Count the forecasts of a series."""
@@ -299,6 +307,22 @@ class Ledger:
         for number, *row in self._rows_of(place, series, query, **named):
             found.setdefault(number, []).append(row)
         return [(self._issuer(number), rows) for number, rows in found.items()]
+
+    def _entries(
+        self, place: Path | str, series: str, which: str, **named: Any
+    ) -> Iterator[tuple[int, Entry, Score | None]]:
+        """Yield some forecasts, by number, and their scores, without truths, in the order of time."""
+        query = (
+            "SELECT id, scored_s, truth_digest, losses, issuer, issued_for_s, written_s, candles_digest, "  # noqa: S608 - our own words
+            f"forecasts FROM forecasts LEFT JOIN scores ON forecast = id WHERE track = :track AND {which} "
+            "ORDER BY issued_for_s"
+        )
+        for number, scored_s, digest, packed, *row in self._rows_of(place, series, query, **named):
+            entry = self._entry(number, *row)
+            shape = (len(entry.issuer.forecasters), len(entry.issuer.tasks))
+            with self._as_written(f"score of forecast {number}"):
+                losses = None if packed is None else unpack_plain(packed, shape)
+            yield number, entry, None if scored_s is None else Score(scored_s, digest, None, losses)
 
     def _entry(self, number: int, *row: Any) -> Entry:
         where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]

@@ -18,7 +18,7 @@ in the ledger and each has to be unpacked, so only the newest of a series are lo
 Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,10 +34,11 @@ from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_for
 from v8.live.ledger import Ledger
 from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import TaskScore, with_corrected
-from v8.losses.table import Against, Losses, best_of, is_equal
+from v8.losses.table import Against, Losses, best_of, is_equal, reading_marks
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
 from v8.tasks import TASKS
+from v8.wording import Table, number, p_value, percent, plural
 
 MOST_FORECASTS: Final = 1_000
 """Newest scored forecasts of a series: ten days of 15m bars, six weeks of hours."""
@@ -348,3 +349,63 @@ def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> Li
     having = [task for task in TASKS if task in issuer.tasks]
     tasks = {task: _scores([scored], task, covered).beside(best[task]) for task in having}
     return LiveGeneration(issuer, int(times_s[0]), int(times_s[-1]), tasks)
+
+
+def record_table(record: Record) -> Table:
+    """Return a row a series: errors beside naive and the best baseline, and counts."""
+    compared = [f"{task} × {beside.name}" for task, live in record.tasks.items() for beside in live.shown]
+    header = ("series", "scored", "days", *compared, "late", "pending", "void")
+    rows = [_cells(one, record) for one in record.series]
+    return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
+
+
+def record_sentences(record: Record) -> list[str]:
+    """Say what the table of a record comes to, and how it is read."""
+    tally = record.tally
+    return [
+        *(line for task, live in record.tasks.items() for line in _sentences(task, live)),
+        *_by_model(record),
+        f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.",
+        f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
+        f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever.",
+    ]
+
+
+def _cells(one: LiveSeries, record: Record) -> list[object]:
+    first = next(iter(one.tasks.values()), None)
+    cells: list[object] = [one.series, first.num_scored if first else 0, first.num_days if first else 0]
+    for task, all_series in record.tasks.items():
+        live = one.tasks.get(task)
+        found = [live.naive, live.best][: len(all_series.shown)] if live else []
+        cells += map(_multiple, found) if live else [""] * len(all_series.shown)
+    return [*cells, one.tally.num_late, one.tally.num_pending, one.tally.num_void]
+
+
+def _multiple(against: Against) -> str:
+    return f"{number(against.multiple)}{'*' if against.is_significant else ' '}"
+
+
+def _sentences(task: str, live: LiveTask) -> Iterator[str]:
+    """Say how a task did over all series beside its baselines, and how sure its quantiles were."""
+    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
+    for beside in live.shown:
+        known = beside.verdict if beside.p_value is None else f"{beside.verdict}, p {p_value(beside.p_value)}"
+        yield f"{task}: {number(beside.multiple)} of {beside.name} over {over}: {known}."
+    if live.coverage:
+        held = ", ".join(
+            f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()
+        )
+        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
+        yield f"{task}: CRPS {number(live.crps_multiple)} of naive's error; truths {newest}: {held}."
+
+
+def _by_model(record: Record) -> Iterator[str]:
+    """Say how each model did by itself, where a series was forecast by more than one."""
+    for one in record.series:
+        for made in one.generations if len(one.generations) > 1 else ():
+            told = (
+                f"{task} {number(live.naive.multiple)} of naive over {plural(live.num_scored, 'forecast')}"
+                for task, live in made.tasks.items()
+            )
+            model = f"{one.series}, model that has seen until {made.issuer.generation}"
+            yield f"{model}: {', '.join(told) or 'nothing scored yet'}."

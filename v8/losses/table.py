@@ -189,6 +189,14 @@ def corrected(those: Sequence[Against]) -> list[Against]:
     return [replace(one, corrected_p_value=value) for one, value in zip(those, found, strict=True)]
 
 
+def reading_marks(num_series: int) -> str:
+    """Say how multiples and their marks are read, as a sentence without its stop."""
+    return (
+        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
+        f"{ALPHA:g}, corrected for {num_series} series at once"
+    )
+
+
 def multiple_of(ours: float, theirs: float) -> float | None:
     """Return an error as a multiple of a baseline's, below 1 is less; None where that made none.
 

@@ -21,12 +21,14 @@ from PIL.PngImagePlugin import PngInfo
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import SeriesResult, compared, rank_results
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, rank_results
 from v8.market.candles import Candles
 from v8.storage import write_bytes
 from v8.tasks import TASKS
 from v8.views import figures
 from v8.views.charts import LIGHT, SHARES, Chart, Json, axis, plotly
+
+LEADERBOARD_PICTURE: Final = "skill.png"
 
 _DPI: Final = 150
 
@@ -68,8 +70,7 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[Chart], tuple[float, float]]] = {}
     if rows:
-        said = f"errors of {len(rows):,} series; left of 0 is smaller, filled is more than chance"
-        pictures["skill.png"] = said, figures.verdict_figures(rows), (12.0, 4.0)
+        draw_leaderboard(folder / LEADERBOARD_PICTURE, title, rows)
         errors = []
         for task in dict.fromkeys(task for task, _ in compared(rows)):
             judged = [one.judgement for one in results if task in one.judgement.errors]
@@ -81,7 +82,13 @@ def write_pictures(
         pictures["forecasts.png"] = said, [figures.issued_on_the_way(best)], (10.0, 4.0)
     for name, (said, drawn, inches) in pictures.items():
         _write_png(folder / name, _drawn(f"{title}: {said}", drawn, inches=inches))
-    return [folder / name for name in pictures]
+    return [folder / name for name in ([LEADERBOARD_PICTURE, *pictures] if rows else pictures)]
+
+
+def draw_leaderboard(file: Path, title: str, rows: Sequence[LeaderboardRow]) -> None:
+    """Draw the errors of a leaderboard beside naive's and the best baseline's as PNG, atomically."""
+    said = f"{title}: errors of {len(rows):,} series; left of 0 is smaller, filled is more than chance"
+    _write_png(file, _drawn(said, figures.verdict_figures(rows), inches=(12.0, 4.0)))
 
 
 def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes: Sequence[str] = ()) -> None:

@@ -1,0 +1,180 @@
+"""Publishing the live record: a ledger as a dataset on the Hub, which is only ever added to.
+
+    README.md                       what the record says so far, beside naive and the best baseline
+    forecasts/2026-11-23.parquet    what was issued for the closes of a day: a row a forecaster and bar ahead
+    scores/2026-11-23.parquet       what came of it: a row a forecaster and task
+
+Each row that stands there must be in the ledger as it is, or nothing is sent: files are compared by the id
+that the Hub lists, and those that differ row by row. There is one commit a day: where closes of today stand
+already, what was written since waits for tomorrow's. Neither the truth nor a candle is in it: whoever has the
+candles of the digests can score it anew.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from v8.artifacts.model_file import MAX_UNPACKED_BYTES
+from v8.errors import PublishError, listed
+from v8.hub import hub_endpoint
+from v8.hub.client import is_listed
+from v8.hub.layout import CARD_FILE
+from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
+from v8.live.entries import Entry, Score
+from v8.live.ledger import Ledger
+from v8.live.record import live_record, record_sentences, record_table
+from v8.market.series import iso
+from v8.storage import packaged, write_text
+from v8.tasks import TASKS
+from v8.wording import plural
+
+_DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
+_ABOUT: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
+
+
+@dataclass
+class LedgerDataset(Publication):
+    """The forecasts of a place, and what came of them, in a folder; making one writes the card.
+
+    Raises `ArtifactError` if the ledger is damaged.
+    """
+
+    kind, flag = "dataset", "param:publish"
+    ordinary = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md"})
+    rule = "a record goes into a new dataset, or one that holds the beginning of it"
+
+    folder: Path  # where
+    repo: str  # where to, `user/name`
+    ledger: Ledger  # open, with forecasts of the place
+    place: Path | str  # of models, see `v8.live.ledger.place_name`
+    now_s: int  # the present, seconds since the epoch, UTC
+    paths: tuple[str, ...] = field(default=(), init=False)  # of the files that are to be sent
+
+    def __post_init__(self) -> None:
+        self._days = {iso(day_s)[:10]: day_s for day_s in self.ledger.days(self.place)}
+        self.marker = f"forecasts/{min(self._days)}.parquet"
+        write_text(self.folder / CARD_FILE, dataset_card(self.repo, self.ledger, self.place))
+
+    @property
+    def title(self) -> str:
+        """Title of the commit."""
+        return f"Forecasts up to {max(self._days)}"
+
+    def difference(self, seen: RemoteState) -> Difference:
+        """Compare the files with what is there."""
+        return Difference.of({path: self.folder / path for path in self.paths}, seen, ())
+
+    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> "LedgerDataset":
+        """Find out what is to be added; `PublishError` if the ledger lacks a row that stands there."""
+        self.require_ours(remote, seen)
+        there, new = {path for path in seen.files if _DAY_FILE.fullmatch(path)}, [CARD_FILE]
+        for day, day_s in self._days.items():
+            for kind, rows in _tables(self.ledger, self.place, day_s).items():
+                file = self.folder / (path := f"{kind}/{day}.parquet")
+                file.parent.mkdir(exist_ok=True)
+                rows.to_parquet(file, index=False, compression="zstd")
+                if path not in there or _has_grown(file, path, remote, seen):
+                    new.append(path)
+                else:
+                    file.unlink()
+                there.discard(path)
+        if there:
+            said = f"{plural(len(there), 'file')} of which it has none: {listed(sorted(there))}"
+            raise PublishError(**remote.told("publish", "ROWS", said=said))
+        is_made = f"forecasts/{iso(self.now_s)[:10]}.parquet" in seen.files
+        self.paths = () if is_made else tuple(new)
+        return self
+
+
+def _has_grown(file: Path, path: str, remote: RemoteRepo, seen: RemoteState) -> bool:
+    """Tell whether a file has more rows than the one that is there; refuse where it lacks one of them."""
+    if is_listed(file, seen.files[path]):
+        return False
+    ours, said = pd.read_parquet(file), "a file without rows"
+    try:
+        theirs = pd.read_parquet(remote.text(path, seen, MAX_UNPACKED_BYTES))
+        if not (num_strange := len(pd.concat([ours, theirs]).drop_duplicates()) - len(ours)):
+            return len(ours) > len(theirs)
+        said = f"{num_strange:,} of {plural(len(theirs), 'row')} that it does not hold"
+    except (pa.ArrowException, OSError):
+        pass  # somebody replaced it
+    raise PublishError(**remote.told("publish", "ROWS", said=f"{said}, in {path}"))
+
+
+def _tables(ledger: Ledger, place: Path | str, day_s: int) -> dict[str, pd.DataFrame]:
+    """Return what was issued for the closes of a day, and what came of it, where there is any."""
+    written = [one for series in ledger.series(place) for one in ledger.of_day(place, series, day_s)]
+    tables: dict[str, list[pd.DataFrame]] = {"forecasts": [], "scores": []}
+    for _, those in groupby(written, lambda one: one[0].issuer):
+        pairs = [*those]
+        tables["forecasts"].append(_forecast_rows([entry for entry, _ in pairs]))
+        if scored := [(entry, score) for entry, score in pairs if score]:
+            tables["scores"].append(_score_rows(scored))
+    return {kind: pd.concat(frames) for kind, frames in tables.items() if frames}
+
+
+def _forecast_rows(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Write what one issuer forecast."""
+    issuer = entries[0].issuer
+    by_task = issuer.split(np.stack([entry.values for entry in entries]))
+    names = [name for columns in issuer.tasks.values() for name in columns]
+    absent = [name for task in TASKS.values() for name in task.columns if name not in names]
+    rows = _rows(
+        [(entry.issued_for_s, entry.written_s, entry.candles_digest) for entry in entries],
+        ("issued_for", "written_at", "candles_digest"),
+        {"forecaster": issuer.forecasters, "step": range(1, issuer.horizon_bars + 1)},
+        pd.DataFrame(np.concatenate([*by_task.values()], axis=-1).reshape(-1, len(names)), columns=names),
+    )
+    about = {key: getattr(issuer, key) for key in _ABOUT} | dict.fromkeys(absent, np.float32("nan"))
+    opens = rows["issued_for"] + pd.to_timedelta((rows["step"] - 1) * issuer.bar_s, unit="s")
+    seen = pd.Timestamp(issuer.seen_until_s, unit="s", tz="UTC")
+    return rows.assign(**about, open_time=opens, seen_until=seen).astype({"revision": "str"})
+
+
+def _score_rows(scored: Sequence[tuple[Entry, Score]]) -> pd.DataFrame:
+    """Write what came of forecasts of one issuer; no number where a candle never came."""
+    issuer = scored[0][0].issuer
+    void = np.full((len(issuer.forecasters), len(issuer.tasks)), np.nan)
+    losses = [void if score.losses is None else score.losses for _, score in scored]
+    rows = _rows(
+        [(entry.issued_for_s, score.scored_s, score.truth_digest) for entry, score in scored],
+        ("issued_for", "scored_at", "truth_digest"),
+        {"forecaster": issuer.forecasters, "task": [*issuer.tasks]},
+        pd.DataFrame({"loss": np.concatenate(losses).ravel()}),
+    )
+    return rows.assign(series=issuer.series).astype({"truth_digest": "str"})
+
+
+def _rows(
+    facts: Sequence[tuple[int, int, str | None]],
+    names: Sequence[str],
+    keys: Mapping[str, Sequence[Any]],
+    values: pd.DataFrame,
+) -> pd.DataFrame:
+    """Put two times and a digest of each forecast, and keys, before the values, which are in that order."""
+    each = pd.DataFrame.from_records([*facts], columns=[*names])
+    each = each.assign(**{name: pd.to_datetime(each[name], unit="s", utc=True) for name in names[:2]})
+    index = pd.MultiIndex.from_product([each.index, *keys.values()], names=["number", *keys])
+    rows = index.to_frame(index=False)
+    of_each = each.iloc[rows.pop("number")].reset_index(drop=True)
+    return pd.concat([of_each, rows, values], axis=1)
+
+
+def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
+    """Write the card of a record in Markdown, with what the Hub reads of it above."""
+    record = live_record(ledger, place)
+    kinds = ("forecasts", "scores") if record.tally.num_pending < record.tally.num_issued else ("forecasts",)
+    return packaged("v8.live", "dataset.md").format(
+        configs="\n".join(f"- config_name: {kind}\n  data_files: {kind}/*.parquet" for kind in kinds),
+        repo=repo,
+        models=f" by the models of [{place}]({hub_endpoint()}/{place})" if isinstance(place, str) else "",
+        table=record_table(record).markdown(),
+        sentences="\n".join(f"- {sentence}" for sentence in record_sentences(record)),
+    )
