@@ -119,16 +119,10 @@ class RetryPolicy(Patience):
 
     def refused(self, where: str, refused: Refused) -> UnreachableError:
         """Return the error for trouble with a repository that did not pass."""
-        text, asked_s = refused.trouble.text, refused.trouble.wait_s
-        rule, when = "the Hub must answer", "later"
-        got = f"{text}, {refused.num_tries} times in a row"
+        kind = "OTHER"
         if refused.is_late:
-            rule = f"waits at most {self.most_s:g} s for the Hub"
-            got = f"{text}, {refused.num_tries} times in {refused.waited_s:.0f} s"
-            if asked_s is not None:
-                when, got = "after that time", f"{text} and the request to wait {asked_s:g} s"
-        fix = f"Nothing is lost; repeat the same command {when}, it sends only what is missing"
-        return UnreachableError(where=where, rule=rule, got=got, fix=fix)
+            kind = "LATE" if refused.trouble.wait_s is None else "ASKED_TO_WAIT"
+        return UnreachableError(**told("wait", kind, where=where, refused=refused, most=self.most_s))
 
 
 class Traffic:
@@ -160,13 +154,11 @@ class Traffic:
                 if call.silent_s() >= timeout_s + _GRACE_S:
                     call.leave()
                     if not wait([answer], timeout=_TO_LEAVE_S).done:
-                        rule = f"waits at most {self.retries.timeout_s:g} s for a file"
-                        got = "one that another process is downloading, too"
-                        fix = "Repeat the same command when the other one has ended"
-                        raise UnreachableError(where=where, rule=rule, got=got, fix=fix)
+                        words = {"where": where, "most": self.retries.timeout_s}
+                        raise UnreachableError(**told("wait", "SAME_FILE", **words))
                     raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
-                if told := call.next_told():
-                    self.retries.tell(f"{where}: {call.silence()} for {told} s of at most {timeout_s:.3g} s")
+                if silent_s := call.next_told():
+                    self.retries.tell(f"{where}: {call.silence()} for {silent_s} s of at most {timeout_s:.3g} s")
         finally:
             call.leave()  # after an interruption nothing of it may go on
         return answer.result()

@@ -16,6 +16,7 @@ from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
+from v8.hub.client import told
 from v8.hub.layout import MODELS_FOLDER
 from v8.hub.pull import Pulled, published, pull
 from v8.invocation import command
@@ -58,8 +59,8 @@ class ModelPlace(ABC):
         folder, commit = self.found(series)
         forecaster = self._kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
-            rule, fix = f"must hold the model of {series}", "Check the folder, or leave the series out"
-            raise ArtifactError(where=str(folder), rule=rule, got=f"the one of {forecaster.series}", fix=fix)
+            words = {"where": folder, "series": series, "found": forecaster.series}
+            raise ArtifactError(**told("open", "OTHER_SERIES", **words))
         return forecaster
 
     def serving(self, series: str) -> Forecaster:
@@ -107,12 +108,11 @@ class _Folder(ModelPlace):
         return {}
 
     def _missing(self, series: str | None, finished: Sequence[str]) -> ArtifactError:
-        fix = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
+        advice = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
-            fix = series_advice(series, finished, "Choose one of them")
-        rule = "needs a series that is finished in this folder"
-        got = f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}"
-        return ArtifactError(where=self.name, rule=rule, got=got, fix=fix)
+            advice = series_advice(series, finished, "Choose one of them")
+        said = f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}"
+        return ArtifactError(**told("open", "MISSING", where=self.name, said=said, advice=advice))
 
 
 class _Repository(ModelPlace):
@@ -138,8 +138,8 @@ class _Repository(ModelPlace):
 
     def found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
-            fix = f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', self.name)}` lists all"
-            raise PullError(where=self.name, rule="needs the series to load", got="none", fix=fix)
+            words = command("pull", "--repo", self.name)
+            raise PullError(**told("open", "UNNAMED", where=self.name, command=words))
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
 
@@ -178,10 +178,7 @@ def open_place(
     if Path(source).is_dir():
         if revision is None:
             return _Folder(str(source), kind, models)
-        where, rule = str(source), "a revision belongs to a repository on the Hub"
-        fix = "Leave it out, or write the repository as user/name from where no such folder exists"
-        raise ArtifactError(where=where, rule=rule, got=f"the revision {revision!r} of a folder", fix=fix)
+        raise ArtifactError(**told("open", "FOLDER_REVISION", where=source, revision=revision))
     if not isinstance(source, str) or not _REPO.fullmatch(source):
-        rule = "a model is in a run folder, in the folder of one series, or in user/name on the Hub"
-        raise ArtifactError(where=str(source), rule=rule, got="no such folder", fix="Check the path")
+        raise ArtifactError(**told("open", "NO_PLACE", where=source))
     return _Repository(source, kind, models, revision, is_offline)
