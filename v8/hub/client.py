@@ -157,8 +157,9 @@ class Traffic:
                         words = {"where": where, "most": self.retries.timeout_s}
                         raise UnreachableError(**told("wait", "SAME_FILE", **words))
                     raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
-                if silent_s := call.next_told():
-                    self.retries.tell(f"{where}: {call.silence()} for {silent_s} s of at most {timeout_s:.3g} s")
+                if past_s := call.next_told():
+                    silence = f"{call.silence()} for {past_s} s of at most {timeout_s:.3g} s"
+                    self.retries.tell(f"{where}: {silence}")
         finally:
             call.leave()  # after an interruption nothing of it may go on
         return answer.result()
