@@ -232,7 +232,7 @@ def publish(
     Examples:
         v8 publish runs/frontier --repo you/models --dry-run
         v8 publish runs/frontier --repo you/models --only-skilled
-        v8 publish runs/aligned --repo you/aligned --collection "Crypto forecasters"
+        v8 publish runs/aligned --repo you/aligned --collection Mine
         v8 publish --repo you/models --space you/page
     """
     if (run is None) == (space is None):
