@@ -43,11 +43,6 @@ class FinishedSeries:
     history: History
     sample: ForecastSample | None
 
-    @property
-    def result(self) -> SeriesResult:
-        """How good it is; `ArtifactError` if it was not judged."""
-        return self.metadata.result
-
 
 def read_finished(folder: Path) -> FinishedSeries:
     """Read and check what is shown of the series that a folder is named after.
@@ -128,21 +123,22 @@ class RunOutputs:
         if name not in self._shown:
             served = served_folder(self._run, name)
             found = _read_undamaged(served, self._tell)
-            self._shown[name] = (found.result, self._section(found, served, record)) if found else None
+            self._shown[name] = self._drawn(found, served, record) if found else None
         return self._shown[name]
 
-    def _section(self, found: FinishedSeries, served: Path, record: RunRecord) -> Html:
-        """Return what the page holds of a series; in a large run the rest goes into its file."""
-        parts, name = (found.result, found.history, found.sample), found.result.series
+    def _drawn(self, found: FinishedSeries, served: Path, record: RunRecord) -> tuple[SeriesResult, Html]:
+        """Return a result and what the page holds of it; in a large run the rest goes into its file."""
+        result, name = found.metadata.result, found.metadata.series
+        parts = result, found.history, found.sample
         if not page.is_in_files(record):
-            return page.series_section(*parts)
+            return result, page.series_section(*parts)
 
         def write(_: Path) -> None:
             draw = partial(page.series_body, *parts)
             page.write_section(self._run, name, served, draw, is_anew=self._is_anew)
 
         self._write({page.section_file(name): write})
-        return page.series_line(found.result)
+        return result, page.series_line(result)
 
     def _write(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
         got: dict[str, str] = {}
@@ -186,7 +182,7 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     record = read_run(run)
     judged = record.done if record.is_judged else []
     finished = [one for name in judged if (one := _read_undamaged(served_folder(run, name), tell))]
-    results = [one.result for one in finished]
-    samples = {one.result.series: one.sample for one in finished if one.sample}
+    results = [one.metadata.result for one in finished]
+    samples = {one.metadata.series: one.sample for one in finished if one.sample}
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
     return write_pictures(run / PICTURES_FOLDER, title, results, samples)
