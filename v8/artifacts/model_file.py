@@ -37,14 +37,12 @@ import h5py
 import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
-from v8.networks.published import FORECAST_BATCH
+from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH
 from v8.storage import open_given, packaged
 
-CONFIG_MEMBER: Final = "config.json"
-DATE_MEMBER: Final = "metadata.json"
 WEIGHTS_MEMBER: Final = "model.weights.h5"
-SERIES_KEY: Final = "series"  # of `DATE_MEMBER`: which series the model was made for
-KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
+SERIES_KEY: Final = "series"  # of `ABOUT_MEMBER`: which series the model was made for
+KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, ABOUT_MEMBER, WEIGHTS_MEMBER})
 """What a native Keras 3 file of ours holds; anything else is refused."""
 
 MAX_UNPACKED_BYTES: Final = 512 << 20  # a file claims to unpack to; the largest shipped profile needs 4 MB
@@ -107,9 +105,9 @@ def check_keras_file(file: Path) -> None:
 def require_made_for(file: Path, series: str) -> None:
     """Refuse a checked file that says it was made for another series; older files name none."""
     try:
-        about = json.loads(read_member(file, DATE_MEMBER))
+        about = json.loads(read_member(file, ABOUT_MEMBER))
     except (ValueError, RecursionError) as error:
-        raise _foreign(file, f"a {DATE_MEMBER} that is no JSON") from error
+        raise _foreign(file, f"a {ABOUT_MEMBER} that is no JSON") from error
     named = about.get(SERIES_KEY, series) if isinstance(about, dict) else None
     if named != series:
         rule = f"must be a model of {series}, whose metadata it lies beside"
@@ -317,6 +315,6 @@ def _plain_bytes(file: Path, weights: Any) -> int:
 
 
 def _foreign(file: Path, got: str) -> ArtifactError:
-    rule = f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {DATE_MEMBER} and {WEIGHTS_MEMBER})"
+    rule = f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {ABOUT_MEMBER} and {WEIGHTS_MEMBER})"
     fix = "Load only models that v8 saved as .keras; download or train this one again"
     return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)

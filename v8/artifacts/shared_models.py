@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
+from v8.networks.published import CONFIG_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
 Found = TypeVar("Found")
@@ -54,7 +55,7 @@ class SharedModels:
             ArtifactError: If its layers do not fit together or to its weights, or would need too much memory.
         """
         with self._loading:
-            description = digest_bytes(model_file.read_member(file, model_file.CONFIG_MEMBER))
+            description = digest_bytes(model_file.read_member(file, CONFIG_MEMBER))
             if description in self._graphs:
                 graph = self._graphs[description]
                 return SharedModel(graph, graph.read(file))
