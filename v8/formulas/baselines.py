@@ -203,6 +203,7 @@ def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[flo
     Medians and quantiles are judged one after the other: the same spans are walked once.
     """
     fitted, asked = ranges.fit_range_paths(train), (ref(train), tuple(levels))
+    hash(asked)  # while the train span is there: a forecast may come after it, as in a ledger
 
     def forecast(span: Span) -> TaskForecasts:
         known = _WALKED.setdefault(span, {})
