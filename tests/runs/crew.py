@@ -3,7 +3,8 @@
     python crew.py FOLDER NUM_WORKERS NAME[:FATE] ...
 
 FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kills the worker, every time;
-`placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there.
+`placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there; `early` signs
+and is trained by a run of its own, before that of the others.
 Events are printed as lines; `FOLDER/outcomes.json` tells each series' reason of failure, or None.
 NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N.
 """
@@ -18,6 +19,7 @@ import signal
 import sys
 from pathlib import Path
 
+from v8.machine.lasting import lasting
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.runs import workers
@@ -56,7 +58,11 @@ class DeadlyJob(Job):
         return self.candles.series
 
 
-FATES = {"": Job, "signed": SignedJob, "placed": PlacedJob, "deadly": DeadlyJob}
+class EarlyJob(SignedJob):
+    """A job of the run before."""
+
+
+FATES = {"": Job, "signed": SignedJob, "placed": PlacedJob, "deadly": DeadlyJob, "early": EarlyJob}
 
 
 def tell(event: Event) -> None:
@@ -84,7 +90,11 @@ def main(folder: Path, crew: str, names: list[str]) -> None:
             placed = {"gpus": gpus.split(","), "fleet_size": int(fleet_size)}
             outcomes = list(workers.train_all(jobs, tell, len(placed["gpus"]), **placed))
         else:
-            outcomes = list(workers.train_all(jobs, tell, int(crew)))
+            early = [job for job in jobs if isinstance(job, EarlyJob)]
+            late = [job for job in jobs if job not in early]
+            with lasting():
+                runs = [list(workers.train_all(those, tell, int(crew))) for those in (early, late) if those]
+            outcomes = [outcome for run in runs for outcome in run]
         assert "tensorflow" not in sys.modules  # the parent only listens
     else:
         from v8.runs import local

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,17 @@ import keras
 import numpy as np
 import pytest
 
+from v8.errors import DivergedError
+from v8.features.store import FeatureStore
+from v8.machine.lasting import lasting
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
 from v8.runs.events import Outcome
-from v8.runs.local import CHECKPOINT, Workshop, calibrate
+from v8.runs.local import CHECKPOINT, Workshop, calibrate, train_all
 from v8.runs.plan import Job
-from v8.training.trainer import Trainer
+from v8.training.trainer import Member, Trainer
 from v8.windows.dataset import SeriesData
 
 FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
@@ -81,6 +84,29 @@ def outcome_of(workshop: Workshop, job: Job) -> Outcome:
 def make_job(profile: Profile, name: str, folder: Path) -> Job:
     candles = DemoSource().candles(Series.parse(name), profile.newest_bars)
     return Job(candles, profile, 5, folder / name, is_publishable=False, candle_seconds=0.0)
+
+
+def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Profile], tmp_path: Path) -> None:
+    checks: list[Callable[[], None]] = []
+
+    class Refusing:
+        def fit_fleet(self, members: list[Member]) -> Iterator[tuple[int, DivergedError]]:
+            yield 0, DivergedError(where="here", rule="none is trained", got="one", fix="Leave it")
+
+    def make_trainer(profile: Profile, **options: Any) -> Any:
+        checks.append(options["check"])
+        return Refusing()
+
+    job, heard = make_job(make_profile("dense_newest"), FIRST, tmp_path), [list[Any](), list[Any]()]
+    store = FeatureStore(tmp_path / "features")
+    with lasting():
+        for events in heard:
+            (outcome,) = train_all([job], events.append, make_trainer=make_trainer, store=store)
+            assert "none is trained" in str(outcome.reason)
+        assert len(checks) == 1
+    assert [str(event) for event in heard[0]] == [str(event) for event in heard[1]] != []
+    list(train_all([job], heard[0].append, make_trainer=make_trainer, store=store))
+    assert len(checks) == 2
 
 
 def metadata(folder: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import pytest
 
 CREW = Path(__file__).with_name("crew.py")
 REPOSITORY = Path(__file__).parents[2]
-KILLED_ONCE, KILLED_ALWAYS, LEFT_ALONE = "BTCUSDT-15m", "XRPUSDT-15m", "ETHUSDT-1h"
+KILLED_ONCE, KILLED_ALWAYS, LEFT_ALONE, EARLY = "BTCUSDT-15m", "XRPUSDT-15m", "ETHUSDT-1h", "SOLUSDT-1h"
 END_S = 5.0
 """How long processes may outlive their parent; Python's resource tracker always does, by milliseconds."""
 
@@ -138,12 +138,14 @@ class Crews:
         alone: Folder of the one that trained in one process.
         folder: Folder of the one with two workers, which lost some.
         said: What the latter printed.
+        killed: Process id of its worker that was killed.
         is_gone: Whether all its processes ended with it.
     """
 
     alone: Path
     folder: Path
     said: str
+    killed: int
     is_gone: bool
 
 
@@ -152,19 +154,20 @@ def crews(profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Crews:
     """Both crews at the same time, for there are cores to fill. Places give seeds, so they are the same."""
     root = tmp_path_factory.mktemp("crews")
     alone, folder = root / "alone", root / "decimated"
-    names = (f"{KILLED_ONCE}:signed", LEFT_ALONE, f"{KILLED_ALWAYS}:deadly")
+    names = (f"{KILLED_ONCE}:signed", LEFT_ALONE, f"{KILLED_ALWAYS}:deadly", f"{EARLY}:early")
     with (
         crew_at_work(alone, profile, 0, KILLED_ONCE, LEFT_ALONE) as one,
         crew_at_work(folder, profile, 2, *names) as two,
     ):
         said = read_until(two, f"{KILLED_ONCE} epoch 1")
-        os.kill(int((folder / f"{KILLED_ONCE}.pid").read_text()), signal.SIGKILL)
+        killed = int((folder / f"{KILLED_ONCE}.pid").read_text())
+        os.kill(killed, signal.SIGKILL)
         rest, _ = two.communicate(timeout=240)
         is_gone = is_gone_after(two.pid, END_S)
         assert two.returncode == 0, said + rest
         said_alone, _ = one.communicate(timeout=120)
         assert one.returncode == 0, said_alone
-    return Crews(alone, folder, said + rest, is_gone)
+    return Crews(alone, folder, said + rest, killed, is_gone)
 
 
 def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> None:
@@ -173,6 +176,11 @@ def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> 
         assert one.keys() == two.keys()
         for key in one:
             np.testing.assert_array_equal(two[key], one[key], err_msg=f"{name} {key}")
+
+
+def test_a_worker_goes_on_with_the_next_run(crews: Crews) -> None:
+    """The first run of one series had one worker, which the second run gave its first series."""
+    assert int((crews.folder / f"{EARLY}.pid").read_text()) == crews.killed
 
 
 def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(crews: Crews) -> None:
@@ -185,6 +193,7 @@ def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(
 def test_a_series_whose_worker_dies_twice_has_failed_and_the_others_finish(crews: Crews) -> None:
     assert crews.said.count(f"{KILLED_ALWAYS}: its worker died (SIGKILL); tried once more.\n") == 1
     assert json.loads((crews.folder / "outcomes.json").read_text()) == {
+        EARLY: None,
         KILLED_ONCE: None,
         LEFT_ALONE: None,
         KILLED_ALWAYS: f"{KILLED_ALWAYS}: its worker must live until the artefact is saved; got SIGKILL "

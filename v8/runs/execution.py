@@ -28,6 +28,7 @@ from v8.features.indicators import warmup_bars
 from v8.hardware import may_have_gpu
 from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
+from v8.machine.lasting import lasting
 from v8.market.companions import Companions
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource, CutOffSource
@@ -415,10 +416,11 @@ def run_folds(
     with show(make_plan(asked.profile, asked.series, path)) as shown:
         plan = begin_or_continue(path, asked, source, events.told_once(shown))
     refused = {}
-    for fold in plan.folds:
-        tell(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
-        summary = run_fold(path, asked, fold, source, train_all, show=show)
-        refused[fold.folder] = {str(one.series): str(one.reason) for one in summary.failures}
+    with lasting():
+        for fold in plan.folds:
+            tell(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
+            summary = run_fold(path, asked, fold, source, train_all, show=show)
+            refused[fold.folder] = {str(one.series): str(one.reason) for one in summary.failures}
     return plan, refused
 
 

@@ -36,6 +36,7 @@ from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
 from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
+from v8.machine.lasting import lasting
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
@@ -86,9 +87,12 @@ def train_all(
     the user's own store unless another is given.
     """
     first = jobs[0]
-    with deferred_interrupts() as check:
-        workshop = Workshop(first.profile, listen, check, make_trainer, store, **first.settled)
-        yield from workshop.make_all(jobs, fleet_size or len(jobs))
+    key = make_trainer, store, first.profile.digest, *first.settled.values()
+    with deferred_interrupts() as check, lasting() as kept:
+        if key not in kept:
+            kept[key] = Workshop(first.profile, listen, check, make_trainer, store, **first.settled)
+        kept[key].listen, kept[key].check = listen, check
+        yield from kept[key].make_all(jobs, fleet_size or len(jobs))
 
 
 class Workshop:
@@ -110,10 +114,18 @@ class Workshop:
         store: FeatureStore | None = None,
         **settled: Any,
     ) -> None:
-        self._make_trainer = partial(make_trainer, profile, check=check, **settled)
+        self.listen, self.check = listen, check
+        # Whoever takes the workshop up again has another check.
+        self._make_trainer = partial(make_trainer, profile, check=self._checked, **settled)
         self._trainer = self._make_trainer()
         self._store = store or FeatureStore()
-        self._listen, self._check = listen, check
+
+    def close(self) -> None:
+        """Let its programs go."""
+        del self._trainer
+
+    def _checked(self) -> None:
+        self.check()
 
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
         """Make artefacts in programs of at most so many series; yield each outcome as it comes."""
@@ -122,9 +134,9 @@ class Workshop:
             fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
             ready: list[_PreparedSeries] = []
             for job in fleet:
-                self._check()
-                self._listen(SeriesStarted(job.series))
-                prepare = partial(_PreparedSeries, job, self._store, self._listen)
+                self.check()
+                self.listen(SeriesStarted(job.series))
+                prepare = partial(_PreparedSeries, job, self._store, self.listen)
                 prepared, outcome = isolated(job.series, prepare)
                 if prepared is None:
                     yield outcome
@@ -160,7 +172,7 @@ class Workshop:
             why = "ran out of memory"
         else:
             size, why = min(size, -(-len(left) // 2)), f"met an error ({reason})"
-        self._listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
+        self.listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
         for start in range(0, len(left), size):
             yield from self._trained(left[start : start + size])
 

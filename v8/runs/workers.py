@@ -35,6 +35,7 @@ from v8.errors import with_parameters
 from v8.hardware import has_gpu
 from v8.invocation import explained_start
 from v8.machine.interruption import deferred_interrupts
+from v8.machine.lasting import lasting
 from v8.machine.starting import quiet_start
 from v8.market.series import Series
 from v8.plugins import load_plugins, loaded, other_plugins
@@ -196,34 +197,51 @@ def train_all(
         gpus: One for each worker, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
         fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
     """
-    num_workers = min(num_workers, len(jobs))
-    pool = _WorkerPool(jobs, listen, fleet_size, num_workers)
-    with deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check:
-        try:
-            for gpu in (*gpus, *[None] * num_workers)[:num_workers]:
-                pool.start(gpu)
-            while pool.is_busy:
-                check()
-                yield from pool.receive()
-        finally:
-            pool.stop()
+    first, flags = jobs[0], os.environ.get("XLA_FLAGS")
+    key = first.profile.digest, *first.settled.values(), fleet_size, *gpus, flags
+    with (
+        deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check,
+        lasting() as kept,
+    ):
+        if key not in kept:
+            kept[key] = _WorkerPool(gpus, fleet_size)
+        pool = kept[key]
+        pool.take_up(jobs, listen, min(num_workers, len(jobs)))
+        while pool.is_busy:
+            check()
+            yield from pool.receive()
 
 
 class _WorkerPool:
-    """The workers of one run and the jobs that are still to be given out."""
+    """Workers, and the jobs of the run under way that are still to be given out."""
 
-    def __init__(
-        self, jobs: Sequence[Job], listen: Listener, fleet_size: int | None, num_workers: int
-    ) -> None:
-        self._queue = JobQueue(jobs, listen)
-        self._fleet_size, self._even_share = fleet_size, -(-len(jobs) // num_workers)
+    def __init__(self, gpus: Sequence[str], fleet_size: int | None) -> None:
+        self._queue, self._gpus, self._fleet_size = JobQueue([], lambda event: None), gpus, fleet_size
+
+    def close(self) -> None:
+        """End every worker: the idle at once, the busy after their batch."""
+        for worker, jobs in self._queue.held.items():
+            worker.tell_to_stop(is_busy=bool(jobs))
+        end_s = time.monotonic() + STOP_S
+        for worker in self._queue.held:
+            worker.end(end_s - time.monotonic())
 
     @property
     def is_busy(self) -> bool:
         """Whether any series is still under way."""
         return any(self._queue.held.values())
 
-    def start(self, gpu: str | None) -> None:
+    def take_up(self, jobs: Sequence[Job], listen: Listener, num_workers: int) -> None:
+        """Begin a run: hand jobs to the workers of the one before, and start those that are missing."""
+        idle, self._queue = [*self._queue.held], JobQueue(jobs, listen)
+        self._even_share = -(-len(jobs) // num_workers)
+        for worker in idle:
+            self._fill(worker)
+        for gpu in (*self._gpus, *[None] * num_workers)[len(idle) : num_workers]:
+            if self._queue:
+                self._start(gpu)
+
+    def _start(self, gpu: str | None) -> None:
         """Start a worker for the next of the waiting series, which it gets when ready."""
         (job,) = self._queue.take(1)
         self._queue.held[_Worker(job, gpu, self._fleet_size, self._even_share)] = [job]
@@ -233,14 +251,6 @@ class _WorkerPool:
         pipes: dict[Any, _Worker] = {worker.pipe: worker for worker, jobs in self._queue.held.items() if jobs}
         ready = wait(list(pipes), timeout=POLL_S)
         return [outcome for pipe in ready for outcome in self._receive_from(pipes[pipe])]
-
-    def stop(self) -> None:
-        """End every worker: the idle at once, the busy after their batch."""
-        for worker, jobs in self._queue.held.items():
-            worker.tell_to_stop(is_busy=bool(jobs))
-        end_s = time.monotonic() + STOP_S
-        for worker in self._queue.held:
-            worker.end(end_s - time.monotonic())
 
     def _receive_from(self, worker: _Worker) -> list[Outcome]:
         try:
@@ -256,7 +266,8 @@ class _WorkerPool:
 
     def _fill(self, worker: _Worker) -> None:
         """Hand over as many series as the worker takes, if there are any."""
-        self._queue.held[worker] = jobs = self._queue.take(worker.fleet_size, self._queue.held[worker])
+        begun = self._queue.held.get(worker, [])
+        self._queue.held[worker] = jobs = self._queue.take(worker.fleet_size, begun)
         with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
             if jobs:
                 worker.pipe.send(jobs)
@@ -267,7 +278,7 @@ class _WorkerPool:
         worker.pipe.close()
         lost = self._queue.give_back(self._queue.held.pop(worker), cause)
         if self._queue:
-            self.start(worker.gpu)
+            self._start(worker.gpu)
         return lost
 
 
