@@ -14,7 +14,7 @@ from v8.artifacts.model_file import check_keras_file
 from v8.formulas.baselines import BASELINES
 from v8.networks.published import forecast_windows
 from v8.profile import Profile, load_profile
-from v8.training.formula import FormulaModel, FormulaTrainer, num_fitted
+from v8.training.formula import FormulaModel, FormulaTrainer
 from v8.training.trainer import Member
 from v8.windows.dataset import SeriesData
 
@@ -64,7 +64,7 @@ def test_plain_keras_loads_its_file_and_finds_nothing_but_stock_parts(
 
 def test_its_numbers_are_counted_without_mirror_images() -> None:
     # A step has a constant and five ranges, and four columns of 256 lent bars; and there is a floor.
-    assert num_fitted(short(3)) == 3 * (6 + 4 * 256) + 1
+    assert FormulaTrainer(short(3)).num_parameters == 3 * (6 + 4 * 256) + 1
 
 
 def test_it_forecasts_a_market_that_stands_still(fitted: list[FormulaModel]) -> None:

@@ -197,8 +197,7 @@ def train_all(
         gpus: One for each worker, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
         fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
     """
-    first, flags = jobs[0], os.environ.get("XLA_FLAGS")
-    key = first.profile.digest, *first.settled.values(), fleet_size, *gpus, flags
+    key = jobs[0].profile.digest, *jobs[0].settled.values(), fleet_size, *gpus, os.environ.get("XLA_FLAGS")
     with (
         deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check,
         lasting() as kept,

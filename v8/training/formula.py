@@ -85,12 +85,6 @@ def build_formula(profile: Profile) -> keras.Model:
     return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
 
 
-def num_fitted(profile: Profile) -> int:
-    """Count the fitted numbers; the mirror images of paths are none of their own."""
-    per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
-    return profile.horizon_bars * per_step + 1
-
-
 class FormulaTrainer:
     """Fits the formula of a profile to series, as `v8.training.trainer` trains networks.
 
@@ -110,8 +104,9 @@ class FormulaTrainer:
 
     @property
     def num_parameters(self) -> int:
-        """Fitted numbers of one series."""
-        return num_fitted(self.profile)
+        """Fitted numbers of one series; the mirror images of paths are none of their own."""
+        per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
+        return self.profile.horizon_bars * per_step + 1
 
     def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
