@@ -132,6 +132,36 @@ def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaste
     assert list(part.index.get_level_values("step")[:4]) == [1, 2, 3, 1]
 
 
+def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_issued(
+    loaded: Forecaster, trained_run: Any
+) -> None:
+    whole, candles = loaded.forecast_history(trained_run.candles), trained_run.candles.to_frame()
+    frame = loaded.forecast_history(trained_run.candles, as_frame=True)
+    pd.testing.assert_frame_equal(frame[candles.columns], candles, check_exact=True)
+    assert (frame["usable_from"] == frame.index + pd.Timedelta("15min")).all()
+    for number in (loaded.warmup_bars + 19, 400, 699):
+        issued = whole.xs(frame["usable_from"].iloc[number], level="issued_at").droplevel("open_time")
+        for step, name in ((1, "close"), (3, "close"), (2, "volatility")):
+            assert frame[f"{name}_ahead_{step}"].iloc[number] == issued.loc[step, name]
+    # One for each candle behind the warm-up and the first window.
+    assert frame["close_ahead_1"].isna().sum() == loaded.warmup_bars + 19
+    assert frame.filter(like="_ahead_").shape[1] == 3 * whole.shape[1]
+
+
+def test_later_candles_change_no_row_of_a_frame(loaded: Forecaster, trained_run: Any) -> None:
+    whole = loaded.forecast_history(trained_run.candles, as_frame=True)
+    known = trained_run.candles.newest(600, end_s=int(trained_run.candles.open_time_s[-101]))
+    part = loaded.forecast_history(known, as_frame=True)
+    pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True, check_freq=False)
+
+
+def test_a_thinned_frame_keeps_every_candle(loaded: Forecaster, trained_run: Any) -> None:
+    frame = loaded.forecast_history(trained_run.candles, as_frame=True, stride=4, start="2024-12-31T12:00")
+    assert len(frame) == 700
+    issued = frame.dropna(subset="close_ahead_1")["usable_from"]
+    assert [f"{time:%H:%M}" for time in issued[:3]] == ["12:00", "13:00", "14:00"]
+
+
 def with_hole(candles: Candles, first: int, num_missing: int) -> pd.DataFrame:
     frame = candles.to_frame()
     return frame.drop(frame.index[first : first + num_missing])

@@ -59,6 +59,9 @@ FRAME: Final = "a frame"
 ISSUED_AT = "issued_at"
 """Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
 
+USABLE_FROM: Final = "usable_from"
+"""Column of forecasts beside candles: when the candle closed, before which nobody knows the row."""
+
 STEP = "step"
 """Index of a back-test: bars ahead, from 1."""
 
@@ -227,6 +230,7 @@ class Forecaster:
         start: str | datetime | None = None,
         end: str | datetime | None = None,
         now_s: OpenTime | None = None,
+        as_frame: bool = False,
     ) -> pd.DataFrame:
         """Forecast from every candle of a history, for a back-test; each sees only its past.
 
@@ -238,10 +242,13 @@ class Forecaster:
             stride: Take every so-manieth window, at least 1.
             start: Leave out forecasts issued before this time; without a zone it is UTC.
             end: Leave out forecasts issued after this time.
+            as_frame: Join them to the candles, one row a candle, as programs that test strategies take it.
 
         Returns:
             One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
-            `predict` gives them.
+            `predict` gives them. As a frame: every candle, index `open_time`; `usable_from`, its close,
+            before which nobody knows the row; the forecasts that were issued then, such as `close_ahead_1`
+            for the bar that opens at `usable_from`, NaN where none was.
 
         Raises:
             DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
@@ -249,7 +256,8 @@ class Forecaster:
         if stride < 1:
             rule, fix = "a stride is at least 1 window", "Leave it out to take every window"
             raise self._refusal(rule, str(stride), fix)
-        table = compute_table(self.joined(candles, covariates, now_s, reaches=False), self.features)
+        known = self.joined(candles, covariates, now_s, reaches=False)
+        table = compute_table(known, self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
         is_wanted = (issued_s >= seconds_of(start, 0)) & (issued_s <= seconds_of(end, np.iinfo(np.int64).max))
@@ -264,7 +272,8 @@ class Forecaster:
             )
             raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
         self._warn_of_seen(table.open_time_s[anchors])
-        return self.forecast_after(table, anchors)
+        history = self.forecast_after(table, anchors)
+        return _beside_candles(known, history) if as_frame else history
 
     def companions(self, given: Mapping[str, Any] | None = None) -> Companions:
         """Return what lies beside its candles: other series and tables, if it reads any.
@@ -409,6 +418,15 @@ class Forecaster:
         if wrong := _contradictions(self.about):
             rule = f"must be what {METADATA_FILE} says in all of its keys"
             raise ArtifactError(where=where, rule=rule, got=f"a contradiction in {listed(wrong)}", fix=_FIX)
+
+
+def _beside_candles(known: Candles, history: pd.DataFrame) -> pd.DataFrame:
+    """Join a history of forecasts to the newest candle that each of them knew."""
+    ahead = pd.DataFrame(history.droplevel(OPEN_TIME).unstack(STEP))
+    ahead.columns = ahead.columns.map("{0[0]}_ahead_{0[1]}".format)
+    frame = known.to_frame()
+    frame[USABLE_FROM] = pd.to_datetime(known.open_time_s + known.series.bar_s, unit="s", utc=True)
+    return frame.join(ahead, on=USABLE_FROM)
 
 
 def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int | None = None) -> Candles:
