@@ -35,7 +35,7 @@ from importlib.util import find_spec
 from operator import attrgetter, methodcaller
 from types import ModuleType
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -200,22 +200,23 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
 def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
     """Do the same; the forecast is quantiles over the paths, shape (N, H, Q, C).
 
-    Medians and quantiles are judged one after the other: the same spans are walked once.
+    Medians and quantiles are judged one after the other: fit and walk of the same spans are done once.
     """
-    fitted, asked = ranges.fit_range_paths(train), (ref(train), tuple(levels))
-    hash(asked)  # while the train span is there: a forecast may come after it, as in a ledger
+    known = _FITTED.setdefault(train, {})
+    if tuple(levels) not in known:
+        fitted, walked = ranges.fit_range_paths(train), WeakKeyDictionary[Span, TaskForecasts]()
 
-    def forecast(span: Span) -> TaskForecasts:
-        known = _WALKED.setdefault(span, {})
-        if asked not in known:
-            known[asked] = ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, levels)
-        return known[asked]
+        def forecast(span: Span) -> TaskForecasts:
+            if span not in walked:
+                walked[span] = ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, levels)
+            return walked[span]
 
-    return forecast
+        known[tuple(levels)] = forecast
+    return known[tuple(levels)]
 
 
-_WALKED: Final = WeakKeyDictionary[Span, dict[tuple[Any, ...], TaskForecasts]]()
-"""Forecasts of a span, while anybody holds it, by the train span and the levels."""
+_FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]()
+"""Forecasts of quantiles by the train span they were fitted to, while anybody holds it."""
 
 
 PACKAGE: Final = "lightgbm"

@@ -164,10 +164,9 @@ class RangeEnsemble:
         And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
-        walked = walk_windows(span, self.ranges(span), self.lent_PHC, levels).items()
-        medians, distances = (
-            {task: apart(np, levels, values)[part] for task, values in walked} for part in (0, 1)
-        )
+        walked = walk_windows(span, self.ranges(span), self.lent_PHC, levels)
+        parted = {task: apart(np, levels, values) for task, values in walked.items()}
+        medians, distances = ({task: pair[part] for task, pair in parted.items()} for part in (0, 1))
         return dict(zip(MEMBERS, (network, self.regress(span), medians), strict=True)), distances
 
 
