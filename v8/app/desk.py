@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet, Place
@@ -138,8 +137,8 @@ class Desk:
         self._place, self._shape, self._issue, self._record = place, shape, issue, record
         self._present, self._tell, self._look_s = present, tell, look_s
         self._work, self._looking, self._sweeping = (SharedWork(present.now_s) for _ in range(3))
-        self.newest: Final[dict[Series, Future[Any]]] = {}
-        """What came of each series last, whoever asked for it."""
+        self.newest: Final[dict[Series, Any]] = {}
+        """What came of each series last, or what went wrong, whoever asked for it."""
         self._last_record: Record | None = None
         self._told = ""
         self._fleet = place.look()
@@ -159,9 +158,7 @@ class Desk:
         """Return the forecast after the newest candle of a series that the fleet has."""
         fleet = self._fleet
         # Another model is other work: nothing that was begun with the old one is taken for it.
-        kept = self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
-        kept.answer.add_done_callback(partial(self.newest.__setitem__, series))
-        return kept
+        return self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
 
     def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
@@ -195,6 +192,15 @@ class Desk:
         return None, self.now_s() + SWEEP_S
 
     def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
+        try:
+            found = self._made(fleet, series)
+        except Exception as error:
+            self.newest[series] = error
+            raise
+        self.newest[series] = found[0]
+        return found
+
+    def _made(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
             if series not in fleet.metadata:
                 rule = "is one of the series that are shown"

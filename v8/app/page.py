@@ -9,7 +9,6 @@ often the part was shown.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -73,9 +72,9 @@ def trouble(content: Mapping[str, Any], role: str | None = None) -> Html:
     return element("p", text, data_status=text, class_="trouble", role=role)
 
 
-def tiles(fleet: Fleet, newest: Mapping[Series, Future[Any]], record: Record | None, sought: str) -> Html:
+def tiles(fleet: Fleet, newest: Mapping[Series, Any], record: Record | None, sought: str) -> Html:
     """Return a tile for each series whose name holds what is sought: what is unusual first, else by name."""
-    found = {series: answer.exception() or answer.result() for series, answer in [*newest.items()]}
+    found = dict(newest)  # a worker goes on with it
     live = {one.series: one.tasks for one in record.series} if record else {}
     names = [series for series in fleet.metadata if sought.casefold() in str(series).casefold()]
     names.sort(key=lambda series: (-getattr(found.get(series), "unusual", -1), str(series)))

@@ -124,7 +124,7 @@ class Site:
     async def _metrics(self, request: Request) -> Response:
         fleet, newest = self._desk.fleet, self._desk.newest
         done = {series: newest[series] for series in fleet.metadata if series in newest}
-        issued = {series: one.exception() or one.result().issued for series, one in done.items()}
+        issued = {series: getattr(one, "issued", one) for series, one in done.items()}
         requests: Counter[tuple[str, int]] = request.app.state.requests
         text = answers.metrics(fleet, issued, self._desk.now_s(), requests, self._errors)
         return Response(text, 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
