@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from deaf import DEAF
@@ -180,3 +181,42 @@ def test_last_words_do_not_go_the_way_of_native_lines() -> None:
     )
     _, _, errors = interrupted(code, num_signals=0)
     assert errors == "interrupted: go on with this\n"
+
+
+LATE = """\
+import atexit, sys, threading, time
+from v8.machine.interruption import leave_at_once
+
+threading.Thread(target=lambda: (time.sleep(0.3), print("a thread's last line"))).start()
+atexit.register(print, "what was put off", flush=True)
+print("a line that is still in the buffer")
+leave_at_once(4)
+sys.exit("not left")
+"""
+
+
+def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (4, "")
+    assert done.stdout.splitlines() == [
+        "a line that is still in the buffer",
+        "a thread's last line",
+        "what was put off",
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_output_that_cannot_be_written_is_left_to_python_to_say() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", LATE],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+    assert done.returncode != 4
+    assert "No space left on device" in done.stderr or "not left" in done.stderr

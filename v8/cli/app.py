@@ -28,7 +28,7 @@ from v8.cli.compare import compare_profiles
 from v8.cli.options import with_plugins
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
-from v8.machine.interruption import leave, watch_interrupts
+from v8.machine.interruption import leave, leave_at_once, watch_interrupts
 from v8.net import told_of_waiting
 from v8.version import VERSION, commit
 
@@ -149,4 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()
             leave()  # threads may wait for the network, and what they wait for is not wanted any more
+        if "tensorflow" in sys.modules and isinstance(end.code, int):
+            leave_at_once(end.code)
         raise
