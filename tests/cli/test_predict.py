@@ -97,7 +97,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
         best = judgement.best_baseline(task)
         assert quality["best_baseline"] == called(best)
         assert quality["multiple_of_best"] == judgement.multiple(task, baseline=best)
-        assert quality["verdict_against_best"] == judgement.verdict(task, best)
+        assert quality["verdict_against_best"] == judgement.against(task, best).verdict
     beside = "As a multiple of the best baseline's: ohlc "
     assert beside in table.stdout
     assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]

@@ -25,8 +25,8 @@ def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     made = run_toy(FORMULA.with_budget(newest_bars=smoke_bars(FORMULA), epochs=1), tmp_path)
     judgement = Judgement.from_json(made.judgement)
     for task in FORMULA.tasks:
-        assert judgement.verdict(task, "range_paths") == "equals range_paths"
-        assert judgement.p_value(task, "range_paths") is None
+        assert judgement.against(task, "range_paths").verdict == "equals range_paths"
+        assert judgement.against(task, "range_paths").p_value is None
     (row,) = csv.DictReader(io.StringIO(made.leaderboard))
     assert row["epochs_run"] == "0"
     assert "the formula was fitted to the train span" in made.page

@@ -40,17 +40,17 @@ TERMS = {
     # Stages and spans.
     *("candles", "features", "windows", "build", "compile", "train", "validate", "judge", "save"),
     *("validation", "test", "rows", "embargo bars"),
-    # Units that times were written in; "seconds" is said, too.
-    *("milliseconds", "microseconds", "nanoseconds"),
+    # Units that times were written in.
+    *("seconds", "milliseconds", "microseconds", "nanoseconds"),
     # What is counted.
     *("fold", "model", "repeat", "epoch"),
     # Titles of tables and facts.
     *("Series", "Reason", "direction, step 1", "best epoch", "time", "stage", "wall time", "span", "step"),
     *(f"{kind} {unit}" for kind in ("MAE", "RMSE") for unit in ("of last close", "price", "in %", "as is")),
-    *("model's skill, MAE", "p of it", "model's skill, RMSE", "model's CRPS ÷ its"),
+    *("model's MAE ÷ its", "p of it", "model's RMSE ÷ its", "model's CRPS ÷ its"),
     *("hit rate", "always up", "windows counted", "worth, independent", "truth flat", "forecast flat"),
     *("season", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
-    *("held", "Pooled", "By season", "Quantiles", "× naive", "× best formula", "Model", "Profile"),
+    *("held", "Pooled", "By season", "× naive", "× best formula", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
     "True",
     # Of v8/app: moods, and what is told of a forecast and of a model's training.

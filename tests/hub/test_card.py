@@ -64,12 +64,12 @@ def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> 
         }
         assert values == {
             "Candles relative_mae": judgement.multiple("ohlc"),
-            "Candles skill_score": judgement.skill("ohlc"),
+            "Candles skill_score": judgement.against("ohlc").skill,
             "Candles relative_mae_of_best_baseline": judgement.multiple("ohlc", baseline="offset"),
             "Bollinger bands relative_mae": judgement.multiple("bands"),
-            "Bollinger bands skill_score": judgement.skill("bands"),
+            "Bollinger bands skill_score": judgement.against("bands").skill,
             "Volatility relative_mae": judgement.multiple("volatility"),
-            "Volatility skill_score": judgement.skill("volatility"),
+            "Volatility skill_score": judgement.against("volatility").skill,
         }
 
 

@@ -39,36 +39,36 @@ def test_a_baseline_judged_as_a_model_has_a_skill_of_exactly_zero_against_itself
     made = make_market_span()
     judgement = judge(replace(made, model=made.forecast(name)))
     for task in made.model:
-        assert judgement.skill(task, baseline=name) == 0.0
-        assert judgement.skill(task, "rmse", name) == 0.0
+        assert judgement.against(task, name).skill == 0.0
+        assert judgement.multiple(task, "rmse", name) == 1.0
         assert judgement.error(task).by_step == judgement.error(task, name).by_step
 
 
 def test_naive_judged_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
     made = make_span()
     judgement = judge(replace(made, model=made.forecast("roll_forward")))
-    assert {judgement.verdict(task) for task in made.model} == {"equals naive"}
+    assert {judgement.against(task).verdict for task in made.model} == {"equals naive"}
     assert judgement.loses == []
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
     made = make_span(num_windows=60)
     judgement = judge(replace(made, model=made.test.truth))
-    assert [judgement.skill(task) for task in made.model] == [1.0, 1.0, 1.0]
+    assert [judgement.against(task).skill for task in made.model] == [1.0, 1.0, 1.0]
     assert [step.rate for step in judgement.direction] == [1.0, 1.0, 1.0]
-    assert {judgement.verdict(task) for task in made.model} == {"beats naive"}
+    assert {judgement.against(task).verdict for task in made.model} == {"beats naive"}
 
 
 def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
     # Truth 104, naive 100, model 103: errors 1 against 4, so 0.25 times naive and a skill of 0.75.
     judgement = judge(flat_span(104.0, 103.0))
     assert judgement.multiple("ohlc") == pytest.approx(0.25)
-    assert judgement.skill("ohlc") == pytest.approx(0.75)
+    assert judgement.against("ohlc").skill == pytest.approx(0.75)
     # Model 94 instead: error 10 against 4, so 2.5 times naive and a skill of -1.5.
     worse = judge(flat_span(104.0, 94.0))
-    assert worse.skill("ohlc") == pytest.approx(-1.5)
+    assert worse.against("ohlc").skill == pytest.approx(-1.5)
     # One window is too few for a test, so nothing is known of either.
-    assert {one.verdict("ohlc") for one in (judgement, worse)} == {"not yet known"}
+    assert {one.against("ohlc").verdict for one in (judgement, worse)} == {"not yet known"}
     assert worse.loses == []
 
 
@@ -88,7 +88,7 @@ def test_a_verdict_is_better_worse_or_no_real_difference_as_the_test_says(
 ) -> None:
     judgement = with_naive_test(judge(make_span(num_windows=60)), multiple, standard_error)
     assert judgement.multiple("ohlc") == pytest.approx(multiple)
-    assert judgement.verdict("ohlc") == verdict
+    assert judgement.against("ohlc").verdict == verdict
     assert judgement.loses == (["ohlc"] if verdict.startswith("loses") else [])
 
 
@@ -137,14 +137,14 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
             weights = np.maximum(0, 1 - np.abs(bars[:, None] - bars) / 14)
             error = np.sqrt(deviations @ weights @ deviations) / 90
             assert test.standard_error == pytest.approx(error, rel=1e-9)
-            assert judgement.p_value(task, name) == test.p_value
+            assert judgement.against(task, name).p_value == test.p_value
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_baseline_judged_as_a_model_has_no_p_value_against_itself(make_market_span, name: str) -> None:
     made = make_market_span(num_windows=60)
     judgement = judge(replace(made, model=made.forecast(name)))
-    assert {judgement.p_value(task, name) for task in made.model} == {None}
+    assert {judgement.against(task, name).p_value for task in made.model} == {None}
     assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
 
 
@@ -194,18 +194,18 @@ def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_
         assert errors[best] == pytest.approx(min(errors.values()), rel=1e-8)
         assert best_baseline([judgement, judgement], task) == best
         expected = "beats" if judgement.error(task).overall < errors[best] else "loses to"
-        if judgement.p_value(task, best) >= 0.05:
+        if judgement.against(task, best).p_value >= 0.05:
             expected = "no real difference from"
-        assert judgement.verdict(task, best) == f"{expected} {called(best)}"
+        assert judgement.against(task, best).verdict == f"{expected} {called(best)}"
         assert (task in judgement.beaten_by) == (expected == "loses to" and best != "roll_forward")
 
 
 def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span) -> None:
     judgement = judge(flat_span(100.0, 101.0))
-    assert judgement.skill("ohlc") is None
+    assert judgement.against("ohlc").skill is None
     assert judgement.multiple("ohlc", "rmse") is None
     assert judgement.error("ohlc", "roll_forward").by_step == (0.0,)
-    assert judgement.verdict("ohlc") == "not yet known"
+    assert judgement.against("ohlc").verdict == "not yet known"
     text = json.dumps(judgement.to_json(), allow_nan=False)
     assert Judgement.from_json(json.loads(text)) == judgement
 
@@ -222,8 +222,8 @@ def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -
         cheap, costly = before.errors[task]["model"], after.errors[task]["model"]
         assert costly.mae_price.overall == pytest.approx(cheap.mae_price.overall * 1000)
         assert costly.mae_return.overall == pytest.approx(cheap.mae_return.overall)
-        assert after.skill(task) == pytest.approx(before.skill(task))
-    assert after.skill("volatility") == pytest.approx(before.skill("volatility"))
+        assert after.against(task).skill == pytest.approx(before.against(task).skill)
+    assert after.against("volatility").skill == pytest.approx(before.against("volatility").skill)
     assert after.direction == before.direction
 
 
@@ -270,7 +270,7 @@ def test_a_profile_with_candles_only_is_judged_on_candles_only(make_span) -> Non
 def test_float32_forecasts_as_models_give_them_are_judged(make_span) -> None:
     made = make_span()
     narrow = replace(made, model={task: values.astype(np.float32) for task, values in made.model.items()})
-    assert judge(narrow).skill("bands") == pytest.approx(judge(made).skill("bands"), abs=1e-4)
+    assert judge(narrow).against("bands").skill == pytest.approx(judge(made).against("bands").skill, abs=1e-4)
 
 
 @pytest.mark.parametrize(

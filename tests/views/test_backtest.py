@@ -11,7 +11,6 @@ import pytest
 from judging import judge_arrays, rolled
 
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.cli.runs import HEAD, rows_of
 from v8.losses.judgement import JudgedQuantiles, Judgement, QuantileJudgement
 from v8.losses.metrics import QuantileErrors
 from v8.losses.season import Cell, Season, shared_differences
@@ -22,7 +21,7 @@ from v8.views.backtest import (
     QUANTILE_NOTE,
     backtest_page,
     headline,
-    quantile_table,
+    pool_table,
     results_of,
     tables,
     verdicts,
@@ -180,18 +179,22 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     results = results_of(plan(1, names), cells, {})
     judged = results.folds[0].tasks["ohlc"]
     assert (judged.crps, judged.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
-    table = quantile_table(results)
-    assert table is not None
-    assert table.columns == ["season", "task", "CRPS × range_paths", "in 90 %"]
-    assert ["1998-07-09, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
-    assert quantile_table(found) is None
+    (row,) = (
+        dict(zip(each.columns, row, strict=True))
+        for each in tables(results)
+        for row in each.rows
+        if row[:2] == ["1998-07-09, 15m", "ohlc"]
+    )
+    assert (row["CRPS × range_paths"], row["in 90 %"]) == ("0.950", "91.0 %")
+    assert not any("CRPS" in column for each in tables(found) for column in each.columns)
     assert QUANTILE_NOTE in unescape(str(backtest_page(results)))
     assert QUANTILE_NOTE not in unescape(str(backtest_page(found)))
 
 
 def test_profiles_stand_in_one_table_with_their_pools(found: Any) -> None:
-    rows = [*rows_of({"frontier": found, "other": found})]
-    assert all(len(row) == len(HEAD) for row in rows)
+    table = pool_table({"frontier": found, "other": found}, "2 profiles")
+    rows = table.rows
+    assert all(len(row) == len(table.columns) for row in rows)
     assert len(rows) == 2 * 3 * 2  # profiles, pools, tasks
     assert rows[2][:4] == ["frontier", "calm folds, 15m", "ohlc", "0.800"]
     assert rows[2][7] == "2 of 2"

@@ -12,14 +12,15 @@ import pytest
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL, Judgement
-from v8.views.charts import NAMED, STAGES, Chart, line_style, notebook_figure, plotly
+from v8.views.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.views.figures import (
     Dot,
+    Forecasts,
     error_figure,
     forecast_figure,
     learning_figure,
+    sample_figure,
     spread_figure,
-    stage_figure,
 )
 from v8.views.markup import STYLE
 
@@ -74,13 +75,13 @@ def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> No
         IssuedForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
     )
     truth = {task: SAMPLE.truth[task] for task in tasks}
-    figure = forecast_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
+    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
     assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
     assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
 
 
 def test_candles_are_the_truth_by_column() -> None:
-    candles = trace(forecast_figure(SAMPLE), "truth")
+    candles = trace(sample_figure(SAMPLE), "truth")
     assert candles["x"] == ["1970-01-01 00:00", "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"]
     assert candles["open"] == [9.0, 10.0, 11.0, 12.0]
     assert candles["high"] == [12.0, 13.0, 14.0, 15.0]
@@ -89,7 +90,7 @@ def test_candles_are_the_truth_by_column() -> None:
 
 
 def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
-    fan = trace(forecast_figure(SAMPLE), "forecast low to high (no interval)")
+    fan = trace(sample_figure(SAMPLE), "forecast low to high (no interval)")
     one, two, three = "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"
     # From the close of the second candle along the highs, back along the lows.
     assert fan["x"] == [one, two, three, three, two, one, None]
@@ -97,7 +98,7 @@ def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
 
 
 def test_lines_of_a_forecast_start_at_what_was_known() -> None:
-    figure = forecast_figure(SAMPLE)
+    figure = sample_figure(SAMPLE)
     assert trace(figure, "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
     assert trace(figure, "Bollinger bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
     assert trace(figure, "Bollinger bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
@@ -106,7 +107,7 @@ def test_lines_of_a_forecast_start_at_what_was_known() -> None:
 
 
 def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
-    figure = forecast_figure(SAMPLE, places=range(-3, 1), has_candles=True)
+    figure = forecast_figure(Forecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
     assert trace(figure, "truth")["x"] == [-3, -2, -1, 0]
     candles = trace(figure, "forecast")
     assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
@@ -207,23 +208,7 @@ def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
     assert dots["text"] == ["", "+400 %"]
 
 
-def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
-    figure = stage_figure({"A": {"train": 2.0, "judge": 1.0}, "B": {"train": 3.0}})
-    assert [(one["name"], one["x"]) for one in plain(figure)["data"]] == [
-        ("train", [2.0, 3.0]),
-        ("judge", [1.0, 0.0]),
-    ]
-
-
-def test_every_stage_colour_exists() -> None:
-    seconds = {"A": {f"stage {number}": 1.0 for number in range(len(STAGES) + 1)}}
-    assert len(plain(stage_figure(seconds))["data"]) == len(STAGES) + 1
-
-
 def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
-    figures = [
-        spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"}),
-        stage_figure({hostile: {hostile: 1.0}}),
-    ]
-    assert "<a" not in json.dumps([plain(figure) for figure in figures])
+    figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
+    assert "<a" not in json.dumps(plain(figure))

@@ -109,7 +109,7 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
     ]
     page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
     # The verdict twice, three tasks by step, one learning curve, time per stage.
-    assert [value for name, value in page.attributes if name == "class"].count("plot") == 7
+    assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
     for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
         assert content in page.text
     assert "unclosed1" in page.text  # from the candle report, while zeros are left out:

@@ -68,8 +68,8 @@ def opened(page: Path, visit: VisitPage) -> Visit:
 def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
-    # The verdict and time; per series: forecasts, three tasks by step, learning curve.
-    assert opened.told("charts") == str(3 + 2 * 5)
+    # The verdict; per series: forecasts, three tasks by step, learning curve.
+    assert opened.told("charts") == str(2 + 2 * 5)
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
 
@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
             )
             assert told[2 * at].rstrip("●") == beside_naive
             assert told[2 * at + 1].rstrip("●") == beside_best
-            for verdict in (judgement.verdict(task), judgement.verdict(task, "last_close")):
+            for verdict in (judgement.against(task).verdict, judgement.against(task, "last_close").verdict):
                 assert f'title="{verdict}, corrected p ' in row[0]
 
 

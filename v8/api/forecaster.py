@@ -319,7 +319,7 @@ class Forecaster(Shown, artifacts.Forecaster):
             return f"<p>{html.escape(repr(self))}</p>"
         judgement = self.about.judgement
         table = pd.DataFrame(
-            {task: [judgement.multiple(task), judgement.verdict(task)] for task in judgement.tasks},
+            {task: [judgement.multiple(task), judgement.against(task).verdict] for task in judgement.tasks},
             index=["error / naive", "verdict"],
         )
         if judged := self.about.quantiles:

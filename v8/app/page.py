@@ -97,8 +97,7 @@ def _lived(tasks: Mapping[str, LiveTask]) -> str:
     """Say of each task how its issued forecasts did, and how often the truth lay within their intervals."""
     said = []
     for task, live in tasks.items():
-        naive, *best = (Beside(one.multiple, [one.outcome]) for one in live.shown)
-        said.append(str(TaskVerdict(task, naive, best[0] if best else None)))
+        said.append(str(TaskVerdict(task, *map(Beside.of, live.shown))))
         said.append(say("{n} scored of {days}.", n=live.num_scored, days=plural(live.num_days, "day")))
         shares = live.coverage.shares if live.coverage else {}
         said += (say("Within {name}: {share}.", name=each, share=percent(shares[each])) for each in shares)

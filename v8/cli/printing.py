@@ -205,10 +205,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
         return
     print_lines(*verdict(rows))
     every = compared(rows)
-    cells = [
-        [row.series, *(_multiple(row.compared[key]) if key in row.compared else "" for key in every)]
-        for row in rows
-    ]
+    cells = [[row.series, *(_multiple(those.get(row.series)) for those in every.values())] for row in rows]
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
     print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in every)), cells, title))
@@ -322,7 +319,9 @@ class _LiveDisplay:
         self._progress.console.print(escape(_ending(outcome)))
 
 
-def _multiple(against: Against) -> str:
+def _multiple(against: Against | None) -> str:
+    if against is None:
+        return ""
     # The blank keeps the points of numbers with and without a mark below each other.
     mark = "*" if against.is_significant else " "
     return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"

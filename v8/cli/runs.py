@@ -9,7 +9,7 @@ there, and gives the same weights.
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -217,11 +217,6 @@ def _decision_cells(decision: Decision) -> Iterable[str]:
     yield count(decision.num_windows)
 
 
-HEAD: Final = (
-    *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),
-    "verdict",
-)
-
 NOTE: Final = (
     "Errors are multiples of naive's. Profiles that look differently far back or ahead judge other windows, "
     "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
@@ -246,20 +241,10 @@ def compare_seasons(
         for profile in profiles
     }
     title = f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}"
-    print_table(Table(HEAD, rows_of(found), title))
+    print_table(page.pool_table(found, title))
     print_lines(NOTE)
     if any(results.failures for results in found.values()):
         raise typer.Exit(SeriesError.exit_code)
-
-
-def rows_of(found: Mapping[str, page.BacktestResults]) -> Iterator[list[str]]:
-    """Return a row for each pool and task of each profile."""
-    for name, results in found.items():
-        for pool in results.pools:
-            for task, told in pool.tasks.items():
-                cells = page.task_cells(told) | {"best baseline": told.best}
-                stretch = f"{pool.name}, {pool.timeframe}"
-                yield [name, stretch, task, *(cells[column] for column in HEAD[3:])]
 
 
 def judge_seasons(

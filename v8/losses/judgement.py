@@ -104,11 +104,6 @@ class Judgement(Written):
         """
         return multiple_of(*(self.error(task, name, error).overall for name in (forecaster, baseline)))
 
-    def skill(self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE) -> float | None:
-        """Return 1 - `multiple`: 1 is perfect, 0 the baseline, negative worse; None without an error."""
-        multiple = self.multiple(task, error, baseline)
-        return None if multiple is None else 1.0 - multiple
-
     def against(self, task: str, baseline: str = NAIVE) -> Against:
         """Put the mean absolute error beside a baseline's, with the chance that both are as good.
 
@@ -118,14 +113,6 @@ class Judgement(Written):
         ours, theirs = (self.error(task, name).overall for name in (MODEL, baseline))
         chance = None if is_equal(ours, theirs) else self.tasks[task].significance[baseline].p_value
         return Against(baseline, ours, theirs, chance, chance)
-
-    def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
-        """Return the chance of a mean absolute error this far from a baseline's, see `against`."""
-        return self.against(task, baseline).p_value
-
-    def verdict(self, task: str, baseline: str = NAIVE) -> str:
-        """Say in words how the mean absolute error compares with a baseline's: "beats naive"."""
-        return self.against(task, baseline).verdict
 
     def best_baseline(self, task: str) -> str:
         """Return the baseline that errs least on a task of this series alone; see `best_baseline`."""

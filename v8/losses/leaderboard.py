@@ -24,7 +24,7 @@ from pydantic import StrictBool
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
 from v8.losses.judgement import Judgement, QuantileJudgement, best_baseline
-from v8.losses.table import BEATS, LOSES, Against, corrected
+from v8.losses.table import LOSES, Against, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -134,17 +134,6 @@ _SERIES_COLUMNS: Final = (
 
 
 @dataclass(frozen=True)
-class Wins:
-    """One task over all series that have it, beside one baseline."""
-
-    name: str  # what readers know the baseline by
-    num_series: int  # series with this task
-    num_beating: int  # series among them that beat the baseline, by more than chance
-    num_losing: int  # series that lose to it, by more than chance
-    median_multiple: float | None  # median over the series with such a number, unitless; None without any
-
-
-@dataclass(frozen=True)
 class TaskScore:
     """One task of one series, beside the naive forecast and the best baseline of the task."""
 
@@ -171,11 +160,6 @@ class LeaderboardRow(SeriesResult):
 
     tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
 
-    @property
-    def compared(self) -> dict[tuple[str, str], Against]:
-        """Each task beside each baseline that is shown, by task and name of the baseline."""
-        return {(task, one.name): one for task, score in self.tasks.items() for one in score.shown}
-
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run, in the order stated at the top of this module."""
@@ -191,12 +175,13 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     return sorted(rows, key=_rank)
 
 
-def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], Wins]:
-    """Sum up what a leaderboard compares, by the keys of `LeaderboardRow.compared`: tasks in their order."""
-    found: dict[tuple[str, str], list[Against]] = {}
-    for key, one in (pair for row in rows for pair in row.compared.items()):
-        found.setdefault(key, []).append(one)
-    return {key: _wins(found[key]) for task in TASKS for key in found if key[0] == task}
+def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, Against]]:
+    """Put series, by name, beside each baseline that is shown, by task and its name: tasks in their order."""
+    found: dict[tuple[str, str], dict[str, Against]] = {}
+    for row in rows:
+        for task, one in ((task, one) for task, score in row.tasks.items() for one in score.shown):
+            found.setdefault((task, one.name), {})[row.series] = one
+    return {key: found[key] for task in TASKS for key in found if key[0] == task}
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -238,17 +223,6 @@ def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
     multiple = row.tasks[TASK_OHLC].naive.multiple
     return (math.inf if multiple is None else multiple, row.series)
-
-
-def _wins(scores: Sequence[Against]) -> Wins:
-    outcomes = [one.outcome for one in scores]
-    return Wins(
-        name=scores[0].name,
-        num_series=len(scores),
-        num_beating=outcomes.count(BEATS),
-        num_losing=outcomes.count(LOSES),
-        median_multiple=median(one.multiple for one in scores),
-    )
 
 
 def _no_formula(text: str) -> str:

@@ -193,11 +193,6 @@ class TaskResult:
         return table.outcome_of(1.0 + self.difference, 1.0, self.p_best)
 
     @property
-    def verdict(self) -> str:
-        """The outcome in words: "beats har"."""
-        return table.verdict_of(self.outcome, self.best)
-
-    @property
     def ours(self) -> float | None:
         """The model's median multiple of naive's error."""
         return self.multiples.get(MODEL)

@@ -169,8 +169,8 @@ class Against:
 
     @property
     def verdict(self) -> str:
-        """The outcome in words: "beats naive"."""
-        return verdict_of(self.outcome, self.baseline)
+        """The outcome in words: "beats naive", "no real difference from har", "not yet known"."""
+        return UNKNOWN if self.outcome == UNKNOWN else f"{self.outcome} {self.name}"
 
     @property
     def is_significant(self) -> bool:
@@ -229,15 +229,6 @@ def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
     if p_value >= ALPHA:
         return "no real difference from"
     return BEATS if ours < theirs else LOSES
-
-
-def verdict_of(outcome: Outcome, baseline: str) -> str:
-    """Say an outcome in words, with the name that readers know the baseline by.
-
-    >>> verdict_of("no real difference from", "roll_forward"), verdict_of("not yet known", "har")
-    ('no real difference from naive', 'not yet known')
-    """
-    return UNKNOWN if outcome == UNKNOWN else f"{outcome} {called(baseline)}"
 
 
 def best_of(errors: Sequence[Mapping[str, float]]) -> str:

@@ -17,10 +17,9 @@ from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.errors import listed
-from v8.formulas.baselines import NAIVE, called
+from v8.formulas.baselines import called
 from v8.language import language, of_pages, say, term
 from v8.losses import season
-from v8.losses.judgement import MODEL
 from v8.losses.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
 from v8.losses.table import ALPHA, BEATS, LOSES
 from v8.market.series import Series
@@ -38,11 +37,8 @@ RESULTS_FORMAT: Final = 1
 RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
 
-_COLUMNS: Final = (
-    *("season", "task", "model", "best baseline", "its error"),
-    *("× best", "smaller", "p", "verdict"),
-)
-"""What is told of seasons; a page tells of every baseline, too, and what the market did."""
+SHORT: Final = ("season", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
+"""What a terminal tells of seasons; a page tells of every baseline, the market and quantiles, too."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
@@ -177,27 +173,41 @@ def headline(results: BacktestResults) -> str:
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
     """Tell the figures: pooled, calm seasons and breaks apart, and season by season.
 
-    A short table leaves out what does not fit into a terminal: all baselines but the best.
+    A short table leaves out what does not fit into a terminal: all baselines but the best, and quantiles.
     """
     for title, chosen in {"Pooled": results.pools, "By season": results.folds}.items():
         rows = [_stretch_cells(one, task) for one in chosen for task in one.tasks]
-        every = [name for one in chosen for told in one.tasks.values() for name in told.multiples]
-        baselines = dict.fromkeys(called(name) for name in (NAIVE, *every) if name != MODEL)
-        columns = [*_COLUMNS, *(() if is_short else (*baselines, "shock", "held"))]
+        columns = SHORT if is_short else [*dict.fromkeys(name for row in rows for name in row)]
         if rows:
             yield Table(columns, [[row.get(name, ABSENT) for name in columns] for row in rows], title)
+
+
+def pool_table(found: Mapping[str, BacktestResults], title: str) -> Table:
+    """Put the pools of several profiles, by name, into one short table."""
+    pools = ((name, pool) for name, results in found.items() for pool in results.pools)
+    rows = ({"profile": name, **_stretch_cells(pool, task)} for name, pool in pools for task in pool.tasks)
+    columns = ("profile", *SHORT)
+    return Table(columns, [[row[name] for name in columns] for row in rows], title)
 
 
 def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     """Write what is told of a task over some cells, by the names of columns."""
     told = one.tasks[task]
     return {
-        **{called(name): number(multiple) for name, multiple in told.multiples.items()},
-        **task_cells(told),
         "season": _season(one),
         "task": term(task),
+        "model": number(told.ours),
+        "best baseline": called(told.best),
+        "its error": number(told.multiples.get(told.best)),
+        "× best": number(told.against_best),
+        "smaller": say("{best} of {run}", best=told.num_better, run=told.num_cells),
+        "p": p_value(told.p_best),
+        "verdict": in_words(told.outcome, called(told.best)),
+        **{called(name): number(multiple) for name, multiple in told.multiples.items()},
         "shock": digits(max(one.shock, 1e-9)),
         "held": " / ".join(percent(share, 0) for share in one.held),
+        **{f"CRPS × {called(name)}": number(multiple) for name, multiple in told.crps.items()},
+        **{say("in {interval}", interval=name): percent(share) for name, share in told.coverage.items()},
     }
 
 
@@ -213,40 +223,6 @@ def _days(one: Stretch) -> str:
     return f"{one.first_close[:10]} – {one.last_close[:10]}"
 
 
-def task_cells(told: TaskResult) -> dict[str, str]:
-    """Write what is told of a task, by the names of columns."""
-    return {
-        "model": number(told.ours),
-        "best baseline": called(told.best),
-        "its error": number(told.multiples.get(told.best)),
-        "× best": number(told.against_best),
-        "smaller": say("{best} of {run}", best=told.num_better, run=told.num_cells),
-        "p": p_value(told.p_best),
-        "verdict": in_words(told.outcome, called(told.best)),
-    }
-
-
-def quantile_table(results: BacktestResults) -> Table | None:
-    """Return CRPS and coverage by fold, pools first; None where the profile has no quantiles."""
-    together = [*results.pools, *results.folds]
-    those = [(one, task, told) for one in together for task, told in one.tasks.items() if told.crps]
-    if not those:
-        return None
-    baselines = list(dict.fromkeys(name for _, _, told in those for name in told.crps))
-    intervals = list(dict.fromkeys(name for _, _, told in those for name in told.coverage))
-    head = ["season", "task", *(f"CRPS × {called(name)}" for name in baselines)]
-    rows = [
-        [
-            _season(one),
-            term(task),
-            *(number(told.crps.get(name)) for name in baselines),
-            *(percent(told.coverage.get(name)) for name in intervals),
-        ]
-        for one, task, told in those
-    ]
-    return Table([*head, *(say("in {interval}", interval=name) for name in intervals)], rows, "Quantiles")
-
-
 def verdicts(results: BacktestResults) -> Iterator[list[str]]:
     """Say of each timeframe what all its folds are about and come to."""
     for pool in results.pools:
@@ -258,7 +234,7 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
 
 def backtest_page(results: BacktestResults) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    plan, quantiles, tasks = results.plan, quantile_table(results), results.tasks
+    plan, tasks = results.plan, results.tasks
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
     rows += sorted((plan.missing or {}).items())
     failed = shown_table(Table(["Model", "Reason"], rows, is_prose=True))
@@ -267,7 +243,8 @@ def backtest_page(results: BacktestResults) -> Html:
         (element("a", _season(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
         for one in results.folds
     )
-    note = element("p", term(QUANTILE_NOTE), class_="soft")
+    has_quantiles = any(told.crps for one in results.folds for told in one.tasks.values())
+    notes = (NOTE, BREAK_RULE, SHOCK_NOTE, *([QUANTILE_NOTE] if has_quantiles else []))
     ranked = sorted(results.series.items(), key=_mean_against_best)
     ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
     body = [
@@ -282,9 +259,8 @@ def backtest_page(results: BacktestResults) -> Html:
         folded(
             say("Every formula, pooled and season by season"),
             *(shown_table(each, class_="figures") for each in tables(results)),
-            *(element("p", term(told), class_="soft") for told in (NOTE, BREAK_RULE, SHOCK_NOTE)),
+            *(element("p", term(told), class_="soft") for told in notes),
         ),
-        *([folded(term(quantiles.title), shown_table(quantiles), note)] if quantiles else []),
         *([element("h2", say("Failed, or not finished")), failed] if rows else []),
         element("h2", say("Where these numbers come from")),
         facts((spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")),

@@ -147,7 +147,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
         header += [f"{TASKS[task].title} × {name}", *(["p"] if is_tested else [])]
     for row in rows:
         cells = [_labelled(row)]
-        for one in map(row.compared.get, every):
+        for one in (those.get(row.series) for those in every.values()):
             cells.append(number(one.multiple if one else None))
             cells += [p_value(one.corrected_p_value if one else None)] if is_tested else []
         low, high = map(percent, row.hit_rate_95 or (None, None))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from v8.columns import CLOSE, OHLC
 from v8.storage import packaged
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
 DARK: Final = {name: dark for name, (_, dark) in COLOURS.items()}
 NAMED: Final = {name: f"${name}" for name in COLOURS}
 """Colours as a page writes them, which puts in its own."""
-
-STAGES: Final = ("$pale", "$teal", "$deep", "$sand", "$orange", "$blue", "$purple", "$soft", "$loss", "$gain")
-"""Colours of stages, in the order in which they happen."""
 
 LINES: Final = ("$other", "$purple", "$loss", "$gain", "$orange", "$soft", "$sand")
 """Colours of lines that stand beside the model's, which alone is blue."""
@@ -74,7 +72,6 @@ class Chart:
 
 def plotly(chart: Chart, colours: Mapping[str, str] = LIGHT) -> Json:
     """Write a chart as Plotly's JSON, `data` and `layout`, with nothing but the colours given."""
-    kinds = {trace["type"] for trace in chart.traces}
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"color": "$soft"}}
     legend |= {"y": -0.34, "yanchor": "top"} if chart.has_legend_below else {}
     label = {"bgcolor": "$card", "bordercolor": "$rule", "font": {"color": "$ink"}}
@@ -85,16 +82,15 @@ def plotly(chart: Chart, colours: Mapping[str, str] = LIGHT) -> Json:
         "font": {"color": "$ink", "family": "system-ui, sans-serif", "size": 12},
         "modebar": {"bgcolor": _CLEAR, "color": "$other", "activecolor": "$ink"},
         "hoverlabel": label,
-        "legend": legend | ({"traceorder": "normal"} if "bar" in kinds else {}),
+        "legend": legend,
         "height": chart.height,
         "hovermode": "x unified" if chart.tells_all_at_x else None,
-        "barmode": "stack" if "bar" in kinds else None,
         "showlegend": None if chart.has_legend else False,
         "shapes": list(chart.rules) or None,
         "xaxis": chart.x,
         "yaxis": chart.y,
     }
-    if "candlestick" in kinds:
+    if any(trace["type"] == "candlestick" for trace in chart.traces):
         anchor, bottom = ("y2", 0.3) if chart.below else ("y", 0.0)
         layout["xaxis"] = chart.x | {"rangeslider": {"visible": False}, "anchor": anchor}
         layout["yaxis"] = chart.y | {"domain": [bottom, 1.0]}
@@ -140,18 +136,9 @@ def axis(
     }
 
 
-def row_axis(num_rows: int, **more: Any) -> Json:
-    """Return an axis of named rows, the first on top, without room for a row that is not there."""
-    ends = (num_rows - 0.5, -0.5)
-    return axis(ends=ends, dtick=1, type="category", tickfont={"size": 12}, **more)
-
-
-def rule(
-    at: float, colour: str, width: float = 1.5, dash: str | None = None, *, is_level: bool = False
-) -> Json:
-    """Return a line across a chart, upright unless it is level."""
-    across, along = ("y", "x") if is_level else ("x", "y")
-    ends = {f"{across}0": at, f"{across}1": at, f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1}
+def rule(at: float, colour: str, width: float = 1.5, dash: str | None = None) -> Json:
+    """Return an upright line across a chart."""
+    ends = {"x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
     return {"type": "line", **ends, "line": {"color": colour, "width": width, "dash": dash}}
 
 
@@ -166,14 +153,16 @@ def line(name: str, x: Sequence[Any], y: Sequence[Any], style: Json, **more: Any
     return {"type": "scatter", **about, "x": list(x), "y": list(y), "line": style} | more
 
 
-def candles(name: str, x: Sequence[Any], rows: Sequence[Sequence[float]], colour: str | None = None) -> Json:
+def candles(
+    name: str, x: Sequence[Any], columns: Mapping[str, Sequence[float]], colour: str | None = None
+) -> Json:
     """Return open, high, low, close, filled with the colour of their direction or, in a colour, hollow."""
     rising, falling = (
         {"line": {"color": colour or own, "width": 1}, "fillcolor": "$card" if colour else own}
         for own in ("$gain", "$loss")
     )
-    columns = zip(("open", "high", "low", "close"), map(list, zip(*rows, strict=True)), strict=True)
-    about = {"type": "candlestick", "name": name, "x": list(x), **dict(columns)}
+    values = {each: list(columns[each]) for each in OHLC}
+    about = {"type": "candlestick", "name": name, "x": list(x[: len(values[CLOSE])]), **values}
     return about | {"increasing": rising, "decreasing": falling}
 
 

@@ -3,26 +3,25 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast, Rows
-from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, TASK_BANDS, TASK_OHLC
+from v8.artifacts.series_artifact import ForecastSample, Rows
+from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_OHLC
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.language import say, term
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, compared, median
 from v8.market.candles import Candles
-from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
+from v8.quantile_levels import intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
 from v8.views import charts
 from v8.views.charts import Chart, Json, axis, rule
-from v8.wording import spaced
 
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
@@ -36,8 +35,11 @@ FAR_PCT: Final = 50.0
 SHOWN_BARS: Final = 60
 """Known candles in the chart of one forecast; more become too thin to see."""
 
+_NAMED_ROWS: Final[Json] = {"type": "category", "dtick": 1, "tickfont": {"size": 12}}
+"""An axis of rows, the first on top, without room for a row that is not there."""
+
 _NUM_TICKS: Final = 7
-_ROW_HEIGHT: Final = 22
+_ROW_HEIGHT: Final = 44
 
 
 def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
@@ -118,16 +120,20 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in middles.values()]  # no minus before a zero
     diamonds = ["diamond-open"] * len(middles)
     traces.append(charts.marks([*middles.values()], [*middles], texts, "$ink", diamonds))
-    x, y = axis(say("difference of errors, in %"), zeroline=False), charts.row_axis(len(rows))
-    height, rules = 110 + 2 * _ROW_HEIGHT * len(rows), [rule(0, "$soft")]
+    x, y = (
+        axis(say("difference of errors, in %"), zeroline=False),
+        axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5)),
+    )
+    height, rules = 110 + _ROW_HEIGHT * len(rows), [rule(0, "$soft")]
     return Chart(traces, height, x, y, rules=rules, has_legend=False, title=title)
 
 
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
     """Draw a leaderboard: the errors of each task beside naive's, and beside the best formula's."""
-    every = compared(rows)
     naive = {
-        task: wins.median_multiple or math.inf for (task, name), wins in every.items() if name == "naive"
+        task: median(one.multiple for one in those.values()) or math.inf
+        for (task, name), those in compared(rows).items()
+        if name == "naive"
     }
     tasks = {term(TASKS[task].title): task for task in sorted(naive, key=naive.__getitem__)}
     colours = {title: TASKS[task].colour for title, task in tasks.items()}
@@ -149,68 +155,88 @@ def change_pct(multiple: float) -> float:
     return 100.0 * (multiple - 1.0)
 
 
-def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
-    """Draw the wall time of every stage as stacked bars: per row, from top to bottom, seconds per stage."""
-    names = list(seconds)
-    bars = []
-    for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one)):
-        about = {"type": "bar", "orientation": "h", "name": html.escape(term(spaced(stage)))}
-        lengths = [round(seconds[name].get(stage, 0.0), 4) for name in names]
-        colour = charts.STAGES[place % len(charts.STAGES)]
-        rows = {"y": [html.escape(name) for name in names], "x": lengths, "marker": {"color": colour}}
-        bars.append(about | rows | {"hovertemplate": "%{y}: %{x:.2f} s"})
-    return Chart(bars, 150 + _ROW_HEIGHT * len(names), axis(say("seconds")), charts.row_axis(len(names)))
+@dataclass(frozen=True)
+class Forecasts:
+    """Forecasts with what they followed on and, where it is known, the truth; columns are by name."""
+
+    x: Sequence[Any]  # where rows stand, also those only forecast
+    known: Mapping[str, Sequence[float]]  # of the first N rows
+    issued: Sequence[tuple[int, Mapping[str, Sequence[float]]]]  # the row each was issued after, and the next
+
+    @classmethod
+    def of(cls, sample: ForecastSample, x: Sequence[Any] | None = None) -> Self:
+        """Take them from a sample; rows stand at their open times unless told otherwise."""
+        times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
+        issued = []
+        for one in sample.issued:
+            columns = _columns(one.values)
+            for task, quantiles in one.quantiles.items():
+                for level, rows in zip(sample.levels, quantiles, strict=True):
+                    named = _columns({task: rows}).items()
+                    columns |= {quantile_column(name, level): values for name, values in named}
+            issued.append((one.last_known, columns))
+        return cls(x or [f"{time:%Y-%m-%d %H:%M}" for time in times], _columns(sample.truth), issued)
+
+    def paths(self, column: str, start: str | None = None) -> list[Points]:
+        """Return a column of every forecast, led off from the last known value of itself, or of `start`."""
+        known = self.known[start or column]
+        return [
+            (list(self.x[last:][: 1 + len(rows[column])]), [known[last], *rows[column]])
+            for last, rows in self.issued
+        ]
 
 
-def forecast_figure(
-    sample: ForecastSample,
-    *,
-    places: Sequence[Any] | None = None,
-    has_candles: bool = False,
-    known: str = "",
-) -> Chart:
+def _columns(rows_by_task: Mapping[str, Rows]) -> dict[str, Sequence[float]]:
+    named = ((TASKS[task].columns, zip(*rows, strict=True)) for task, rows in rows_by_task.items())
+    return {column: values for names, each in named for column, values in zip(names, each, strict=True)}
+
+
+def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, known: str = "") -> Chart:
     """Draw candles, with forecasts beside what they followed on and, where it is known, the truth.
 
-    Other tasks are drawn where the model has them, unitless ones in a panel below. `places` are where rows
-    stand on the axis, also those only forecast; None is their open time. Forecasts are hollow candles, or
-    else closes within fans from low to high. `known` names the candles that are no forecast.
+    Other tasks are drawn where the model has them, unitless ones in a panel below. Forecasts are hollow
+    candles, or else closes within fans from low to high. `known` names the candles that are no forecast,
+    `time` is the axis below.
     """
-    times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
-    x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
-    others = [task for name, task in TASKS.items() if name in sample.truth and name != TASK_OHLC]
+    others = [task for task in TASKS.values() if task.name != TASK_OHLC and {*task.columns} <= {*shown.known}]
     below = [task for task in others if not task.is_price]
-    traces = [charts.candles(known or say("truth"), x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
-    traces += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
-    for pair in intervals(sample.levels):  # the widest first
-        low, high = (_paths(sample, x, CLOSE, level=level) for level in pair)
+    traces = [charts.candles(known or say("truth"), shown.x, shown.known)]
+    traces += [each for task in others if task.is_price for each in _task_lines(shown, task)]
+    levels = levels_of(shown.issued[0][1], CLOSE)
+    for pair in intervals(levels):  # the widest first
+        low, high = (shown.paths(quantile_column(CLOSE, level), CLOSE) for level in pair)
         named = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
         traces.append(_fan(named, high, low))
-    traces += (_hollow if has_candles else _closes)(sample, x)
-    for each in (each for task in below for each in _task_lines(sample, task, x)):
+    if not levels and not has_candles:  # nobody said how often the truth would stay within
+        ends = (shown.paths(column, CLOSE) for column in (HIGH, LOW))
+        traces.append(_fan(say("forecast low to high (no interval)"), *ends))
+    traces += (_hollow if has_candles else _closes)(shown)
+    for each in (each for task in below for each in _task_lines(shown, task)):
         traces.append(each | {"showlegend": False, "yaxis": "y2"})
     titled = ", ".join(term(task.title) for task in below)
     panel = axis(titled, nticks=4, tickformat=charts.SHARES) if below else None
-    dated: Json = {"type": "date", "tickformat": "%m-%d<br>%H:%M", "hoverformat": "%Y-%m-%d %H:%M"}
-    price, time = axis(say("price"), tickformat=",.6~g"), axis(**(dated if places is None else {}))
+    price = axis(say("price"), tickformat=",.6~g")
     return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
 
 
-def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
-    """Draw the close of each forecast, in a fan from low to high where the model has no intervals."""
-    if not intervals(sample.levels):  # nobody said how often the truth would stay within
-        ends = (_paths(sample, x, column, CLOSE) for column in (HIGH, LOW))
-        yield _fan(say("forecast low to high (no interval)"), *ends)
-    points, style = _broken(_paths(sample, x, CLOSE)), {"color": "$blue", "width": 2.5}
+def sample_figure(sample: ForecastSample) -> Chart:
+    """Draw the forecasts of a sample below their dates."""
+    time = axis(type="date", tickformat="%m-%d<br>%H:%M", hoverformat="%Y-%m-%d %H:%M")
+    return forecast_figure(Forecasts.of(sample), time)
+
+
+def _closes(shown: Forecasts) -> Iterator[Json]:
+    """Draw the close of each forecast."""
+    points, style = _broken(shown.paths(CLOSE)), {"color": "$blue", "width": 2.5}
     yield charts.line(say("forecast, close"), *points, style, mode="lines+markers", marker={"size": 3})
 
 
-def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
+def _hollow(shown: Forecasts) -> Iterator[Json]:
     """Draw forecasts as candles of their own, within the bands forecast."""
-    for one in sample.issued:
-        rows = one.values[TASK_OHLC]
-        yield charts.candles("forecast", x[one.last_known + 1 :][: len(rows)], rows, "$blue")
-    if TASK_BANDS in sample.truth:
-        ends = (_paths(sample, x, column) for column in (BB_UPPER, BB_LOWER))
+    for last, rows in shown.issued:
+        yield charts.candles("forecast", shown.x[last + 1 :], rows, "$blue")
+    if BB_UPPER in shown.known:
+        ends = (shown.paths(column) for column in (BB_UPPER, BB_LOWER))
         yield _fan("forecast band to band", *ends, showlegend=False)
 
 
@@ -224,40 +250,18 @@ def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: 
     return line | {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip"}
 
 
-def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Json]:
+def _task_lines(shown: Forecasts, task: Task) -> Iterator[Json]:
     """Draw truth and forecasts of each column of a task; a lone point is joined to what was known."""
     thin, thick, dash = (1.0, 2.0, "dash") if task.is_price else (1.5, 2.5, None)
     title = term(task.title)
     for column in task.columns:
         more: Json = {} if column == task.columns[0] else {"showlegend": False}
         name = title if task.is_price else say("{task}, truth", task=title)
-        points = x[: len(sample.truth[task.name])], _column(sample.truth, column)
+        points = shown.x[: len(shown.known[column])], shown.known[column]
         yield charts.line(name, *points, {"color": "$other", "width": thin}, connectgaps=True, **more)
         style = {"color": f"${task.colour}", "width": thick, "dash": dash}
         named = say("{task}, forecast", task=title)
-        yield charts.line(named, *_broken(_paths(sample, x, column)), style, **more)
-
-
-def _paths(
-    sample: ForecastSample,
-    x: Sequence[Any],
-    column: str,
-    start: str | None = None,
-    level: float | None = None,
-) -> list[Points]:
-    """Return a column of every forecast, led off from the last known value of itself, or of `start`.
-
-    At a level, its quantiles.
-    """
-    known = _column(sample.truth, start or column)
-    paths = []
-    for one in sample.issued:
-        rows = one.values
-        if level is not None:
-            rows = {task: each[sample.levels.index(level)] for task, each in one.quantiles.items()}
-        values = [known[one.last_known], *_column(rows, column)]
-        paths.append((list(x[one.last_known :][: len(values)]), values))
-    return paths
+        yield charts.line(named, *_broken(shown.paths(column)), style, **more)
 
 
 def _broken(paths: Iterable[Points]) -> Points:
@@ -267,22 +271,13 @@ def _broken(paths: Iterable[Points]) -> Points:
     return x, y
 
 
-def _column(rows_by_task: Mapping[str, Rows], column: str) -> list[Any]:
-    task = next(task for task in TASKS.values() if column in task.columns)
-    return [row[task.columns.index(column)] for row in rows_by_task[task.name]]
-
-
 def issued_on_the_way(sample: ForecastSample) -> Chart:
     """Draw candles and the forecasts issued on the way; bars are numbered, the last one is 0."""
-    candles = replace(
-        sample,
-        truth={TASK_OHLC: sample.truth[TASK_OHLC]},
-        issued=tuple(replace(one, values={TASK_OHLC: one.values[TASK_OHLC]}) for one in sample.issued),
-    )
     times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
+    shown = Forecasts.of(sample, range(1 - len(times), 1))
+    candles = replace(shown, known={name: shown.known[name] for name in OHLC})
     title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
-    x = axis(title, ticks=_date_ticks(times, 1 - len(times)))
-    return replace(forecast_figure(candles, places=range(1 - len(times), 1)), x=x)
+    return forecast_figure(candles, axis(title, ticks=_date_ticks(times, 1 - len(times))))
 
 
 def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
@@ -290,57 +285,30 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
 
     Bars are numbered, the newest known one 0; the ticks below tell their times.
     """
-    shown = candles.newest(SHOWN_BARS)
-    num_known, num_coming = len(shown), len(forecast)
-    places = range(1 - num_known, num_coming + 1)
-    sample = _sample(candles, shown, forecast)
-    chart = forecast_figure(sample, places=places, has_candles=True, known="known")
-    times = [*shown.to_frame().index, *forecast.index]
-    ticks = _date_ticks(times, 1 - num_known)
-    shade = {"type": "rect", "x0": 0.5, "x1": num_coming + 1, "yref": "paper", "y0": 0, "y1": 1}
+    newest = candles.newest(SHOWN_BARS).to_frame()
+    first, end = 1 - len(newest), len(forecast) + 1
+    every = [name for task in TASKS.values() for name in task.columns if name in forecast]
+    for name, (values,) in compute_columns(candles, [name for name in every if name not in OHLC]).items():
+        newest[name] = values[-len(newest) :]  # nan where too little came before
+    shown = Forecasts(range(first, end), _by_name(newest), [(len(newest) - 1, _by_name(forecast))])
+    ticks = _date_ticks([*newest.index, *forecast.index], first)
+    time = axis(ends=(first - 1, end), ticks=ticks, showgrid=False)
+    chart = forecast_figure(shown, time, has_candles=True, known="known")
+    shade = {"type": "rect", "x0": 0.5, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
     shade |= {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
     return replace(
         chart,
-        x=axis(ends=(-num_known, num_coming + 1), ticks=ticks, showgrid=False),
         y=chart.y | {"title": {"text": "price, quote currency"}},
         below=chart.below | {"rangemode": "tozero"} if chart.below else None,
         rules=[rule(0.5, "$soft", 1, "dot"), shade],
     )
 
 
+def _by_name(frame: pd.DataFrame) -> dict[str, Sequence[float]]:
+    return {str(name): values.astype(np.float64).tolist() for name, values in frame.items()}
+
+
 def _date_ticks(times: Sequence[datetime], first: int) -> dict[float, str]:
     """Tell times below an axis of numbered bars, the first of which has the number `first`."""
     ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
     return {tick + first: f"{times[tick]:%d %b %Y<br>%H:%M}" for tick in ticks}
-
-
-def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> ForecastSample:
-    """Put what is known and one forecast after it side by side; nan where too little came before."""
-    tasks = [task for task in TASKS.values() if set(task.columns) <= set(forecast.columns)]
-    others = [column for task in tasks if task.name != TASK_OHLC for column in task.columns]
-    known = shown.to_frame()
-    for name, (values,) in compute_columns(candles, others).items():
-        known[name] = values[-len(shown) :]
-    truth, coming = ({task.name: _rows(frame, task.columns) for task in tasks} for frame in (known, forecast))
-    levels = levels_of(forecast.columns, CLOSE)
-    quantiles = {
-        task.name: tuple(
-            _rows(
-                forecast, [name if level == MEDIAN else quantile_column(name, level) for name in task.columns]
-            )
-            for level in levels
-        )
-        for task in (tasks if levels else ())
-    }
-    return ForecastSample(
-        series=str(candles.series),
-        bar_s=candles.series.bar_s,
-        open_time_s=tuple(shown.open_time_s.tolist()),
-        truth=truth,
-        issued=(IssuedForecast(len(shown) - 1, coming, quantiles),),
-        levels=levels,
-    )
-
-
-def _rows(frame: pd.DataFrame, columns: Iterable[str]) -> Rows:
-    return tuple(map(tuple, frame[list(columns)].to_numpy(np.float64).tolist()))

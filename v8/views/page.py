@@ -77,11 +77,8 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
         parts += [element("h2", say("Failed series")), shown_table(failures)]
     if rows:
-        stages = figures.stage_figure({row.series: row.seconds for row in rows})
-        label = say("Wall time per stage and series, in seconds; members of one fleet share its time evenly.")
         parts += [element("h2", say("Leaderboard")), *leaderboard(rows, "#{}"), _formulas(results)]
         parts += [element("h2", say("Series")), *(sections[row.series] for row in rows)]
-        parts.append(folded(say("Time of each series"), plot(stages, label)))
     parts += [element("h2", say("Where these numbers come from")), provenance(run)]
     title, heading = f"v8: {run.profile_name}", say("Run of profile {name}", name=run.profile_name)
     is_demo = not run.is_publishable or any(result.is_demo for result in results)
@@ -138,17 +135,16 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
     spans = Counter(TASKS[task].title for task, _ in every)
     head = ["Series", *(f"× {spaced(name)}" for _, name in every), "direction, step 1", "best epoch", "time"]
     best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
-    middle = [number(wins.median_multiple) for wins in every.values()]
+    middle = [number(median(one.multiple for one in those.values())) for those in every.values()]
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
     lines = [[say("median"), *middle, duration(median(row.total_seconds for row in rows))]]
     for row in rows:
-        told = row.compared
         cells: list[str] = [element("a", row.series, href=link.format(row.series))]
-        for key in every:
-            if one := told.get(key):
-                cells.append(marked(one.multiple, one.outcome, one.name, one.corrected_p_value))
+        for (_, name), those in every.items():
+            if one := those.get(row.series):
+                cells.append(marked(one.multiple, one.outcome, name, one.corrected_p_value))
             else:
-                cells.append(say("no such task") if key[1] == called(NAIVE) else ABSENT)
+                cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
         lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
     groups = [("", 1), *spans.items(), ("", 3)]
@@ -253,20 +249,20 @@ def _forecasts(sample: ForecastSample | None) -> Html:
         every=say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps),
         spans=spans,
     )
-    return plot(figures.forecast_figure(sample), note)
+    return plot(figures.sample_figure(sample), note)
 
 
 def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
     """Show the errors of the model, naive and the best baseline, and fold away those of all others."""
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     head = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
-    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
+    head += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
     for name in (MODEL, *judgement.tasks[task].significance):
         errors, beside = judgement.errors[task][name], [ABSENT] * 3
         if name != MODEL:
-            absolute, squared = (number(judgement.skill(task, kind, name)) for kind in ("mae", "rmse"))
-            beside = [absolute, p_value(judgement.p_value(task, name)), squared]
+            absolute, squared = (number(judgement.multiple(task, kind, name)) for kind in ("mae", "rmse"))
+            beside = [absolute, p_value(judgement.against(task, name).p_value), squared]
         cells = [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
         cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
         rows[name] = [term(spaced(name)), *cells, *beside]

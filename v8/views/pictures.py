@@ -183,8 +183,6 @@ def _decorate(axes: Axes, about: Json, layout: Json) -> None:
         if shape["type"] == "rect":
             style = {"color": shape["fillcolor"], "alpha": shape["opacity"]}
             axes.axvspan(shape["x0"], shape["x1"], **style, linewidth=0)
-        elif "xref" in shape:
-            axes.axhline(shape["y0"], **_stroke(shape["line"]))
         else:
             axes.axvline(shape["x0"], **_stroke(shape["line"]))
 

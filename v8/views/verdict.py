@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from v8.formulas.baselines import NAIVE
 from v8.language import say, term
-from v8.losses.leaderboard import LeaderboardRow, compared
+from v8.losses.leaderboard import LeaderboardRow, compared, median
 from v8.losses.season import TaskResult
-from v8.losses.table import BEATS, LOSES, UNKNOWN, Outcome, is_equal, outcome_of
+from v8.losses.table import BEATS, LOSES, UNKNOWN, Against, Outcome, is_equal, outcome_of
 from v8.tasks import TASKS
 from v8.views.markup import Html, element
 from v8.wording import percent
@@ -25,6 +25,11 @@ class Beside:
 
     multiple: float | None  # median; None where the other made no error
     outcomes: Sequence[Outcome]  # of each series, or of all in one test
+
+    @classmethod
+    def of(cls, *those: Against) -> "Beside":
+        """Sum up series."""
+        return cls(median(one.multiple for one in those), [one.outcome for one in those])
 
     @property
     def is_sure(self) -> bool:
@@ -64,14 +69,14 @@ class TaskVerdict:
 
     task: str
     naive: Beside
-    best: Beside | None  # the best formula; None where that is the naive one
+    best: Beside | None = None  # the best formula; None where that is the naive one
 
     @classmethod
     def pooled(cls, task: str, told: TaskResult) -> "TaskVerdict":
         """Judge what one test says of many series and seasons."""
         best = Beside(told.against_best, [told.outcome])
         naive = Beside(told.ours, [outcome_of(told.ours or 0.0, 1.0, told.p_naive)])
-        return cls(task, best, None) if told.best == NAIVE else cls(task, naive, best)
+        return cls(task, best) if told.best == NAIVE else cls(task, naive, best)
 
     def __str__(self) -> str:
         told = beside_naive(self.naive.multiple)
@@ -94,11 +99,9 @@ def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
     if any(row.is_demo for row in rows):
         about = say("A simulated market, no real coin. {about}", about=about)
     found: dict[str, list[Beside]] = {}
-    for (task, name), wins in compared(rows).items():
-        outcomes = [row.compared[task, name].outcome for row in rows if (task, name) in row.compared]
-        found.setdefault(task, []).append(Beside(wins.median_multiple, outcomes))
-    those = (TaskVerdict(task, one, more[0] if more else None) for task, (one, *more) in found.items())
-    return [about, *furthest_first(those)]
+    for (task, _), those in compared(rows).items():
+        found.setdefault(task, []).append(Beside.of(*those.values()))
+    return [about, *furthest_first(TaskVerdict(task, *beside) for task, beside in found.items())]
 
 
 def furthest_first(those: Iterable[TaskVerdict]) -> list[str]:

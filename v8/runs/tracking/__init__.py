@@ -149,10 +149,10 @@ def _results(artifact: Path) -> dict[str, float]:
     about = read_metadata(artifact)
     values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
     for task in (judgement := about.judgement).errors if about.is_judged else ():
-        best = judgement.best_baseline(task)
-        values[f"test/{task}/error_over_naive"] = judgement.multiple(task)
-        values[f"test/{task}/error_over_best"] = judgement.multiple(task, baseline=best)
-        values[f"test/{task}/skill"] = judgement.skill(task)
-        values[f"test/{task}/p_value"] = judgement.p_value(task)
-        values[f"test/{task}/p_value_against_best"] = judgement.p_value(task, best)
+        naive, best = judgement.against(task), judgement.against(task, judgement.best_baseline(task))
+        values[f"test/{task}/error_over_naive"] = naive.multiple
+        values[f"test/{task}/error_over_best"] = best.multiple
+        values[f"test/{task}/skill"] = naive.skill
+        values[f"test/{task}/p_value"] = naive.p_value
+        values[f"test/{task}/p_value_against_best"] = best.p_value
     return {name: float(value) for name, value in values.items() if value is not None}
