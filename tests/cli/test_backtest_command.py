@@ -65,7 +65,7 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
     again = call(place, *wanted)
     assert again.returncode == 4, again.stderr
     assert "0 of 1 models judged. 1 model failed or not finished." in again.stdout
-    assert "In whole: no fold; not in whole: fold 1 (0 of 1 models)." in again.stdout
+    assert "Not in whole: fold 1 (0 of 1 models)." in again.stdout
     assert "Pooled" not in again.stdout
     found = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
     assert (found["pools"], found["cells"]) == ([], [])

@@ -214,13 +214,13 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_judged_of_the_
     refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}
     assert list(refused[last.folder]) == ["BTCUSDT-15m"]
     results = read_results(path, plan, refused)
-    assert [(cell.fold, cell.series) for cell in results.cells] == [
+    assert [*results.cells] == [
         (1, "BTCUSDT-15m"),
         (1, "ETHUSDT-15m"),
         (2, "ETHUSDT-15m"),
     ]
     assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
-    told = "1 model failed or not finished. In whole: fold 1; not in whole: fold 2 (1 of 2 models)"
+    told = "1 model failed or not finished. Not in whole: fold 2 (1 of 2 models)"
     assert told in headline(results) and told in backtest_page(results)
     (pool,) = (one for one in results.pools if one.name == "all folds")
     assert pool.tasks["ohlc"].num_cells == 3

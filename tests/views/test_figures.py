@@ -120,7 +120,7 @@ def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
 def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
     # Each error is (1 - 0.25) times the naive one, at every step.
     judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
-    figure = error_figure([judgement], "ohlc")
+    figure = error_figure(judgement, "ohlc")
     assert trace(figure, "roll forward")["y"] == [1.0, 1.0, 1.0]
     model = plain(figure)["data"][-1]
     assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
@@ -134,7 +134,7 @@ def test_a_naive_forecast_without_error_gives_no_multiple(make_metadata) -> None
     grid = judgement.errors["ohlc"]["roll_forward"].mae_return
     zeros = tuple((0.0,) * 4 for _ in grid.cells)
     object.__setattr__(grid, "cells", zeros)
-    assert plain(error_figure([judgement], "ohlc"))["data"][-1]["y"] == [None] * 3
+    assert plain(error_figure(judgement, "ohlc"))["data"][-1]["y"] == [None] * 3
 
 
 def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
@@ -144,7 +144,7 @@ def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
     for name, times in (("last_close", 1.51), ("offset", 1.49)):
         cells = tuple(tuple(cell * times for cell in row) for row in naive.cells)
         object.__setattr__(errors[name].mae_return, "cells", cells)
-    figure = error_figure([judgement], "bands")
+    figure = error_figure(judgement, "bands")
     assert trace(figure, "last close")["visible"] == "legendonly"
     assert trace(figure, "offset")["visible"] is True
 
@@ -154,20 +154,11 @@ def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metada
     judged = judgement.tasks["ohlc"]
     errors = dict.fromkeys((*BASELINES, MODEL), judged.errors[MODEL])
     every = replace(judgement, tasks={"ohlc": replace(judged, errors=errors)})
-    lines = plain(error_figure([every], "ohlc"))["data"]
+    lines = plain(error_figure(every, "ohlc"))["data"]
     assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
     assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
     assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
     assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
-
-
-def test_the_errors_of_several_series_are_their_median_as_far_as_all_go(make_metadata) -> None:
-    shares = {0.25: 3, 0.5: 2, 1.0: 3}
-    judged = [
-        Judgement.from_json(make_metadata(share=share, horizon_bars=bars)["judgement"])
-        for share, bars in shares.items()
-    ]
-    assert trace(error_figure(judged, "ohlc"), "model")["y"] == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.parametrize("num_epochs", [1, 3])

@@ -8,14 +8,12 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from judging import let_baselines_err
 from matplotlib.figure import Figure as Sheet
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
-from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import SeriesResult, read_result
+from v8.losses.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.views.charts import plotly
-from v8.views.figures import Dot, error_figure, issued_on_the_way, spread_figure
+from v8.views.figures import Dot, issued_on_the_way, spread_figure
 from v8.views.pictures import _add_legend, _draw, _drawn, write_pictures
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
@@ -29,35 +27,21 @@ SAMPLE = ForecastSample(
 
 
 @pytest.fixture(scope="module")
-def results(make_metadata: Any) -> list[SeriesResult]:
-    return [read_result(make_metadata("AUSDT-1h")), read_result(make_metadata("BUSDT-1h", tasks=("ohlc",)))]
+def rows(make_metadata: Any) -> list[LeaderboardRow]:
+    metadata = make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))
+    return rank_results(map(read_result, metadata))
 
 
-def test_a_run_has_three_pictures(results: list[SeriesResult], tmp_path: Path) -> None:
+def test_a_run_has_two_pictures(rows: list[LeaderboardRow], tmp_path: Path) -> None:
     had_pyplot = "matplotlib.pyplot" in sys.modules  # another test's library may have brought it
-    written = write_pictures(tmp_path / "report", "tiny", results, {"AUSDT-1h": SAMPLE})
-    assert [path.name for path in written] == [
-        "skill.png",
-        "errors_by_step.png",
-        "forecasts.png",
-    ]
+    written = write_pictures(tmp_path / "report", "tiny", rows, SAMPLE)
+    assert [path.name for path in written] == ["skill.png", "forecasts.png"]
     assert sorted(tmp_path.glob("report/*")) == sorted(written)  # nothing is left aside
     for path in written:
         pixels = matplotlib.image.imread(path)
         assert pixels.shape[1] >= 1_200  # wide enough for a README
         assert pixels[..., :3].std() > 0.02  # not blank
     assert had_pyplot or "matplotlib.pyplot" not in sys.modules
-
-
-def test_a_line_far_off_leaves_the_axis_and_its_number_stands_there(make_metadata: Any) -> None:
-    content = make_metadata()
-    let_baselines_err(content, {"last_close": 3.0, "offset": 0.9})
-    axes = Sheet().subplots()
-    _draw([axes], error_figure([Judgement.from_json(content["judgement"])], "bands"))
-    low, high = axes.get_ylim()
-    assert 0.4 < low < 0.5  # the model, half of naive
-    assert 1.0 < high < 1.2
-    assert [text.get_text() for text in axes.texts] == ["last close ↑ up to 3"]
 
 
 def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
@@ -75,20 +59,19 @@ def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
     assert axis["ticktext"][-1] == "01 Jan 1970<br>05:00"
 
 
-def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) -> None:
+def test_the_legend_covers_nothing(tmp_path: Path) -> None:
     sheet = Sheet(layout="constrained")
     axes = sheet.subplots()
-    _draw([axes], error_figure([one.judgement for one in results], "ohlc"))
+    _draw([axes], issued_on_the_way(SAMPLE))
     _add_legend(sheet, [axes])
     sheet.savefig(tmp_path / "drawn.png")
     (legend,) = sheet.legends
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
-def test_the_legend_covers_no_notes_either(results: list[SeriesResult], tmp_path: Path) -> None:
-    chart = error_figure([one.judgement for one in results], "ohlc")
+def test_the_legend_covers_no_notes_either(tmp_path: Path) -> None:
     notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
-    sheet = _drawn("title", [chart], inches=(10.0, 6.4), notes=notes)
+    sheet = _drawn("title", [issued_on_the_way(SAMPLE)], inches=(10.0, 6.4), notes=notes)
     sheet.savefig(tmp_path / "drawn.png")
     above, below = sheet.subfigs
     (legend,), (text,) = above.legends, below.texts
@@ -96,13 +79,10 @@ def test_the_legend_covers_no_notes_either(results: list[SeriesResult], tmp_path
     assert text.get_window_extent().y0 >= 0
 
 
-def test_only_what_is_there_is_drawn(results: list[SeriesResult], tmp_path: Path) -> None:
-    assert [path.name for path in write_pictures(tmp_path, "tiny", results, {})] == [
-        "skill.png",
-        "errors_by_step.png",
-    ]
+def test_only_what_is_there_is_drawn(rows: list[LeaderboardRow], tmp_path: Path) -> None:
+    assert [path.name for path in write_pictures(tmp_path, "tiny", rows, None)] == ["skill.png"]
 
 
 def test_a_run_without_a_finished_series_has_no_picture(tmp_path: Path) -> None:
-    assert write_pictures(tmp_path / "report", "tiny", [], {}) == []
+    assert write_pictures(tmp_path / "report", "tiny", [], None) == []
     assert not (tmp_path / "report").exists()

@@ -86,7 +86,6 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     page = (run / "report.html").read_text("utf-8")
     assert '"type":"candlestick"' in page
     assert sorted(path.name for path in (run / "report").iterdir()) == [
-        "errors_by_step.png",
         "forecasts.png",
         "skill.png",
     ]

@@ -112,23 +112,23 @@ def preview(prepared: PreparedRun) -> int:
 
 def redraw(run: Path) -> int:
     """Write what a run shows anew from its artefacts, print it, and return the exit code."""
-    errors: dict[str, V8Error] = {}
+    errors: list[V8Error] = []
 
     def tell(error: V8Error) -> None:
-        if str(error) not in errors:
-            tell_error(error)
-        errors[str(error)] = error
+        tell_error(error)
+        errors.append(error)
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    printing.print_leaderboard(write_outputs(run, tell, is_anew=True), run)
+    rows = write_outputs(run, tell, is_anew=True)
+    printing.print_leaderboard(rows, run)
     try:
-        if not any(isinstance(error, StorageError) for error in errors.values()):
-            pictures = draw_pictures(run, tell)
+        if not any(isinstance(error, StorageError) for error in errors):
+            pictures = draw_pictures(run, rows)
             printing.print_page(run / REPORT_FILE)
             print_lines(*(f"Picture: {path}" for path in pictures))
     except StorageError as error:
         tell(error)
-    return max((error.exit_code for error in errors.values()), default=0)
+    return max((error.exit_code for error in errors), default=0)
 
 
 def stale_rule(when: str, max_age_days: float | None) -> Rule:

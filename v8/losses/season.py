@@ -213,17 +213,6 @@ class Stretch:
     tasks: Mapping[str, TaskResult]  # what was judged
 
 
-@dataclass(frozen=True)
-class SeriesFold:
-    """One cell as it is shown: per task, the model's multiple of naive's error and of the fold's best."""
-
-    fold: int
-    series: str
-    is_break: bool
-    multiples: Mapping[str, float | None]
-    against_best: Mapping[str, float | None]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Seasons:
     """What many cells come to."""
@@ -231,7 +220,7 @@ class Seasons:
     folds: tuple[Stretch, ...]  # by fold and timeframe
     pools: tuple[Stretch, ...]  # by timeframe and key of `POOLS`, but those without a cell, or with every one
     series: Mapping[str, Mapping[str, TaskResult]]  # by series, over all its folds
-    cells: tuple[SeriesFold, ...]  # every one
+    cells: tuple[tuple[int, str], ...]  # fold and series of every one
 
 
 def seasons_of(cells: Sequence[Cell]) -> Seasons:
@@ -254,19 +243,7 @@ def seasons_of(cells: Sequence[Cell]) -> Seasons:
         folds=tuple(folds.values()),
         pools=tuple(_stretches(by_pool).values()),
         series=dict(zip(by_series, _tasks([*by_series.values()]), strict=True)),
-        cells=tuple(_shown(cell, folds[cell.place]) for cell in cells),
-    )
-
-
-def _shown(cell: Cell, fold: Stretch) -> SeriesFold:
-    """Put a cell beside the best baselines of its fold."""
-    judged, best = cell.judgement, {task: told.best for task, told in fold.tasks.items()}
-    return SeriesFold(
-        fold=cell.fold,
-        series=str(cell.series),
-        is_break=fold.is_break,
-        multiples={task: judged.multiple(task) for task in judged.tasks},
-        against_best={task: judged.multiple(task, baseline=best[task]) for task in judged.tasks},
+        cells=tuple((cell.fold, str(cell.series)) for cell in cells),
     )
 
 

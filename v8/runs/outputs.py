@@ -7,7 +7,7 @@ and a series whose files are damaged, are told and left out.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,10 +168,8 @@ def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any
     }
 
 
-def draw_pictures(run: Path, tell: Tell) -> list[Path]:
-    """Write the PNG files of a run into its folder `report` and return them; none while nothing is finished.
-
-    A series that is damaged is told and left out.
+def draw_pictures(run: Path, rows: Sequence[LeaderboardRow]) -> list[Path]:
+    """Write the PNG files of a run and its leaderboard into its folder `report`, and return them.
 
     Raises:
         ArtifactError: If the run's own record is damaged.
@@ -180,9 +178,6 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     from v8.views.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
 
     record = read_run(run)
-    judged = record.done if record.is_judged else []
-    finished = [one for name in judged if (one := _read_undamaged(served_folder(run, name), tell))]
-    results = [one.metadata.result for one in finished]
-    samples = {one.metadata.series: one.sample for one in finished if one.sample}
+    samples = (read_sample(served_folder(run, row.series) / FORECASTS_FILE) for row in rows)
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
-    return write_pictures(run / PICTURES_FOLDER, title, results, samples)
+    return write_pictures(run / PICTURES_FOLDER, title, rows, next(filter(None, samples), None))

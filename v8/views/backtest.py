@@ -16,7 +16,6 @@ from pydantic_core import to_jsonable_python
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
-from v8.errors import listed
 from v8.formulas.baselines import called
 from v8.language import language, of_pages, say, term
 from v8.losses import season
@@ -31,7 +30,7 @@ from v8.views.page import marked
 from v8.views.verdict import TaskVerdict, furthest_first, in_words, opening, titled
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
-RESULTS_FORMAT: Final = 1
+RESULTS_FORMAT: Final = 2
 """Version of the keys of `backtest.json`."""
 
 RESULTS_FILE: Final = "backtest.json"
@@ -85,7 +84,7 @@ class BacktestResults(Seasons):
     @property
     def judged(self) -> dict[int, tuple[int, int]]:
         """Per fold, by its number, how many models are judged and how many take part."""
-        found = Counter(cell.fold for cell in self.cells)
+        found = Counter(fold for fold, _ in self.cells)
         return {one.number: (found[one.number], len(one.newest_s)) for one in self.plan.folds}
 
     @property
@@ -147,16 +146,12 @@ def headline(results: BacktestResults) -> str:
     plan, shares = results.plan, results.judged
     failed = sum(len(those) for those in results.failures.values())
     lacking = say(" {models} failed or not finished.", models=plural(failed, "model")) if failed else ""
-    whole = [say("fold {n}", n=n) for n, (have, num) in shares.items() if have == num]
     parts = ", ".join(
         say("fold {n} ({have} of {num} models)", n=n, have=have, num=num)
         for n, (have, num) in shares.items()
         if have < num
     )
-    folds = say(" All folds are in.")
-    if parts:
-        those = listed(whole) if whole else say("no fold")
-        folds = say(" In whole: {those}; not in whole: {parts}.", those=those, parts=parts)
+    folds = say(" Not in whole: {parts}.", parts=parts) if parts else say(" All folds are in.")
     about = say(
         "{folds} of {num} series, each fitted anew on {bars} candles from {source}: {have} of {all} models "
         "judged.",

@@ -42,30 +42,23 @@ _NUM_TICKS: Final = 7
 _ROW_HEIGHT: Final = 44
 
 
-def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
+def error_figure(judgement: Judgement, task: str) -> Chart:
     """Draw the mean absolute error by step of the model and of every baseline, as multiples of naive's.
 
     The error itself, in per cent, stands in the tooltip: it grows with the step for everybody. Baselines
-    far off are hidden until their name in the legend is clicked. Of several series, all of which have the
-    task, the median is drawn, as far as all go.
+    far off are hidden until their name in the legend is clicked.
     """
     styles = {name: charts.line_style(place) for place, name in enumerate(BASELINES)}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
-    shown = [name for name in styles if any(name in one.errors[task] for one in judgements)]
-    lines = [_error_line(judgements, task, name, styles[name]) for name in shown]
+    shown = {name: style for name, style in styles.items() if name in judgement.errors[task]}
+    lines = [_error_line(judgement, task, name, style) for name, style in shown.items()]
     x, y = axis(say("steps ahead"), nticks=11), axis(say("error ÷ naive"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
-def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Json) -> Json:
-    judged = [one for one in judgements if name in one.errors[task]]
-    errors, naive = ([one.error(task, each).by_step for one in judged] for each in (name, NAIVE))
-    rows = [
-        [ours / theirs if theirs else None for ours, theirs in zip(*pair, strict=True)]
-        for pair in zip(errors, naive, strict=True)
-    ]
-    # Of every step that all series have, over those with a number there.
-    ratios, sizes = ([median(step) for step in zip(*each, strict=False)] for each in (rows, errors))
+def _error_line(judgement: Judgement, task: str, name: str, style: Json) -> Json:
+    errors, naive = (judgement.error(task, each).by_step for each in (name, NAIVE))
+    ratios = [ours / theirs if theirs else None for ours, theirs in zip(errors, naive, strict=True)]
     is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
     return charts.line(
         term(name.replace("_", " ")),
@@ -75,7 +68,7 @@ def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Js
         connectgaps=True,
         visible="legendonly" if is_far else True,
         mode="lines+markers" if name == MODEL or len(ratios) == 1 else "lines",
-        customdata=[size and float(f"{100 * size:.6g}") for size in sizes],
+        customdata=[float(f"{100 * error:.6g}") for error in errors],
         hovertemplate="%{y:.3f} (%{customdata:.4f} %)",
     )
 

@@ -203,7 +203,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
     judgement, total_s = result.judgement, result.total_seconds
     charts = (
         plot(
-            figures.error_figure([judgement], task),
+            figures.error_figure(judgement, task),
             say("{task}: mean absolute error ÷ naive's", task=titled(task)),
         )
         for task in judgement.tasks

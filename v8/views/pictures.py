@@ -6,8 +6,7 @@ made without pyplot, so nothing global changes and no display is needed.
 
 import html
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +20,11 @@ from PIL.PngImagePlugin import PngInfo
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, rank_results
+from v8.losses.leaderboard import LeaderboardRow
 from v8.market.candles import Candles
 from v8.storage import write_bytes
-from v8.tasks import TASKS
 from v8.views import figures
-from v8.views.charts import LIGHT, SHARES, Chart, Json, axis, plotly
+from v8.views.charts import LIGHT, SHARES, Chart, Json, plotly
 
 LEADERBOARD_PICTURE: Final = "skill.png"
 
@@ -57,32 +55,20 @@ _DASHES: Final[dict[str, Any]] = {
 
 
 def write_pictures(
-    folder: Path,
-    title: str,
-    results: Sequence[SeriesResult],
-    samples: Mapping[str, ForecastSample],
+    folder: Path, title: str, rows: Sequence[LeaderboardRow], sample: ForecastSample | None
 ) -> list[Path]:
     """Write the PNG files of a run, each atomically, and return them; none without finished series.
 
-    The title stands on every picture, which travels alone. Of the samples that of the best series is shown.
+    The title stands on every picture, which travels alone. The sample is of the best series that has one.
     """
-    rows = rank_results(results)
-    best = next((samples[row.series] for row in rows if row.series in samples), None)
-    pictures: dict[str, tuple[str, list[Chart], tuple[float, float]]] = {}
-    if rows:
-        draw_leaderboard(folder / LEADERBOARD_PICTURE, title, rows)
-        errors = []
-        for task in dict.fromkeys(task for task, _ in compared(rows)):
-            judged = [one.judgement for one in results if task in one.judgement.errors]
-            errors.append(replace(figures.error_figure(judged, task), title=TASKS[task].title, y=axis()))
-        said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
-        pictures["errors_by_step.png"] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
-    if best:
-        said = f"{best.series}, end of the test span"
-        pictures["forecasts.png"] = said, [figures.issued_on_the_way(best)], (10.0, 4.0)
-    for name, (said, drawn, inches) in pictures.items():
-        _write_png(folder / name, _drawn(f"{title}: {said}", drawn, inches=inches))
-    return [folder / name for name in ([LEADERBOARD_PICTURE, *pictures] if rows else pictures)]
+    files = [folder / LEADERBOARD_PICTURE] if rows else []
+    for file in files:
+        draw_leaderboard(file, title, rows)
+    if sample:
+        files.append(folder / "forecasts.png")
+        said = f"{title}: {sample.series}, end of the test span"
+        _write_png(files[-1], _drawn(said, [figures.issued_on_the_way(sample)], inches=(10.0, 4.0)))
+    return files
 
 
 def draw_leaderboard(file: Path, title: str, rows: Sequence[LeaderboardRow]) -> None:
@@ -152,7 +138,6 @@ def _draw(panels: Sequence[Axes], chart: Chart) -> None:
             _decorate(axes, layout[name], layout)
     for trace in content["data"]:
         _draw_trace(panels[1] if trace.get("yaxis") else panels[0], trace)
-    _clip_far_lines(panels[0], content["data"])
     if layout.get("yaxis2", {}).get("rangemode") == "tozero":
         panels[1].set_ylim(bottom=0)
     panels[0].set_title(chart.title, fontsize=10)
@@ -190,20 +175,6 @@ def _decorate(axes: Axes, about: Json, layout: Json) -> None:
 def _stroke(about: Json) -> dict[str, Any]:
     dash = _DASHES[about.get("dash", "solid")]
     return {"color": about["color"], "linewidth": about["width"] * _POINTS, "linestyle": dash}
-
-
-def _clip_far_lines(axes: Axes, traces: Sequence[Json]) -> None:
-    """End the axis above what the page shows at once; a line far off leaves it, with its number there."""
-    far = [trace for trace in traces if trace.get("visible") == "legendonly"]
-    near = [y for trace in traces if trace.get("visible") is True for y in trace["y"] if y is not None]
-    if not far or not near:
-        return
-    margin = 0.06 * ((max(near) - min(near)) or 1.0)
-    axes.set_ylim(min(near) - margin, max(near) + margin * (1 + 2 * len(far)))
-    for place, line in enumerate(far):
-        said = f"{line['name']} ↑ up to {max(y for y in line['y'] if y is not None):,.3g}"
-        style: dict[str, Any] = {"color": line["line"]["color"], "fontsize": 7.5, "ha": "right", "va": "top"}
-        axes.text(0.99, 0.99 - 0.06 * place, said, transform=axes.transAxes, **style)
 
 
 def _add_legend(sheet: Figure | SubFigure, panels: Iterable[Axes]) -> None:
