@@ -40,7 +40,7 @@ def update_store(
             failures.append((str(one.series), str(one.found)))
             continue
         found, history = one.found, one.found.history
-        counts = (found.num_added, found.num_revised, len(found.revisions), history.num_missing)
+        counts = (one.num_added, one.num_revised, len(found.revisions), history.num_missing)
         newest = iso(history.last_s)
         rows.append((one.series, f"{len(history):,}", newest, *(f"{count:,}" for count in counts)))
     if rows:

@@ -30,7 +30,8 @@ import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
-from v8.errors import DataError, shown
+from v8.errors import DataError, listed, shown
 from v8.invocation import command
 from v8.market.candles import Candles, Mask, Times, Values, places
 from v8.market.series import Series, iso
@@ -132,10 +133,10 @@ def from_api(series: Series, first_s: int, rows: pd.DataFrame) -> History:
     return History(series, first_s, open_time_s, rows[list(OHLCV)].to_numpy(np.float64), is_final)
 
 
-def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[History, pd.DataFrame]:
+def joined(known: History, piece: History, now_s: int, *, accepts: bool) -> tuple[History, pd.DataFrame]:
     """Join what is known with a later answer that touches it; `accepts` lets the API's later word serve.
 
-    Returns both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
+    Returns both together, and the revisions, seen now: columns of `REVISION_COLUMNS`, R rows.
     """
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
     at_known, has_known = places(times_s, known.open_time_s)
@@ -155,7 +156,7 @@ def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[Hi
     whole = History(known.series, min(known.first_s, piece.first_s), times_s, values, is_final, is_whole)
     is_common = (times_s >= max(known.first_s, piece.first_s)) & (times_s <= min(known.last_s, piece.last_s))
     chosen = is_common & ((has_known != has_piece) | differs)
-    taken, revisions = is_taken[chosen], pd.DataFrame({"open_time_s": times_s[chosen]})
+    taken, revisions = is_taken[chosen], pd.DataFrame({"open_time_s": times_s[chosen], "seen_s": now_s})
     former, later_said = (_said(each, times_s[chosen]) for each in (known, piece))
     for names, origin, is_later in ((SERVED, "served_from", taken), (OTHER, "other_from", ~taken)):
         revisions[list(names)] = np.where(is_later[:, None], later_said[0], former[0])
@@ -201,27 +202,19 @@ def _said(history: History, times_s: Times) -> tuple[Values, NDArray[np.object_]
     return np.where(has[:, None], history.values[at], np.nan), np.where(has, origin, NOBODY).astype(object)
 
 
-def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Return the revisions that were not seen before: another bar, or another version of it."""
-    said = ["open_time_s", *OTHER]
-    seen = set(map(tuple, known[said].fillna(-1.0).to_numpy(np.float64).tolist()))
-    rows = map(tuple, found[said].fillna(-1.0).to_numpy(np.float64).tolist())
-    return found[np.array([row not in seen for row in rows], dtype=np.bool_)]
-
-
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """What became of a piece that was added to the store."""
+    """What is known of a series, and all its revisions in the order in which they were seen."""
 
     history: History
-    revisions: pd.DataFrame  # all revisions of the series, new and old; columns of `REVISION_COLUMNS`
-    num_added: int = 0  # candles that were not known before, unitless
-    num_revised: int = 0  # revisions that were not known before, unitless
+    revisions: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=REVISION_COLUMNS))
 
-    def after(self, before: "Merged") -> "Merged":
-        """Count what an earlier step of the same update did, too."""
-        num_added, num_revised = before.num_added, before.num_revised
-        return replace(self, num_added=self.num_added + num_added, num_revised=self.num_revised + num_revised)
+    def joined(self, later: "Merged", now_s: int, *, accepts: bool) -> "Merged":
+        """Add what touches it; a revision is told once: of another bar, or another version of it."""
+        history, found = joined(self.history, later.history, now_s, accepts=accepts)
+        told = [each for each in (self.revisions, found, later.revisions) if len(each)] or [found]
+        revisions = pd.concat(told, ignore_index=True).drop_duplicates(["open_time_s", *OTHER])
+        return Merged(history, revisions)
 
 
 class CandleStore:
@@ -246,7 +239,7 @@ class CandleStore:
         times_s, is_final = frame["open_time_s"].to_numpy(np.int64), frame["is_final"].to_numpy(np.bool_)
         values, is_whole = frame[list(OHLCV)].to_numpy(np.float64), bool(told["is_whole"])
         history = History(series, int(told["first_s"]), times_s, values, is_final, is_whole)
-        return Merged(history, _no_revisions() if revised is None else revised[0])
+        return Merged(history) if revised is None else Merged(history, revised[0])
 
     def merge(
         self,
@@ -255,44 +248,44 @@ class CandleStore:
         pieces: Sequence[History],
         now_s: int,
         *,
-        is_whole: bool,
+        is_whole: bool = False,
         accepts: bool = False,
     ) -> Merged:
-        """Add pieces to what is known, and that to what is kept by now.
+        """Add pieces to what is known, and that to what another process may have kept by now.
 
         Args:
             known: What `read` gave; each piece touches what is known by then, and without any there is one.
             is_whole: Whether it is known by now that the exchange has nothing older.
             accepts: Whether the API's later word serves.
         """
-        own = replace(known, num_added=0, num_revised=0) if known else None
+        own = known
         for piece in pieces:
             if own is None:
-                own = Merged(piece, _no_revisions(), num_added=len(piece))
+                own = Merged(piece)
             elif own.history.touches(piece):
-                own = _with_piece(own, piece, now_s, accepts=accepts)
+                own = own.joined(Merged(piece), now_s, accepts=accepts)
         if own is None:
             raise ValueError("nothing is known and nothing was added")
         own = replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
         with storage.waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
             kept = self.read(series, is_held=is_free)
             is_near = kept is None or kept.history.touches(own.history)
-            merged = _with_kept(kept, own, now_s, accepts=accepts) if kept and is_near else own
+            merged = kept.joined(own, now_s, accepts=accepts) if kept and is_near else own
+            before = kept if kept and is_near else known
+            revised = merged.revisions.iloc[len(before.revisions) if before else 0 :]
             if is_near and is_free:
-                self._write(series, merged, kept)
-        if merged.num_revised:
-            newest = merged.revisions.iloc[-merged.num_revised :]
-            opens = ", ".join(iso(open_s) for open_s in newest["open_time_s"].head(3))
-            count = f"{merged.num_revised} {'candle was' if merged.num_revised == 1 else 'candles were'}"
-            told = f"{opens} and more" if merged.num_revised > 3 else opens
+                self._write(series, merged, kept, is_revised=len(revised) > 0)
+        if num := len(revised):
+            count, opens = f"{num} {'candle was' if num == 1 else 'candles were'}", revised["open_time_s"]
+            told = listed([iso(open_s) for open_s in opens])
             _log.warning("%s: %s told differently before (%s); both versions are kept", series, count, told)
         return merged
 
-    def _write(self, series: Series, merged: Merged, kept: Merged | None) -> None:
-        if merged.num_revised:  # first: what is set aside is set aside before anything takes its place
+    def _write(self, series: Series, merged: Merged, kept: Merged | None, *, is_revised: bool) -> None:
+        if is_revised:  # first: what is set aside is set aside before anything takes its place
             content = _file(merged.revisions, {"series": str(series)})
             storage.write_cache(self.path(series, ".revised"), content)
-        if kept is None or merged.history.extent != kept.history.extent or merged.num_revised:
+        if kept is None or merged.history.extent != kept.history.extent or is_revised:
             history = merged.history
             frame = pd.DataFrame(history.values, columns=list(OHLCV))
             frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
@@ -310,32 +303,6 @@ class CandleStore:
             if is_held:  # else another process may have put a sound one there meanwhile
                 _set_aside(path, shown(damage, 60))
             return None
-
-
-def _with_piece(merged: Merged, piece: History, now_s: int, *, accepts: bool) -> Merged:
-    history, found = joined(merged.history, piece, accepts=accepts)
-    new = without_known(found, merged.revisions).assign(seen_s=now_s)[list(REVISION_COLUMNS)]
-    num_added = merged.num_added + len(history) - len(merged.history)
-    return Merged(history, _both(merged.revisions, new), num_added, merged.num_revised + len(new))
-
-
-def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merged:
-    """Join what another process may have kept with what this one has, which touches it."""
-    whole = _with_piece(replace(kept, num_added=0, num_revised=0), own.history, now_s, accepts=accepts)
-    new = without_known(own.revisions, whole.revisions)
-    num_revised = whole.num_revised + len(new)
-    return Merged(whole.history, _both(whole.revisions, new), own.num_added, num_revised)
-
-
-def _both(these: pd.DataFrame, those: pd.DataFrame) -> pd.DataFrame:
-    some = [each for each in (these, those) if len(each)]
-    return pd.concat(some, ignore_index=True) if some else these
-
-
-def _no_revisions() -> pd.DataFrame:
-    kinds = {"open_time_s": "int64", "seen_s": "int64"} | dict.fromkeys((*SERVED, *OTHER), "float64")
-    columns = {name: pd.Series(dtype=kinds.get(name, "object")) for name in REVISION_COLUMNS}
-    return pd.DataFrame(columns)
 
 
 def _file(frame: pd.DataFrame, told: Mapping[str, Any]) -> bytes:

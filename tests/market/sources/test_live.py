@@ -100,7 +100,7 @@ def test_forty_series_a_day_later_take_forty_one_requests(exchange_api, valid_fr
     exchange_api.now_s += DAY_S
     exchange_api.requests.clear()
     updated = LiveSource().update(chosen, 50)
-    assert [one.found.num_added for one in updated] == [96, 24] * 20
+    assert [one.num_added for one in updated] == [96, 24] * 20
     assert len(exchange_api.requests) == 41
     assert exchange_api.archive_requests == []
 
@@ -262,7 +262,7 @@ def test_an_exchange_that_tells_all_prices_otherwise_is_refused_until_that_is_ac
         with pytest.raises(DataError, match=r"\(3 such candles\)\. Try again later; .* --accept-revision`"):
             LiveSource().candles(SERIES, 500)
     (updated,) = LiveSource().update([SERIES], 1_000, accepts=True)
-    assert updated.found.num_revised == 1_000
+    assert updated.num_revised == 1_000
     require_cold(LiveSource().candles(SERIES, 1_001), exchange, 1_001)
     assert wild.report.num_revised == 0
     assert len(pq.read_table(stored(home, "revised.parquet")[0])) == 1_000
@@ -277,13 +277,13 @@ def test_what_is_accepted_is_the_apis_word_and_never_against_the_archives(exchan
     before = LiveSource().candles(SERIES, 500)  # neither is asked for again
     assert before.report.num_revised == 0
     (updated,) = LiveSource().update([SERIES], 500, accepts=True)
-    assert updated.found.num_revised == 1
+    assert updated.num_revised == 1
     after = LiveSource().candles(SERIES, 500)
     volumes = dict(zip(after.open_time_s.tolist(), after.column("volume").tolist(), strict=True))
     assert volumes[open_s] == 7.0
     assert volumes[final_s] != 7.0
     (again,) = LiveSource().update([SERIES], 500, accepts=True)
-    assert again.found.num_revised == 0
+    assert again.num_revised == 0
 
 
 def test_a_newest_candle_that_was_told_before_it_was_over_is_told_to_the_end(exchange, caplog) -> None:
@@ -339,7 +339,7 @@ def test_months_that_are_over_are_compared_with_the_archive_by_an_update(exchang
     exchange.now_s = NOW_S
     exchange.requests.clear()
     (updated,) = LiveSource().update([SERIES], 900)
-    assert (updated.found.num_revised, updated.note) == (1, "")
+    assert (updated.num_revised, updated.note) == (1, "")
     assert len(exchange.klines_requests()) == 1
     history = updated.found.history
     assert set(history.is_final[history.open_time_s < august_s + DAY_S]) == {True}
@@ -389,8 +389,8 @@ def test_an_api_out_of_reach_names_every_host_and_the_archive(exchange, monkeypa
 
 def test_one_series_error_is_not_anothers(exchange) -> None:
     gone = Series("NOPEUSDT", "15m")
-    found = {one.series: one.found for one in LiveSource().update([gone, SERIES], 500)}
-    assert isinstance(found[gone], DataError)
+    found = {one.series: one for one in LiveSource().update([gone, SERIES], 500)}
+    assert isinstance(found[gone].found, DataError)
     assert found[SERIES].num_added == 1_000
 
 

@@ -14,6 +14,7 @@ The exchange's time is asked for once per source. `v8.market.store` keeps everyt
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
@@ -93,6 +94,8 @@ class Updated:
 
     series: Series
     found: Merged | DataError  # what is known of it now, or why it could not be brought up to date
+    num_added: int = 0  # candles that were not known before
+    num_revised: int = 0  # revisions that were not known before
     note: str = ""  # what did not work and was not needed; empty if all did
 
 
@@ -123,28 +126,27 @@ class LiveSource:
         """Return the newest closed candles of the exchange; see `CandleSource`."""
         require_num_bars(num_bars, series)
         want = self._want(series, num_bars, end_s)
-        (found,) = self._brought_up([want])
+        (found,) = self._brought_up([want], [self.store.read(series)])
         if isinstance(found, DataError):
             raise found
         return _served(want, found)
 
     def bring(self, series: Sequence[Series], num_bars: int) -> None:
         """Bring series up to date, many at once; see `BringsMany`."""
-        wants = self._wants(series, num_bars)
-        self._brought_up([want for want in wants if isinstance(want, Want)])
+        self._brought_up(self._wants(series, num_bars), [self.store.read(one) for one in series])
 
     def update(self, series: Sequence[Series], num_bars: int, *, accepts: bool = False) -> list[Updated]:
         """Bring series up to date, many at once, and compare months that are over with the archive.
 
         Where the user accepts, all of the newest `num_bars` candles that only the API told serve as told now.
         """
-        wants = self._wants(series, num_bars)
-        open_wants = [want for want in wants if isinstance(want, Want)]
-        accepted = [_tried(self._accepted, want) if accepts else None for want in open_wants]
-        brought = iter(map(_in_all, accepted, self._brought_up(open_wants)))
+        wants, before = self._wants(series, num_bars), [self.store.read(one) for one in series]
+        known = list(map(partial(_tried, self._accepted), wants, before)) if accepts else before
+        brought = self._brought_up(wants, known)
+        updated = map(partial(_tried, self._compared), wants, before, brought)
         return [
-            self._compared(want, next(brought)) if isinstance(want, Want) else Updated(one, want)
-            for one, want in zip(series, wants, strict=True)
+            Updated(one, found) if isinstance(found, DataError) else found
+            for one, found in zip(series, updated, strict=True)
         ]
 
     def _wants(self, series: Sequence[Series], num_bars: int) -> list[Want | DataError]:
@@ -158,18 +160,17 @@ class LiveSource:
         last_s, newest_s = series.last_wanted_s(now_s, end_s), series.last_closed_s(now_s)
         return Want(series, num_bars, last_s, newest_s, now_s)
 
-    def _brought_up(self, wants: Sequence[Want]) -> list[Merged | DataError]:
+    def _brought_up(
+        self, wants: Sequence[Want | DataError], known: Sequence[Merged | DataError | None]
+    ) -> list[Merged | DataError]:
         """Fetch a page of each series at once, then what else is needed; an error stays with its series."""
-        known = [self.store.read(want.series) for want in wants]
-        spans = [want.page(one.history if one else None) for want, one in zip(wants, known, strict=True)]
-        pages = self.rest.api.downloader.map(lambda span: _tried(self._page, span), spans)
-        return [
-            page if isinstance(page, DataError) else _tried(self._completed, want, one, page)
-            for want, one, page in zip(wants, known, pages, strict=True)
-        ]
+        asked = zip(wants, known, strict=True)
+        pages = self.rest.api.downloader.map(lambda each: _tried(self._page, *each), asked)
+        return list(map(partial(_tried, self._completed), wants, known, pages))
 
-    def _page(self, span: Span | None) -> History | None:
+    def _page(self, want: Want, known: Merged | None) -> History | None:
         """Fetch a page within the calling thread; None where none is asked for or none is there."""
+        span = want.page(known.history if known else None)
         if span is None or not len(rows := self.rest.api.klines(span)):
             return None
         return from_api(span.series, span.first_s, rows)
@@ -234,43 +235,35 @@ class LiveSource:
         """Ask when the newest candle opens that the exchange has; the epoch if it has none."""
         return self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
 
-    def _merged(self, want: Want, known: Merged | None, *pieces: History, is_whole: bool = False) -> Merged:
-        merged = self.store.merge(want.series, known, pieces, want.now_s, is_whole=is_whole)
-        return merged.after(known) if known else merged
+    def _merged(self, want: Want, known: Merged | None, *pieces: History, **told: bool) -> Merged:
+        return self.store.merge(want.series, known, pieces, want.now_s, **told)
 
-    def _accepted(self, want: Want) -> Merged | None:
-        """Take what the API says now of the newest candles that only the API has told; None without any."""
-        known = self.store.read(want.series)
+    def _accepted(self, want: Want, known: Merged | None) -> Merged | None:
+        """Take what the API says now of the newest candles that only the API has told."""
         span = want.revisable(known.history) if known else None
         pieces = self._from_rest(span) if span else []
-        if not pieces:
-            return None
-        return self.store.merge(want.series, known, pieces, want.now_s, is_whole=False, accepts=True)
+        return self._merged(want, known, *pieces, accepts=True) if pieces else known
 
-    def _compared(self, want: Want, found: Merged | DataError) -> Updated:
-        """Compare what only the API said with the archive, once their month is over."""
-        if isinstance(found, DataError) or (span := want.unconfirmed(found.history)) is None:
-            return Updated(want.series, found)
-        archived = _tried(self.archive.candles, span.series, span.num_bars, span.last_s)
-        if isinstance(archived, DataError):
-            return Updated(want.series, found, f"not compared with the archive: {archived}")
-        piece = from_candles(archived, is_final=True, is_whole=False)
-        return Updated(want.series, self._merged(want, found, piece))
+    def _compared(self, want: Want, before: Merged | None, found: Merged) -> Updated:
+        """Compare what only the API said with the archive, once their month is over; count what is new."""
+        span, note = want.unconfirmed(found.history), ""
+        if span:
+            archived = _tried(self.archive.candles, span.series, span.num_bars, span.last_s)
+            if isinstance(archived, DataError):
+                note = f"not compared with the archive: {archived}"
+            else:
+                found = self._merged(want, found, from_candles(archived, is_final=True, is_whole=False))
+        num_candles, num_revisions = (len(before.history), len(before.revisions)) if before else (0, 0)
+        num_added, num_revised = len(found.history) - num_candles, len(found.revisions) - num_revisions
+        return Updated(want.series, found, num_added, num_revised, note)
 
 
 def _tried(work: Callable[..., Found], *given: Any) -> Found | DataError:
-    """Return what one series' work finds, or why it does not: the others go on."""
+    """Return what one series' work finds, or why it, or work before it, does not: the others go on."""
     try:
-        return work(*given)
+        return next((each for each in given if isinstance(each, DataError)), None) or work(*given)
     except DataError as error:
         return error
-
-
-def _in_all(accepted: Merged | DataError | None, found: Merged | DataError) -> Merged | DataError:
-    """Return what an update found, with the revisions that were accepted before, or why these were not."""
-    if isinstance(accepted, DataError) or isinstance(found, DataError) or accepted is None:
-        return accepted if isinstance(accepted, DataError) else found
-    return found.after(accepted)
 
 
 def _served(want: Want, merged: Merged) -> Candles:
