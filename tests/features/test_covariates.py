@@ -12,8 +12,8 @@ from v8.errors import DataError
 from v8.features.formulas import Kind
 from v8.features.indicators import (
     FEATURES,
+    ancestry,
     check_columns,
-    definition_digest,
     definitions,
     needed_beside,
     plain_names,
@@ -55,11 +55,11 @@ def test_a_covariate_is_the_feature_of_its_name_with_inputs_of_its_origin() -> N
 
 
 def test_a_covariate_has_a_digest_of_its_own_and_own_features_keep_theirs() -> None:
-    digests = {definition_digest(name) for name in ("roc", "BTCUSDT.roc", "ETHUSDT.roc")}
+    digests = {ancestry(name).digest for name in ("roc", "BTCUSDT.roc", "ETHUSDT.roc")}
     assert len(digests) == 3
     # What models were published with before there were covariates.
-    assert definition_digest("roc") == ("a39220e228876c236ce43655a8681672d1457a3eb2b3d91c0c678293560d45ba")
-    assert definition_digest("recent_range") == (
+    assert ancestry("roc").digest == ("a39220e228876c236ce43655a8681672d1457a3eb2b3d91c0c678293560d45ba")
+    assert ancestry("recent_range").digest == (
         "1e7a9d37d3bc02c0c258c6617a8bd48252373204ed473b1253ea003e9a11d150"
     )
 

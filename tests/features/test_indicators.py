@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from indicator_values import compute
 
 from v8.columns import OHLC, OPEN_TIME, VOLUME
 from v8.errors import DataError
@@ -16,13 +17,12 @@ from v8.features.indicators import (
     Feature,
     Formula,
     Kind,
+    ancestry,
     check_columns,
-    definition_digest,
     definitions,
     formula_of,
     warmup_bars,
 )
-from v8.features.table import compute
 
 INDICATORS = [name for name, feature in FEATURES.items() if feature.formula]
 
@@ -57,7 +57,7 @@ def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
         computed = compute(check_columns(["half"]), candles)["half"]
         np.testing.assert_array_equal(computed, [np.nan, *candles["close"][1:] / 2])
         assert definitions(["half"]) == {"half": "half: half of the close, quote currency"}
-        assert len(definition_digest("half")) == 64
+        assert len(ancestry("half").digest) == 64
     finally:
         FEATURES.pop("half")
 
@@ -132,9 +132,9 @@ def test_columns_together_equal_columns_alone() -> None:
 
 
 def test_definitions_differ_by_parameter_and_by_name() -> None:
-    digests = {definition_digest(name) for name in INDICATORS}
+    digests = {ancestry(name).digest for name in INDICATORS}
     assert len(digests) == len(INDICATORS)
-    assert definition_digest("close") == "close"
+    assert ancestry("close").digest == "close"
 
 
 def test_every_column_has_a_sentence_with_its_unit() -> None:

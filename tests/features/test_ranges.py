@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from indicator_values import compute
 
 from v8.features.indicators import FEATURES
-from v8.features.table import compute
 
 FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if feature.formula}
 KINDS = {"recent", "range", "realised", "move", "day", "week", "rolled"}

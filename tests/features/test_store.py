@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from v8.errors import DataError
-from v8.features.indicators import definition_digest
+from v8.features.indicators import ancestry
 from v8.features.store import GROUP_ROWS, FeatureStore
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -193,7 +193,7 @@ def test_a_column_whose_definition_has_changed_is_computed_anew(tmp_path: Path) 
     candles, older = walk_candles(), FeatureStore(tmp_path)
     older.table(candles, EVERY)
     path = older.path(candles)
-    rewrite_index(path, lambda index: index["definitions"].update(rsi=definition_digest("macd")))
+    rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
     store = FeatureStore(tmp_path)
     assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
     assert counts(store) == (1, 14, 0)
@@ -295,7 +295,7 @@ def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> 
     grown, older = walk_candles(310), FeatureStore(tmp_path)
     older.table(first_of(grown, 300), EVERY)
     path = older.path(first_of(grown, 300))
-    rewrite_index(path, lambda index: index["definitions"].update(rsi=definition_digest("macd")))
+    rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
     store = FeatureStore(tmp_path)
     assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
     assert made(store) == (1, 14, 0)

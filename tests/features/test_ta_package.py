@@ -17,7 +17,7 @@ from ta.volatility import AverageTrueRange
 
 from v8.errors import DataError
 from v8.features.formulas import Kind
-from v8.features.indicators import FEATURES, check_columns, definition_digest, plain_names, warmup_bars
+from v8.features.indicators import FEATURES, ancestry, check_columns, plain_names, warmup_bars
 from v8.features.store import FeatureStore
 from v8.features.ta_features import RefusedError, outputs, package_feature, read_wish, suggestion
 from v8.features.table import FeatureTable, compute_table
@@ -261,7 +261,7 @@ def test_the_version_of_the_package_is_part_of_what_a_column_means() -> None:
     assert formula is not None
     assert formula.version == f"ta {metadata.version('ta')}, 1"
     assert (
-        len({definition_digest(name) for name in ("ta.stoch", "ta.stoch(window=10)", "ta.stoch_signal")}) == 3
+        len({ancestry(name).digest for name in ("ta.stoch", "ta.stoch(window=10)", "ta.stoch_signal")}) == 3
     )
 
 

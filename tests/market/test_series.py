@@ -79,7 +79,7 @@ def test_the_shipped_universe_is_twenty_coins_at_two_timeframes():
         ("symbols: [BTCUSDT]\n", "key timeframes: needs a list of names; got None"),
         ("symbols: [BTCUSDT, BTCUSDT]\ntimeframes: [1h]\n", "names each entry once; got BTCUSDT more"),
         ("series: [BTCUSDT-1h, btcusdt-1h]\n", "names each entry once; got BTCUSDT-1h more than once"),
-        ("series: [BTCUSDT-1h]\nsymbols: [X]\n", "lists all series, or .* got it beside symbols"),
+        ("series: [BTCUSDT-1h]\nsymbols: [X]\n", "key symbols: .* got 'symbols' where series belong"),
         ("series: BTCUSDT-1h\n", "key series: needs a list of names"),
         ("symbols: [BTCUSDT]\ntimeframes: [1y]\n", "a timeframe is one of"),
     ],

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from indicator_values import compute
 from ta.momentum import ROCIndicator, RSIIndicator
 from ta.trend import MACD
 from ta.volatility import AverageTrueRange, BollingerBands
 
 from v8.features.indicators import FEATURES, warmup_bars
-from v8.features.table import compute
 
 NUM_ROWS = 1500
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from v8.features.table import compute
+from indicator_values import compute
 
 NUM_ROWS = 600
 LINEAGE = ("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position")

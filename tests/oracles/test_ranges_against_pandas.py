@@ -8,9 +8,9 @@ import judging
 import numpy as np
 import pandas as pd
 import pytest
+from indicator_values import compute
 
 from v8.features.indicators import FEATURES, warmup_bars
-from v8.features.table import compute
 
 NUM_ROWS = 560
 DEAD = slice(340, 420)

@@ -491,7 +491,7 @@ def _require_same(feature: FeatureAbout, where: str) -> None:
 
     The digest decides; artefacts from before there was one are judged by their sentence.
     """
-    name, digest = feature.name, indicators.definition_digest(feature.name)
+    name, digest = feature.name, indicators.ancestry(feature.name).digest
     ours = indicators.definitions([name])[name]
     if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
         of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""

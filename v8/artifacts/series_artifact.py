@@ -36,7 +36,7 @@ from v8.artifacts.metadata import (
 from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
+from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.formulas.baselines import called
 from v8.formulas.ranges import Shares
 from v8.hardware import describe_machine, peak_process_bytes, versions
@@ -226,7 +226,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "profile_digest": profile.digest,
         "features": [
             {"name": name, "kind": FEATURES[name].kind.value, "definition": text}
-            | {"digest": definition_digest(name)}
+            | {"digest": ancestry(name).digest}
             for name, text in definitions(profile.features).items()
         ],
         "warmup_bars": warmup_bars(profile.features),

@@ -104,11 +104,6 @@ def definitions(columns: Iterable[str]) -> dict[str, str]:
     return {name: f"{name}: {FEATURES[name].sentence}" for name in columns}
 
 
-def definition_digest(name: str) -> str:
-    """Identify what a column or stage means, see `Ancestry`."""
-    return ancestry(name).digest
-
-
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return names, in the wanted order; a `DataError` if they break a rule of `fault_of`."""
     if fault := fault_of(columns):

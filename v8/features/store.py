@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
+from v8.features.indicators import FEATURES, ancestry, check_columns, is_of_package
 from v8.features.table import FeatureTable, Runs, assemble, compute_columns, valid_rows
 from v8.market.candles import Candles
 
@@ -114,10 +114,8 @@ class FeatureStore:
         num_known, held = next((found for found in of_files if found[0]), (0, {}))
         begun = [name for name in names if name in held]
         anew = [name for name in names if name not in held]
-        made = compute_columns(candles, anew) if anew else {}
-        if begun:
-            new = compute_columns(candles, begun, num_known)
-            made |= {name: (*held[name], *new[name]) for name in begun}
+        made, new = compute_columns(candles, anew), compute_columns(candles, begun, num_known)
+        made |= {name: (*held[name], *new[name]) for name in begun}
         self.stats.continued_columns += len(begun)
         self.stats.computed_columns += len(anew)
         if anew or kept or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
@@ -196,7 +194,7 @@ class _File:
             name: tuple(self._floats(group.column(place), group.num_rows) for group in groups)
             for place, (name, definition) in enumerate(self.index["definitions"].items())
             if name in names or not is_of_package(name)
-            if name in FEATURES and definition == definition_digest(name)
+            if name in FEATURES and definition == ancestry(name).digest
         }
 
     def _floats(self, chunk: Any, num_rows: int) -> Any:
@@ -216,7 +214,7 @@ def _parquet(candles: Candles, known: Columns) -> bytes:
         "checksum": _NO_CHECKSUM,
         "candles": candles.digest,
         "first": _first(candles, len(candles)),
-        "definitions": {name: definition_digest(name) for name in values},
+        "definitions": {name: ancestry(name).digest for name in values},
     }
     sink = io.BytesIO()
     # NaN marks the warm-up, so no value is missing; without missing values, statistics, dictionaries

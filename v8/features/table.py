@@ -187,22 +187,11 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
-def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Compute indicators of one contiguous piece of candles; shared stages are computed once.
-
-    Candles are open time (seconds), open, high, low, close and volume, each of shape (N,). Returns float64 of
-    the same shape, NaN in the rows of each column's own warm-up.
-    """
-    computed = {name: values.copy() for name, values in _rows(columns, candles).items()}
-    for name, values in computed.items():
-        values[: warmup_bars([name])] = np.nan
-    return computed
-
-
-def _rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
     """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
 
-    Arrays may be shared by columns.
+    Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
+    results, float64, which columns may share; so do they their stages.
     """
     known = dict(candles)
 
@@ -235,7 +224,7 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
     others = [name for name in lasting if name not in reaches]
     computed: dict[str, Floats] = {}
     for names, rows in ((reaches, slice(start, piece.stop)), (others, piece)):
-        computed |= _rows(names, _raw(candles, rows)) if names else {}
+        computed |= computed_rows(names, _raw(candles, rows)) if names else {}
     new = {}
     for name, values in computed.items():
         first = max(num_known, piece.start + warmup_bars([name]))

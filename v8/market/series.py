@@ -10,8 +10,9 @@ default one lies under `configs/`.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,6 @@ TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIME
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
 _PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
-_CROSSED: Final = ("symbols", "timeframes")
 
 
 @dataclass(frozen=True, order=True)
@@ -42,12 +42,11 @@ class Series:
     timeframe: str  # a key of `TIMEFRAME_S` ("15m")
 
     def __post_init__(self) -> None:
+        where = f"series {self}"
         if not is_symbol(self.symbol):
-            where = f"series {self.symbol}-{self.timeframe}"
             fix = "Write it as the exchange does, for example BTCUSDT-15m"
             raise ProfileError(where=where, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
         if self.timeframe not in TIMEFRAME_S:
-            where = f"series {self.symbol}-{self.timeframe}"
             rule = f"a timeframe is one of {', '.join(TIMEFRAME_S)}"
             raise ProfileError(where=where, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
 
@@ -152,37 +151,26 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
     """
     path = path or config_path("universe")
     content = read_yaml(path)
-    _require_keys(path, content)
-    if "series" in content:
-        found = tuple(map(Series.parse, _names(path, "series", content["series"])))
-    else:
-        symbols, timeframes = (_names(path, key, content.get(key)) for key in _CROSSED)
-        found = tuple(Series(plain_symbol(symbol), frame) for symbol in symbols for frame in timeframes)
-    _require_single(path, [str(series) for series in found])
+    keys = ("series",) if "series" in content else ("symbols", "timeframes")
+    if strange := next((key for key in content if key not in keys), None):
+        rule = "a universe has the key series, or the keys symbols and timeframes, which are crossed"
+        got, fix = f"{strange!r} where {' and '.join(keys)} belong", advice(strange, keys, "Remove it")
+        raise ProfileError(where=f"{path}, key {strange}", rule=rule, got=got, fix=fix)
+    names = product(*(_names(f"{path}, key {key}", content.get(key)) for key in keys))
+    found = tuple(Series.parse("-".join(parts)) for parts in names)
+    _require_single(str(path), found)
     return found
 
 
-def _require_keys(path: Path, content: dict[str, Any]) -> None:
-    for key in content:
-        if key not in (*_CROSSED, "series"):
-            rule = "a universe has the keys symbols and timeframes, or the key series"
-            fix = advice(key, [*_CROSSED, "series"], "Remove it")
-            raise ProfileError(where=f"{path}, key {key}", rule=rule, got=repr(key), fix=fix)
-    if "series" in content and len(content) > 1:
-        rule = "lists all series, or symbols and timeframes are crossed"
-        got = f"it beside {' and '.join(key for key in content if key != 'series')}"
-        raise ProfileError(where=f"{path}, key series", rule=rule, got=got, fix="Leave one of them out")
-
-
-def _names(path: Path, key: str, value: object) -> list[str]:
+def _names(where: str, value: object) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         fix = "Write one name a line, each after a dash"
-        raise ProfileError(where=f"{path}, key {key}", rule="needs a list of names", got=repr(value), fix=fix)
-    _require_single(f"{path}, key {key}", value)
+        raise ProfileError(where=where, rule="needs a list of names", got=repr(value), fix=fix)
+    _require_single(where, value)
     return value
 
 
-def _require_single(where: object, names: list[str]) -> None:
-    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
+def _require_single(where: str, names: Iterable[object]) -> None:
+    if repeated := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
         rule, got = "names each entry once", f"{listed(repeated)} more than once"
-        raise ProfileError(where=str(where), rule=rule, got=got, fix="Remove the repetition")
+        raise ProfileError(where=where, rule=rule, got=got, fix="Remove the repetition")

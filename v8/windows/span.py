@@ -63,9 +63,6 @@ class PerTask(Mapping[str, Floats]):
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __contains__(self, task: object) -> bool:
-        return task in self._tasks
-
 
 @dataclass(frozen=True, eq=False)
 class Span:

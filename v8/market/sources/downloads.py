@@ -25,7 +25,6 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
 from requests.utils import get_auth_from_url
-from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 from v8.errors import DataError, ProfileError
@@ -230,28 +229,15 @@ class _BoundedAdapter(HTTPAdapter):
     """Asks once, and ends an answer that takes longer than a limit in seconds, headers included."""
 
     def __init__(self, num_connections: int, limit_s: float) -> None:
-        self._limit_s = limit_s
+        self._bounded = {"response_class": staticmethod(partial(_BoundedAnswer, limit_s))}
         super().__init__(pool_maxsize=num_connections)
 
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        super().init_poolmanager(*args, **options)
-        self._bound(self.poolmanager)
-
-    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        is_known = proxy in self.proxy_manager
-        manager = super().proxy_manager_for(proxy, **options)
-        if not is_known:
-            self._bound(manager)
-        return manager
-
-    def _bound(self, manager: PoolManager) -> None:
-        """Give it pools whose connections make bounded answers."""
-        bounded: dict[str, Any] = {"response_class": staticmethod(partial(_BoundedAnswer, self._limit_s))}
-        pools: dict[str, Any] = dict(manager.pool_classes_by_scheme)
-        for scheme, pool in pools.items():
-            connection = type("BoundedConnection", (pool.ConnectionCls,), bounded)
-            pools[scheme] = type("BoundedPool", (pool,), {"ConnectionCls": connection})
-        manager.pool_classes_by_scheme = pools
+    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
+        """Return a pool, of a proxy or not, whose connections make bounded answers."""
+        pool = super().get_connection_with_tls_context(*args, **options)
+        if "ConnectionCls" not in vars(pool):
+            pool.ConnectionCls = type("BoundedConnection", (pool.ConnectionCls,), self._bounded)
+        return pool
 
 
 class _BoundedAnswer(HTTPResponse):

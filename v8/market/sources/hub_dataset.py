@@ -7,14 +7,15 @@ is asked for once, so that all series of a run come from one commit. Such files 
 them: nothing newer is made up, and `predict` says how old they are. Only public datasets: no token is sent.
 """
 
-import json
 import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BaseModel, Field, ValidationError
 
 from v8.errors import DataError, ProfileError, shown
 from v8.market.candles import Candles, require_num_bars
@@ -32,7 +33,12 @@ MAX_ANSWER_BYTES: Final = 8 << 20  # what the Hub says of a revision lists every
 _NAME: Final = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[A-Za-z0-9][\w.-]{0,99}))?"
 )
-_COMMIT: Final = re.compile("[0-9a-f]{40}")
+
+
+class _Revision(BaseModel):
+    """What the Hub tells of a revision, of which one thing is read."""
+
+    sha: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")]
 
 
 @dataclass(frozen=True)
@@ -78,16 +84,12 @@ class HubSource:
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
         answer = self._fetched(url, MAX_ANSWER_BYTES)
         try:
-            told = json.loads(answer or b"")
-        except (ValueError, RecursionError):
-            told = None
-        commit = told.get("sha") if isinstance(told, dict) else None
-        if isinstance(commit, str) and _COMMIT.fullmatch(commit):
-            return commit
-        got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
-        rule = "must tell the commit of a public dataset"
-        fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
-        raise DataError(where=url, rule=rule, got=got, fix=fix)
+            return _Revision.model_validate_json(answer or b"").sha
+        except ValidationError as error:
+            got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
+            rule = "must tell the commit of a public dataset"
+            fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
+            raise DataError(where=url, rule=rule, got=got, fix=fix) from error
 
     def _fetched(self, url: str, max_bytes: int) -> bytes | None:
         return self.downloader.fetch(url, max_bytes=max_bytes, auth=self._address.auth)

@@ -56,7 +56,6 @@ MOST_DRIFT_S: Final = 2.0  # two clocks of a machine that slept, or was set, dis
 MOST_APART_S: Final = 60.0  # of the exchange's time and this machine's; beyond it a candle is asked
 _FAR_S: Final = 20 * 365 * 86_400  # both clocks may be behind: so far on the newest candle is looked for
 
-
 MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
 MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
 NUM_FIELDS: Final = 12
@@ -144,15 +143,12 @@ class RestSource:
             is_behind = now_s + MOST_APART_S < newest_s
             is_ahead = now_s - MOST_APART_S > newest_s + series.bar_s and machine_s < now_s
             if is_behind or is_ahead:
-                raise DataError(
-                    where=f"{series} from the exchange's API",
-                    rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, "
-                    "or its newest candle bears it out",
-                    got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, "
-                    f"and a newest candle that opens at {iso(newest_s)}",
-                    fix="Name an address in V8_REST_URL whose answers no proxy keeps, "
-                    "or set this machine's clock",
-                )
+                near = f"within {MOST_APART_S:.0f} s of this machine's"
+                rule = f"the exchange's time is {near}, or its newest candle bears it out"
+                told = f"{iso(now_s)} from the exchange, {iso(machine_s)} here"
+                got = f"{told}, and a newest candle that opens at {iso(newest_s)}"
+                fix = f"Name an address in {URL_VARIABLE} that no proxy answers, or set this machine's clock"
+                raise DataError(where=f"{series} from the exchange's API", rule=rule, got=got, fix=fix)
         self._confirmed_ahead_s = ahead_s
         return now_s
 

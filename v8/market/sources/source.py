@@ -121,31 +121,21 @@ def open_source(
     return kind.open(data_dir) if kind.reads_folder else kind.open()
 
 
-@dataclass(frozen=True)
 class CutOffSource:
     """A source of which nothing after a moment is seen, by series: the latest open time shown.
 
     It is in seconds since the epoch, UTC. Series of a timeframe share it, so neighbours are shown as far.
     """
 
-    source: CandleSource
-    newest_s: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """The name of the source behind it."""
-        return self.source.name
-
-    @property
-    def is_publishable(self) -> bool:
-        """Whether models of the source behind it may be published."""
-        return self.source.is_publishable
+    def __init__(self, source: CandleSource, newest_s: Mapping[str, int]) -> None:
+        self._source, self._newest_s = source, newest_s
+        self.name, self.is_publishable = source.name, source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
-        same = (each_s for name, each_s in self.newest_s.items() if name.endswith(f"-{series.timeframe}"))
-        last_s = self.newest_s.get(str(series)) or next(same)
-        found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
+        same = (each_s for name, each_s in self._newest_s.items() if name.endswith(f"-{series.timeframe}"))
+        last_s = self._newest_s.get(str(series)) or next(same)
+        found = self._source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
         # Later candles are known to exist; that they do is no news in a back-test.
         return found.noting(num_newer=0)
 

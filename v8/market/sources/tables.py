@@ -23,6 +23,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import math
 import re
 import struct
@@ -86,10 +87,11 @@ MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what i
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
 """Turns a whole file into the columns that `check_candles` wants; the text names the file in errors."""
 
-_PACKING_FAULTS: Final = (
-    *(zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, ValueError, NotImplementedError),
-    RuntimeError,  # what zipfile raises for an encrypted member
+PACKING_FAULTS: Final = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, OverflowError),
+    *(ValueError, RuntimeError),
 )
+"""What is raised for damage; ValueError for a place before the begin, RuntimeError for a password."""
 
 
 def require_closed_quotes(text: str, separator: str, where: str) -> None:
@@ -207,14 +209,11 @@ def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFra
     with _read_as("a Parquet file", where, _FAULTS):
         file = pq.ParquetFile(pa.BufferReader(content))
         schema = file.schema_arrow
-        wanted = frames.wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
-        fields = {name: schema.field(number) for number, name in wanted.items()}
-        _require_plain(fields.values(), file.metadata.num_rows, where)
+        wanted = _plain_columns(schema, file.metadata.num_rows, series, where)
         # Text stays a dictionary until its length is known: a small file can repeat a long text for ever.
-        texts = [field.name for field in fields.values() if pa.types.is_string(field.type)]
+        texts = [name for name in wanted if types.is_string(schema.field(name).type)]
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
-        table = file.read(columns=[field.name for field in fields.values()])
-        return pd.DataFrame({name: _column(table[field.name], where) for name, field in fields.items()})
+        return _frame(file.read(columns=[*wanted]), wanted, where)
 
 
 def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
@@ -222,13 +221,12 @@ def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFra
     with _read_as("a Feather file (of version 2)", where, _FAULTS):
         num_rows = _claimed_rows(content, where)
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
-        wanted = frames.wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
-        _require_plain([schema.field(number) for number in wanted], num_rows, where)
-        options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
+        wanted = _plain_columns(schema, num_rows, series, where)
+        places = sorted(map(schema.get_field_index, wanted))
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
         table = pa.ipc.open_file(pa.BufferReader(content), options=options).read_all()
         table.validate(full=True)  # a text of a damaged file may lie outside its memory
-        columns = dict(zip(sorted(wanted), table.columns, strict=True))
-        return pd.DataFrame({name: _column(columns[number], where) for number, name in wanted.items()})
+        return _frame(table, wanted, where)
 
 
 def _claimed_rows(content: bytes, where: str) -> int:
@@ -278,10 +276,15 @@ def _member(header: bytes, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> None:
-    """Refuse what a small Parquet file can ask for: rows without end, and columns of lists or bytes."""
+def _plain_columns(schema: pa.Schema, num_rows: int, series: Series, where: str) -> dict[str, str]:
+    """Find our name by that of each column that is needed.
+
+    What a small file can ask for is refused: rows without end, and columns of lists or bytes.
+    """
+    names = [_INDEX_NAMES.get(name, name) for name in schema.names]
+    wanted = frames.wanted_columns(names, series, where)
     got = [f"{num_rows:,} rows"] if num_rows > frames.MAX_ROWS else []
-    for field in fields:
+    for field in map(schema.field, wanted):
         stored = field.type.value_type if types.is_dictionary(field.type) else field.type
         if not any(is_kind(stored) for is_kind in _PLAIN):
             got.append(f"{field.type} in {field.name}")
@@ -289,6 +292,11 @@ def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> Non
         rule = f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text"
         fix = "Write the columns as plain numbers, in several files if there are that many"
         raise DataError(where=where, rule=rule, got=listed(got), fix=fix)
+    return {schema.names[number]: name for number, name in wanted.items()}
+
+
+def _frame(table: pa.Table, wanted: dict[str, str], where: str) -> pd.DataFrame:
+    return pd.DataFrame({ours: _column(table[theirs], where) for theirs, ours in wanted.items()})
 
 
 def _column(column: pa.ChunkedArray, where: str) -> pd.Series:
@@ -334,13 +342,24 @@ FILE_KINDS: Final = Registry(
 """Every kind of file that the source `files` reads, by its ending."""
 
 
-def _unpack_zip(content: bytes) -> bytes:
+def unzipped(content: bytes, most_bytes: int) -> tuple[list[str], bytes]:
+    """Return the names of what a zip holds, and what a single file does, at most a byte more than allowed.
+
+    It is read by that limit, not by the size in the header: a bomb lies there.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [name for name in archive.namelist() if not name.startswith("__MACOSX/")]
-        if len(members) != 1:
-            raise ValueError(f"it holds {len(members)} files, where one is read")
-        with archive.open(members[0]) as stream:
-            return stream.read(MAX_FILE_BYTES + 1)
+        names = [name for name in archive.namelist() if not name.startswith("__MACOSX/")]
+        if len(names) != 1:
+            return names, b""
+        with archive.open(names[0]) as stream:
+            return names, stream.read(most_bytes + 1)
+
+
+def _unpack_zip(content: bytes) -> bytes:
+    names, text = unzipped(content, MAX_FILE_BYTES)
+    if len(names) != 1:
+        raise ValueError(f"it holds {len(names)} files, where one is read")
+    return text
 
 
 _PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
@@ -368,7 +387,7 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
     """Read a file of any kind, packed or not, by its ending as `split_ending` told it."""
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
     if packing := ending.removeprefix(kind):
-        with _read_as(f"one file packed as {packing[1:]}", where, _PACKING_FAULTS):
+        with _read_as(f"one file packed as {packing[1:]}", where, PACKING_FAULTS):
             content = _PACKINGS[packing](content)
         if len(content) > MAX_FILE_BYTES:
             raise _too_long(where, "more", MAX_FILE_BYTES)

@@ -16,13 +16,8 @@ zip itself is asked for wherever candles are missing: within the series, right b
 after its newest candle, and at the newest full month of a series of which nothing was found.
 """
 
-import io
-import lzma
 import re
-import struct
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,7 +39,7 @@ from v8.market.frames import read_open_times
 from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.source import require_listed
-from v8.market.sources.tables import read_csv_table
+from v8.market.sources.tables import PACKING_FAULTS, read_csv_table, unzipped
 
 URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"
@@ -64,12 +59,6 @@ MAX_CHECKSUM_BYTES = 4_096
 
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day that is there
-
-_ZIP_FAULTS = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, OverflowError),
-    *(ValueError, RuntimeError, NotImplementedError),
-)
-"""What zipfile raises for damage; ValueError for a place before the begin, RuntimeError for a password."""
 
 
 class NotArchivedError(DataError):
@@ -158,13 +147,12 @@ class _SeriesZips:
 
     def require_absent(self, periods: Iterable[pd.Period]) -> None:
         """Refuse zips that are there although their checksums are not."""
+        self.downloader.map(self._require_absent, periods)
 
-        def require(period: pd.Period) -> None:
-            url = self.url(period)
-            if self._fetch(url, MAX_ZIP_BYTES) is not None:
-                raise _foreign(f"{url}.CHECKSUM", "must lie beside the zip it belongs to", "the zip alone")
-
-        self.downloader.map(require, periods)
+    def _require_absent(self, period: pd.Period) -> None:
+        url = self.url(period)
+        if self._fetch(url, MAX_ZIP_BYTES) is not None:
+            raise _foreign(f"{url}.CHECKSUM", "must lie beside the zip it belongs to", "the zip alone")
 
     def _is_there(self, period: pd.Period) -> bool:
         return self._cached(period) is not None or self._promised(period) is not None
@@ -369,13 +357,8 @@ def _read_zip(content: bytes, series: Series, period: pd.Period, where: str) -> 
 def _member(content: bytes, expected: str, where: str) -> bytes:
     limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names, text = archive.namelist(), b""
-            if names == [expected]:
-                with archive.open(expected) as stream:
-                    # Read by our limit, not by the size in the header: a bomb lies there.
-                    text = stream.read(limit + 1)
-    except _ZIP_FAULTS as error:
+        names, text = unzipped(content, limit)
+    except PACKING_FAULTS as error:
         raise _foreign(where, "must be a sound zip", " ".join(str(error).split())) from error
     if names != [expected]:
         raise _foreign(where, f"must hold the one file {expected}", f"{names[:5]}")

@@ -1,0 +1,19 @@
+"""Indicators of one contiguous piece of candles, NaN where they are not valid yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from v8.features.formulas import Floats
+from v8.features.indicators import warmup_bars
+from v8.features.table import computed_rows
+
+
+def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Compute float64 columns of the shape of the candles', NaN in each one's own warm-up."""
+    computed = {name: values.copy() for name, values in computed_rows(columns, candles).items()}
+    for name, values in computed.items():
+        values[: warmup_bars([name])] = np.nan
+    return computed
