@@ -170,7 +170,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     chosen = ["ETHUSDT-1h"]
     frames = _with_others(own, chosen, profile, given)
     assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
-    folder = _kept_tables(Companions.of(profile, given).tables())
+    folder = _kept_tables(Companions.of(profile, given).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
     with pytest.raises(DataError, match=r"needs candles that have f.csv beside them; got none of 400, 2024"):

@@ -46,7 +46,7 @@ def test_a_table_that_lacks_is_one_sentence_before_anything_is_done(words: list[
     done = CliRunner().invoke(app, [*words, profile, "--source", "demo"])
     assert (done.exit_code, done.stdout) == (DataError.exit_code, "")
     (told,) = done.stderr.splitlines()
-    assert re.search(r"profile, funding\.csv: .*; got no such file\..* --tables FOLDER", told)
+    assert re.search(r"funding\.csv: .*; got No such file .* profile's covariates .* --tables FOLDER", told)
     assert [file.name for file in Path().iterdir()] == [profile]
 
 

@@ -142,7 +142,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: moved(content, 4096, 4104), "does not match its checksum"),
         (lambda content: moved(content, 4096, 4096 + 8192), "does not match its checksum"),
         (lambda content: content[: len(content) // 2], "is cut off"),
-        (lambda content: b"", "it is empty"),
+        (lambda content: b"", "empty file"),
         (lambda content: b"not a table at all", "was not written by this store"),
         (lambda content: content.replace(b'"definitions"', b'"definitiens"'), "does not match its checksum"),
         (lambda content: content.replace(b'"checksum"', b'"chocksum"'), "does not match its checksum"),

@@ -87,7 +87,7 @@ def test_times_and_separators_of_every_usual_kind_are_read(folder: Path, text: s
         ("time,rate\n1717200000,1e300\n", "column rate: every row has a number"),
         (
             "time,rate\n1717200000,1,2,3\n",
-            "as many .* got 4 values in row 1, and 2 columns",
+            "as many .* got 4 values in line 2, and 2 columns",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_quote_never_reaches_into_another_row(folder: Path, rows: str) -> None
 
 
 def test_a_table_that_is_not_there_names_the_flag(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"funding.csv: must be a CSV .* no such file.* with --tables FOLDER"):
+    with pytest.raises(DataError, match=r"must be a file .* No such file.* with --tables FOLDER"):
         read_user_table(settings())
 
 

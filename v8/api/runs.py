@@ -26,7 +26,6 @@ from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
 from v8.machine.processes import ask
 from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable
-from v8.market.frames import candle_table
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import SOURCES
 from v8.plugins import load_plugins, require_no_strays
@@ -253,7 +252,7 @@ def train(
         profile = loaded = loaded.but(**keys)
     given = Companions.of(loaded, covariates)
     candles = _with_others(candles, names, loaded, covariates or {})
-    wanted |= {"tables": _kept_tables(given.tables())} if covariates and loaded.covariates else {}
+    wanted |= {"tables": _kept_tables(given.tables)} if covariates and loaded.covariates else {}
     wanted |= {"profile": str(_profile_file(profile)), "runs": runs, **_source_of(candles, names)}
     asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, judge=judge)
     order = asked.model_copy(update={"command": command("run", *_words(asked))})
@@ -361,7 +360,7 @@ def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
     checked = {}
     for name, frame in frames.items():
         series = Series.parse(name)
-        checked[name] = check_candles(candle_table(frame, series, name), series, source=FRAMES)
+        checked[name] = check_candles(frame, series, source=FRAMES)
     folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
     for name, each in checked.items():
         if not (file := folder / f"{name}.parquet").exists():

@@ -69,10 +69,6 @@ Columns = dict[str, Runs]  # by name
 _log = logging.getLogger(__name__)
 
 
-class _DamagedError(Exception):
-    """A file of the store that cannot be trusted, with the reason."""
-
-
 @dataclass
 class StoreStats:
     """What a store did since it was opened, in columns of one series each."""
@@ -134,15 +130,13 @@ class FeatureStore:
             if num_bars:
                 file.check()
             if is_of_all and file.index["candles"] != candles.digest:
-                raise _DamagedError("it holds columns of other candles")
+                raise ValueError("it holds columns of other candles")
             return num_bars, file.columns(names) if num_bars else {}
         except OSError:  # writing it will tell
             return 0, {}
-        except _DamagedError as damage:
-            instead = (
-                "its columns are computed again and the file is replaced" if is_of_all else "it is not used"
-            )
-            _log.warning("%s: %s; %s", path, damage, instead)
+        except ValueError as damage:
+            anew = "its columns are computed again and the file is replaced"
+            _log.warning("%s: %s; %s", path, damage, anew if is_of_all else "it is not used")
             self.stats.damaged_files.append(path)
             return 0, {}
 
@@ -152,18 +146,15 @@ class _File:
 
     Raises:
         OSError: If it is not there, is not to be read, or was written by another version.
-        _DamagedError: If it holds no index that can be read.
+        ValueError: If it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self._content = _mapped(path)
         start = self._content.rfind(_INDEX_START)
         if start < 0 or self._content[-4:] != b"PAR1":
-            raise _DamagedError("it is cut off or was not written by this store")
-        try:
-            found = json.JSONDecoder().raw_decode(self._content[start:].decode("latin-1"))[0]
-        except ValueError as error:
-            raise _DamagedError("its index cannot be read") from error
+            raise ValueError("it is cut off or was not written by this store")
+        found = json.JSONDecoder().raw_decode(self._content[start:].decode("latin-1"))[0]
         if found[_FORMAT_KEY] != FORMAT:
             raise OSError
         self.index: dict[str, Any] = found
@@ -174,7 +165,7 @@ class _File:
         content, at = memoryview(self._content), self._checksum_at
         found = bytes(content[at : at + len(_NO_CHECKSUM)]).decode("latin-1")
         if found != _checksum(content[:at], content[at + len(_NO_CHECKSUM) :]):
-            raise _DamagedError("it does not match its checksum")
+            raise ValueError("it does not match its checksum")
 
     def num_extended(self, candles: Candles) -> int:
         """Return how many candles it is of if they are the first of these, but not all; else 0."""
@@ -239,10 +230,7 @@ def _mapped(path: Path) -> mmap | bytes:
     if os.name == "nt":  # Windows lets nobody replace a file that is mapped
         return storage.read_given(path, _MAX_BYTES)
     with storage.open_given(path) as file:
-        try:
-            return mmap(file.fileno(), 0, access=ACCESS_READ)
-        except ValueError as error:
-            raise _DamagedError("it is empty") from error
+        return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 
 def _first(candles: Candles, num_bars: int) -> list[Any]:

@@ -28,8 +28,6 @@ Shapes: N candles, R raw rows.
 """
 
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -37,9 +35,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
-from v8.errors import MAX_LISTED, DataError, listed, shown
+from v8.errors import MAX_LISTED, DataError, shown
+from v8.market import frames
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, Mask, Times, Values, assembled
-from v8.market.frames import is_coarse, is_real, read_open_times, require_named, too_coarse
 from v8.market.series import US_PER_S, WEEK_S, Series, iso
 
 MAX_DROPPED_SHARE = 0.05
@@ -89,19 +87,21 @@ _FAULTS: Final = (
 """Counts of the report, and what each means."""
 
 
-def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: int | None = None) -> Candles:
+def check_candles(
+    given: frames.GivenCandles, series: Series, *, source: str, now_s: int | None = None
+) -> Candles:
     """Turn raw rows into candles, or refuse them with the reason; the module says how.
 
     Args:
-        frame: Columns `open_time` (of any type and unit) and `OHLCV`, any order, R rows. The volume may be
-            missing or without any value.
+        given: A table of R rows in any order, as `candle_table` reads it; its volume may be missing, or nan.
         now_s: The present, seconds since the epoch; None when the caller knows every bar to be closed.
     """
     where = f"{series} from {source}"
-    columns = _known_columns(frame, where)
+    frame = frames.candle_table(given, series, where)
+    columns = OHLC if _lacks_volume(frame) else OHLCV
     _require_rows(len(frame), len(frame), where)
-    require_named(frame, series)
-    times = read_open_times(frame[OPEN_TIME])
+    frames.require_named(frame, series)
+    times = frames.read_open_times(frame[OPEN_TIME])
     if not times.is_readable.all():  # such a row cannot be placed
         unreadable = frame[OPEN_TIME][~times.is_readable]
         first = ", ".join(shown(item, 40) for item in unreadable[:MAX_LISTED])
@@ -183,36 +183,18 @@ class _Rows:
             raise DataError(where=self.where, rule=rule, got=got, fix=fix)
 
 
-def _known_columns(frame: pd.DataFrame, where: str) -> tuple[str, ...]:
-    """Name the columns of a table, without a volume that is missing or nan in every row."""
-    names = list(frame.columns)
-    counts = {name: names.count(name) for name in (OPEN_TIME, *OHLCV)}
-    is_wrong = {name: count > 1 or (not count and name != VOLUME) for name, count in counts.items()}
-    if wrong := [f"{count or 'no'} {name}" for name, count in counts.items() if is_wrong[name]]:
-        rule = f"candles need the columns {', '.join(counts)}, each once"
-        got = f"{', '.join(wrong)} among {listed(names)}"
-        raise DataError(where=where, rule=rule, got=got, fix="Rename, add or remove columns")
-    volume = frame[VOLUME] if counts[VOLUME] else None
-    is_unknown = volume is None or (len(volume) > 0 and is_real(volume) and volume.isna().all())
-    return OHLC if is_unknown else OHLCV
+def _lacks_volume(frame: pd.DataFrame) -> bool:
+    volume = frame.get(VOLUME)
+    return volume is None or (len(volume) > 0 and frames.is_real(volume) and bool(volume.isna().all()))
 
 
 def _numbers(column: pd.Series, where: str) -> Values:
     """Read a column of any type as numbers; nan where a row holds none (a date or true is none)."""
-    if is_coarse(column):
-        raise too_coarse(where, str(column.name))
-    if is_real(column):
+    if frames.is_coarse(column):
+        raise frames.too_coarse(where, str(column.name))
+    if frames.is_real(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.array([_number(item) for item in column.astype(object)], dtype=np.float64)
-
-
-def _number(item: Any) -> float:
-    if isinstance(item, bool) or not isinstance(item, str | Real | Decimal):
-        return np.nan
-    try:  # Python reads 1_000 as a number, which no candle file means
-        return np.nan if isinstance(item, str) and "_" in item else float(item)
-    except (ValueError, OverflowError):  # a text that is no number, a number beyond float64
-        return np.nan
+    return np.array([frames.number(item) for item in column.astype(object)], dtype=np.float64)
 
 
 def _require_rows(num_left: int, num_read: int, where: str) -> None:

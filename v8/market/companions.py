@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,15 +33,14 @@ from v8.errors import DataError, listed, shown
 from v8.features.indicators import needed_beside
 from v8.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, places
 from v8.market.checks import check_candles
-from v8.market.frames import candle_table, read_open_times
+from v8.market.frames import read_open_times
 from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.source import CandleSource
-from v8.market.sources.tables import require_closed_quotes, uneven
+from v8.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile import TABLES_PLACE, Profile, TableSettings
-from v8.storage import read_given
+from v8.records import read_plain
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
-_SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
 
@@ -70,17 +70,11 @@ class UserTable:
 def read_user_table(settings: TableSettings) -> UserTable:
     """Read the CSV of a table from the user's folder of tables."""
     path = Path(os.environ.get(TABLES_PLACE) or ".").expanduser() / settings.file
+    place = f"The profile's covariates read it: name its folder with param:tables FOLDER or by {TABLES_PLACE}"
+    fix = f'{place}, or give covariates={{"{settings.file}": table}} in Python'
+    content = read_plain(path, fix=fix, most_bytes=MAX_TABLE_BYTES, kind=DataError)
     where = f"covariates of the profile, {path}"
-    try:
-        text = read_given(path, MAX_TABLE_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        is_absent = isinstance(error, FileNotFoundError)
-        got = getattr(error, "strerror", None) or "a file that is no UTF-8 text"
-        place = f"Name the folder that holds it with param:tables FOLDER or by {TABLES_PLACE}"
-        fix = f'{place}, or give covariates={{"{settings.file}": table}} in Python'
-        got, rule = "no such file" if is_absent else got, "must be a CSV that can be read"
-        raise DataError(where=where, rule=rule, got=got, fix=fix) from error
-    return user_table(_frame(text, settings, where), settings, where)
+    return user_table(_frame(decoded(content, where), settings, where), settings, where)
 
 
 def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
@@ -109,19 +103,13 @@ def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
 
 def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
     """Read the columns that are needed as text; the header says what parts values."""
-    header = text.partition("\n")[0].strip()
-    separator = max(_SEPARATORS, key=header.count)
-    require_closed_quotes(text, separator, where)
-    lines = io.StringIO(text, newline=None)
-    try:
-        names, *rows = [row for row in csv.reader(lines, delimiter=separator) if row] or [[]]
-    except csv.Error as error:
-        raise uneven(where, str(error)) from error
-    names = [name.strip() for name in names]
-    wanted = _wanted(names, settings, where)
-    if found := next((number for number, row in enumerate(rows, 1) if len(row) != len(names)), None):
-        raise uneven(where, f"{len(rows[found - 1])} values in row {found}, and {len(names)} columns")
-    return pd.DataFrame({name: [row[names.index(name)] for row in rows] for name in wanted}, dtype=object)
+    rows = io.StringIO(text, newline=None)
+    header = rows.readline()
+    separator = max(SEPARATORS, key=header.count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    wanted = {names.index(name): name for name in _wanted(names, settings, where)}
+    require_even(text, separator, len(names), where)
+    return read_rows(rows, separator, len(names), wanted, where, dtype=str, na_filter=False)
 
 
 def _wanted(names: list[str], settings: TableSettings, where: str) -> list[str]:
@@ -198,7 +186,6 @@ class Companions:
             if origin != USER:
                 self._of_symbol.setdefault(origin, []).append(plain)
         self._settings, self._given = tuple(tables), dict(given or {})
-        self._tables: list[UserTable] | None = None
         self._kept: dict[tuple[Series, int, int], Candles] = {}
         self._until_s: dict[str, int] = {}
         """Of what lacked beside the newest of the candles that were joined last: the last that had it."""
@@ -216,16 +203,15 @@ class Companions:
     def __bool__(self) -> bool:
         return bool(self._of_symbol or self._settings)
 
+    @cached_property
     def tables(self) -> list[UserTable]:
-        """Return the tables, read when they are first needed."""
-        if self._tables is None:
-            self._tables = [
-                user_table(self._given[each.file], each, f"covariates, {each.file}")
-                if each.file in self._given
-                else read_user_table(each)
-                for each in self._settings
-            ]
-        return self._tables
+        """The tables, read when they are first needed."""
+        return [
+            user_table(self._given[each.file], each, f"covariates, {each.file}")
+            if each.file in self._given
+            else read_user_table(each)
+            for each in self._settings
+        ]
 
     def with_neighbours(self, series: Sequence[Series]) -> list[Series]:
         """List series and the neighbours that their candles need, each once."""
@@ -288,7 +274,7 @@ class Companions:
             at, has = places(own.open_time_s, other.open_time_s)
             columns = {beside(symbol, name): other.column(name)[at] for name in wanted}
             yield _Beside(str(other.series), has, columns, _span(*other.open_time_s[[0, -1]]))
-        for table in self.tables():
+        for table in self.tables:
             rows = table.rows_known(own.open_time_s + own.series.bar_s)
             columns = {beside(USER, name): each[rows] for name, each in table.columns.items()}
             yield _Beside(table.settings.file, rows >= 0, columns, _span(*table.time_us[[0, -1]] // US_PER_S))
@@ -298,8 +284,7 @@ class Companions:
         if isinstance(given, Candles):
             return given
         if symbol in self._given:
-            table = candle_table(given, series, f"covariates, {series}")
-            return check_candles(table, series, source="a frame")
+            return check_candles(self._given[symbol], series, source="covariates")
         if series == own.series:
             return own
         if source is None:

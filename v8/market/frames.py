@@ -119,7 +119,8 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     if name := _index_name(frame.index, names):
         names, columns = [*names, name], [*columns, frame.index.to_series()]
     wanted = wanted_columns(names, series, where)
-    return pd.DataFrame({name: columns[number].reset_index(drop=True) for number, name in wanted.items()})
+    chosen = {name: columns[number].reset_index(drop=True) for number, name in wanted.items()}
+    return pd.DataFrame(chosen, copy=False)
 
 
 def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int, str]:
@@ -265,6 +266,16 @@ def _tells(part: str, text: str, series: Series) -> bool:
         return False
     units_s = (_UNIT_S.get(found["unit"].lower(), 0),) if found["unit"] else _BARE_UNITS_S
     return any(int(found["number"]) * unit_s == series.bar_s for unit_s in units_s)
+
+
+def number(item: Any) -> float:
+    """Read a number, or the text of one; nan where it is none, as a date and true are."""
+    if isinstance(item, bool) or not isinstance(item, str | Real | Decimal):
+        return np.nan
+    try:  # Python reads 1_000 as a number, which no candle file means
+        return np.nan if isinstance(item, str) and "_" in item else float(item)
+    except (ValueError, OverflowError):  # a text that is no number, a number beyond float64
+        return np.nan
 
 
 def is_coarse(column: pd.Series) -> bool:

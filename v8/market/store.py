@@ -32,6 +32,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -258,14 +259,10 @@ class CandleStore:
             is_whole: Whether it is known by now that the exchange has nothing older.
             accepts: Whether the API's later word serves.
         """
-        own = known
-        for piece in pieces:
-            if own is None:
-                own = Merged(piece)
-            elif own.history.touches(piece):
-                own = own.joined(Merged(piece), now_s, accepts=accepts)
-        if own is None:
-            raise ValueError("nothing is known and nothing was added")
+        own, *later = [*([known] if known else []), *map(Merged, pieces)]
+        for each in later:
+            if own.history.touches(each.history):
+                own = own.joined(each, now_s, accepts=accepts)
         own = replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
         with storage.waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
             kept = self.read(series, is_held=is_free)
@@ -276,9 +273,9 @@ class CandleStore:
             if is_near and is_free:
                 self._write(series, merged, kept, is_revised=len(revised) > 0)
         if num := len(revised):
-            count, opens = f"{num} {'candle was' if num == 1 else 'candles were'}", revised["open_time_s"]
-            told = listed([iso(open_s) for open_s in opens])
-            _log.warning("%s: %s told differently before (%s); both versions are kept", series, count, told)
+            told, opens = f"{num} {'candle was' if num == 1 else 'candles were'}", revised["open_time_s"]
+            places = listed([iso(open_s) for open_s in opens])
+            _log.warning("%s: %s told differently before (%s); both versions are kept", series, told, places)
         return merged
 
     def _write(self, series: Series, merged: Merged, kept: Merged | None, *, is_revised: bool) -> None:
@@ -299,7 +296,7 @@ class CandleStore:
             return _read(storage.read_given(path, _MAX_BYTES), series)
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
-        except (OSError, ValueError) as damage:
+        except _BROKEN as damage:
             if is_held:  # else another process may have put a sound one there meanwhile
                 _set_aside(path, shown(damage, 60))
             return None
@@ -315,16 +312,12 @@ def _file(frame: pd.DataFrame, told: Mapping[str, Any]) -> bytes:
 
 
 def _read(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read rows and what is told of them; a `ValueError` where they were not written for this series."""
-    try:
-        table = pq.read_table(io.BytesIO(content))
-        told = json.loads(table.schema.metadata[_KEY.encode()])
-        layout, digest = told.pop("layout"), told.pop("sha256")
-        frame = table.replace_schema_metadata().to_pandas()
-        is_sound = layout == LAYOUT and digest == _digest(frame, told) and told["series"] == str(series)
-    except _BROKEN as error:
-        raise ValueError(type(error).__name__) from error
-    if not is_sound:
+    """Read rows and what is told of them; one of `_BROKEN` where they were not written for this series."""
+    table = pq.read_table(io.BytesIO(content))
+    told = json.loads(table.schema.metadata[_KEY.encode()])
+    layout, digest = told.pop("layout"), told.pop("sha256")
+    frame = table.replace_schema_metadata().to_pandas()
+    if layout != LAYOUT or digest != _digest(frame, told) or told["series"] != str(series):
         raise ValueError("its rows are not those that were written")
     return frame, told
 
@@ -341,9 +334,8 @@ def _digest(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
 
 def _set_aside(path: Path, damage: str) -> None:
     """Move a damaged file out of the way; nothing is deleted."""
-    number = 1
-    while (aside := path.with_name(f"{path.stem}.damaged-{number}.parquet")).exists():
-        number += 1
+    places = (path.with_name(f"{path.stem}.damaged-{number}.parquet") for number in count(1))
+    aside = next(place for place in places if not place.exists())
     try:
         path.rename(aside)
     except OSError as error:

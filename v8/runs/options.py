@@ -152,10 +152,10 @@ def require_tables(profile: Profile) -> None:
     Raises:
         DataError: If one cannot be read, or is not what the profile says.
     """
-    from v8.market.companions import Companions  # noqa: PLC0415 - pandas, and most profiles need no table
-
     if profile.covariates:
-        Companions.of(profile).tables()
+        from v8.market.companions import read_user_table  # noqa: PLC0415 - pandas, which most need not
+
+        list(map(read_user_table, profile.covariates))
 
 
 def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:

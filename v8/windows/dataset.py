@@ -163,13 +163,10 @@ def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
     num_validation = round(usable * profile.split.validation)
     smallest = min(num_train, num_validation, usable - num_train - num_validation)
     if smallest < window_bars:
-        raise DataError(
-            where=where,
-            rule=f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, so that train, "
-            f"validation and test each hold one window of {window_bars} bars",
-            got=str(num_rows),
-            fix="Fetch a longer history with param:bars, or lower lookback_bars in the profile",
-        )
+        each = f"so that train, validation and test each hold one window of {window_bars} bars"
+        rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {each}"
+        fix = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
+        raise DataError(where=where, rule=rule, got=str(num_rows), fix=fix)
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars
     validation = validation_start, validation_start + num_validation

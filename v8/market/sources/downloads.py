@@ -234,7 +234,7 @@ class _BoundedAdapter(HTTPAdapter):
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return a pool, of a proxy or not, whose connections make bounded answers."""
-        pool = super().get_connection_with_tls_context(*args, **options)
+        pool: Any = super().get_connection_with_tls_context(*args, **options)
         if "ConnectionCls" not in vars(pool):
             pool.ConnectionCls = type("BoundedConnection", (pool.ConnectionCls,), self._bounded)
         return pool

@@ -145,11 +145,9 @@ class FilesSource:
         names = sorted(path.name for path in others)
         near = [name for name in names if series in named_series(name) or holds_name(name, series)]
         told = dict.fromkeys(str(each) for table in self._tables for each in table.told)
-        fix = "Rename the file or choose another param:data_dir"
+        fix = series_advice(str(series), list(told), "Rename the file or choose another param:data_dir")
         if near:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
-        elif told:
-            fix = series_advice(str(series), list(told), fix)
         rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
         got = listed(near) if near else self._there
         return DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)

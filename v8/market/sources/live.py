@@ -107,20 +107,13 @@ class LiveSource:
 
     def __init__(self, rest: RestSource | None = None) -> None:
         self.rest = rest or RestSource()
+        self.now_s, self.require = self.rest.now_s, self.rest.require
         self.archive = VisionSource(now=self.now_s)
         # A market's place is named by all addresses that it comes from, whatever their order.
         addresses = self.rest.api.addresses
         urls = [sorted(address.url for address in addresses), read_archive_address().url]
         name = f"{addresses[0].folder_name}-{storage.digest_json(urls)[:12]}"
         self.store = CandleStore(storage.home() / "candles" / name)
-
-    def now_s(self) -> int:
-        """Return the exchange's time; see `KeepsTime`."""
-        return self.rest.now_s()
-
-    def require(self, series: Series) -> None:
-        """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
-        self.rest.require(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`."""

@@ -120,11 +120,8 @@ class RestSource:
     def __init__(self, api: "KlinesApi | None" = None, clock: "ExchangeClock | None" = None) -> None:
         self.api = api or KlinesApi()
         self.clock = clock or ExchangeClock(self.api.time_s)
+        self.now_s = self.clock.now_s
         self._confirmed_ahead_s: float | None = None
-
-    def now_s(self) -> int:
-        """Return the exchange's time; see `KeepsTime`."""
-        return self.clock.now_s()
 
     def confirmed_now_s(self, series: Series) -> int:
         """Return the exchange's time, which its newest candle does not contradict.

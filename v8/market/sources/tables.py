@@ -24,12 +24,11 @@ import gzip
 import io
 import json
 import lzma
-import math
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -64,9 +63,10 @@ _PLAINLY: Final[dict[str, Any]] = {
 """How pandas reads them. Before 3.1 its usual number parser was off by one in the last bit, which changes
 digests; from 3.1 it is exact and the argument is deprecated."""
 
-_SEPARATORS: Final[str] = ",;\t|"
+SEPARATORS: Final[str] = ",;\t|"
 _MOST_LINES_TO_HEADER: Final = 5  # `sep=`, an address, an empty line, the header; or its levels and times
 _MAX_LINE: Final = 65_536
+_EVEN: Final = "be a CSV with as many values a row as columns"
 _LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")  # what stands before a header's names
 _LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
 
@@ -94,31 +94,24 @@ PACKING_FAULTS: Final = (
 """What is raised for damage; ValueError for a place before the begin, RuntimeError for a password."""
 
 
-def require_closed_quotes(text: str, separator: str, where: str) -> None:
-    """Refuse a CSV with a quote that does not close on its line, as one around a whole value does."""
-    lines = enumerate(io.StringIO(text, newline=None), 1) if '"' in text else ()
-    for number, line in ((number, line) for number, line in lines if '"' in line):
-        try:
-            next(csv.reader([line], delimiter=separator, strict=True))
-        except csv.Error as error:
-            rule = "must be a CSV in which a quote closes on its own line, around a whole value"
-            fix = "Close or remove the quote: the rows behind it would be lost"
-            raise DataError(where=where, rule=rule, got=f"{error} in line {number:,}", fix=fix) from error
+def require_even(text: str, separator: str, num_columns: int, where: str) -> None:
+    """Refuse a CSV with a line of more values than there are columns; empty ones at its end are none.
 
-
-def require_no_more_values(text: str, separator: str, num_columns: int, where: str) -> None:
-    """Refuse a CSV with a line of more values than there are columns; empty ones at its end are none."""
+    So is one with a quote that does not close on its line, as one around a whole value does.
+    """
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if '"' in line:
+            try:
+                next(csv.reader([line], delimiter=separator, strict=True))
+            except csv.Error as error:
+                rule = "must be a CSV in which a quote closes on its own line, around a whole value"
+                got, fix = f"{error} in line {number:,}", "Close or remove the quote: rows behind it are lost"
+                raise DataError(where=where, rule=rule, got=got, fix=fix) from error
         if line.count(separator) >= num_columns:
             values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
             if len(values) > num_columns:
-                raise uneven(where, f"{len(values)} values in line {number:,}, and {num_columns} columns")
-
-
-def uneven(where: str, got: str) -> DataError:
-    """Build the error for rows that are not as long as the header."""
-    rule = "must be a CSV with as many values a row as columns"
-    return DataError(where=where, rule=rule, got=got, fix="Mend the file")
+                got = f"{len(values)} values in line {number:,}, and {num_columns} columns"
+                raise DataError(where=where, rule=f"must {_EVEN}", got=got, fix="Mend the file")
 
 
 def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
@@ -126,22 +119,31 @@ def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
 
     The volume may be missing; rows are as they stand in the file.
     """
-    with _read_as("UTF-8 text", where, (UnicodeDecodeError,)):
-        text = content.decode("utf-8-sig")
+    text = decoded(content, where)
     stream, separator, names = _open_table(text, series, where)
     wanted = frames.wanted_columns(names, series, where)
-    require_closed_quotes(text, separator, where)
-    require_no_more_values(text, separator, len(names), where)
-    # ParserError and EmptyDataError are ValueErrors.
-    with _read_as("a CSV with as many values a row as columns", where, (ValueError, OverflowError)):
-        columns = range(len(names))
-        frame = pd.read_csv(stream, sep=separator, names=columns, usecols=list(wanted), **_PLAINLY)
-    return frame.rename(columns=wanted)[list(wanted.values())]
+    require_even(text, separator, len(names), where)
+    return read_rows(stream, separator, len(names), wanted, where)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """Read UTF-8 text, with a byte order mark or without."""
+    with _read_as("be UTF-8 text", where, (UnicodeDecodeError,)):
+        return content.decode("utf-8-sig")
+
+
+def read_rows(
+    rows: io.StringIO, separator: str, num_columns: int, wanted: Mapping[int, str], where: str, **how: Any
+) -> pd.DataFrame:
+    """Read columns by their number, under our names, of the rows behind a header."""
+    options = _PLAINLY | {"sep": separator, "names": range(num_columns), "usecols": list(wanted)} | how
+    with _read_as(_EVEN, where, (ValueError, OverflowError)):  # pandas' own are ValueErrors
+        return pd.read_csv(rows, **options).rename(columns=wanted)[list(wanted.values())]
 
 
 def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str, list[str]]:
     """Find the first row of a CSV: a stream that stands before it, the separator, and the column names."""
-    stream, separators = io.StringIO(text, newline=None), _SEPARATORS
+    stream, separators = io.StringIO(text, newline=None), SEPARATORS
     best: list[str] = []
     above: list[list[str]] = []
     for _ in range(_MOST_LINES_TO_HEADER):
@@ -180,16 +182,9 @@ def _is_row(values: Sequence[str]) -> bool:
     """Tell whether a line is a row of candles and no header."""
     if len(values) == len(ARCHIVE_COLUMNS):
         return values[0].strip().isdigit()
-    if len(values) not in _HEADERLESS or not all(map(_is_number, values[1:])):
+    if len(values) not in _HEADERLESS or not np.isfinite([*map(frames.number, values[1:])]).all():
         return False
     return bool(frames.read_open_times(pd.Series([values[0]], dtype="object")).is_readable.all())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 @contextmanager
@@ -201,12 +196,12 @@ def _read_as(kind: str, where: str, faults: tuple[type[Exception], ...]) -> Iter
         raise
     except faults as error:
         got = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(where=where, rule=f"must be {kind}", got=got, fix="Replace the file") from error
+        raise DataError(where=where, rule=f"must {kind}", got=got, fix="Replace the file") from error
 
 
 def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`."""
-    with _read_as("a Parquet file", where, _FAULTS):
+    with _read_as("be a Parquet file", where, _FAULTS):
         file = pq.ParquetFile(pa.BufferReader(content))
         schema = file.schema_arrow
         wanted = _plain_columns(schema, file.metadata.num_rows, series, where)
@@ -218,7 +213,7 @@ def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFra
 
 def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
-    with _read_as("a Feather file (of version 2)", where, _FAULTS):
+    with _read_as("be a Feather file (of version 2)", where, _FAULTS):
         num_rows = _claimed_rows(content, where)
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
         wanted = _plain_columns(schema, num_rows, series, where)
@@ -324,7 +319,7 @@ def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
     if len(content) > MAX_JSON_BYTES:
         raise _too_long(where, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
-    with _read_as("JSON", where, (ValueError, RecursionError)):
+    with _read_as("be JSON", where, (ValueError, RecursionError)):
         rows = json.loads(content)
     return frames.candle_table(rows, series, where)
 
@@ -387,7 +382,7 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
     """Read a file of any kind, packed or not, by its ending as `split_ending` told it."""
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
     if packing := ending.removeprefix(kind):
-        with _read_as(f"one file packed as {packing[1:]}", where, PACKING_FAULTS):
+        with _read_as(f"be one file packed as {packing[1:]}", where, PACKING_FAULTS):
             content = _PACKINGS[packing](content)
         if len(content) > MAX_FILE_BYTES:
             raise _too_long(where, "more", MAX_FILE_BYTES)

@@ -75,6 +75,9 @@ class VisionSource:
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
+    def __post_init__(self) -> None:
+        read_archive_address()
+
     def require(self, series: Series) -> None:
         """Refuse a series of which the archive has nothing, by asking for checksums; see `ChecksSeries`."""
         zips, now_s = self._zips(series), int(self.now())
@@ -95,12 +98,6 @@ class VisionSource:
     def _zips(self, series: Series) -> "_SeriesZips":
         require_listed(series, self.name)
         return _SeriesZips(series, read_archive_address(), self.downloader)
-
-
-def open_archive() -> VisionSource:
-    """Open the archive that `V8_VISION_URL` names."""
-    read_archive_address()
-    return VisionSource()
 
 
 def read_archive_address() -> Address:
@@ -126,9 +123,8 @@ class _SeriesZips:
         months = _months_back(_period(last_s, "M"))
         while probed := list(islice(months, PROBES_AT_ONCE)):
             num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
-            there = self.downloader.map(self._is_there, probed[:num_asked])
-            if any(there):
-                return probed[there.index(True)]
+            if found := self.newest(probed[:num_asked]):
+                return found
         return None
 
     def newest(self, periods: Sequence[pd.Period]) -> pd.Period | None:

@@ -28,6 +28,7 @@ from v8.errors import DataError, ProfileError, listed, shown
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
+from v8.registry import require_package
 
 PACKAGE: Final = "yfinance"
 SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"
@@ -98,12 +99,9 @@ class YahooSource:
 
 def open_yahoo() -> YahooSource:
     """Open the source with the installed package, which keeps its cookies in the folder of v8."""
-    try:
-        package = import_module(PACKAGE)
-    except ModuleNotFoundError as error:
-        where = f"param:source {YahooSource.name}"
-        rule, fix = f"needs the package {PACKAGE}, an extra of v8", f"Install it with `pip install {PACKAGE}`"
-        raise ProfileError(where=where, rule=rule, got=f"no module {error.name}", fix=fix) from error
+    rule = f"needs the package {PACKAGE}, an extra of v8"
+    require_package(PACKAGE, where=f"param:source {YahooSource.name}", rule=rule)
+    package = import_module(PACKAGE)
     package.set_tz_cache_location(str(storage.home() / PACKAGE))
     return YahooSource(download=package.download)
 
