@@ -148,7 +148,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: content.replace(b'"checksum"', b'"chocksum"'), "does not match its checksum"),
         (
             lambda content: content.replace(b'{"v8_features_format": 4', b'{"v8_features_format":,4'),
-            "cannot be read",
+            "damaged (Expecting value",
         ),
     ],
 )

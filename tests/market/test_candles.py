@@ -235,7 +235,9 @@ def test_a_row_without_a_readable_time_is_refused_with_its_text(valid_frame):
 
 
 def test_a_missing_column_is_named(valid_frame):
-    with pytest.raises(DataError, match="got no close among open_time, open, high, low, volume"):
+    with pytest.raises(
+        DataError, match="needs one column close; got none among open_time, open, high, low, volume"
+    ):
         check(valid_frame(10, 3_600).drop(columns="close"))
 
 

@@ -136,7 +136,7 @@ class FeatureStore:
             return 0, {}
         except ValueError as damage:
             anew = "its columns are computed again and the file is replaced"
-            _log.warning("%s: %s; %s", path, damage, anew if is_of_all else "it is not used")
+            _log.warning("%s is damaged (%s); %s", path, damage, anew if is_of_all else "it is not used")
             self.stats.damaged_files.append(path)
             return 0, {}
 
