@@ -28,7 +28,7 @@ import yaml
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
 from v8.artifacts.nested_runs import PLAN_FILE
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
@@ -446,7 +446,7 @@ def _written(run: Path) -> dict[str, bytes]:
     kept = [path for path in found if not path.startswith(".") and "report" not in path]
     with TemporaryDirectory() as folder:
         found["manifest.json"] = Path(folder) / "manifest.json"
-        stage_run(run, Path(folder), "user/name", Choice())
+        stage_run(run, Path(folder), "user/name")
         return {path: found[path].read_bytes() for path in (*kept, "manifest.json")}
 
 

@@ -31,7 +31,7 @@ from v8.artifacts.series_artifact import read_sample
 from v8.cli.app import app
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.layout import read_manifest
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.losses.leaderboard import read_history
 from v8.market.companions import read_user_table
 from v8.market.series import load_universe
@@ -114,7 +114,7 @@ def _records(case: Case) -> None:
     read_sample(folder / "forecasts.json")
     read_history(folder / "history.csv")
     Path("../staged").mkdir()
-    stage_run(Path.cwd(), Path("../staged"), "user/name", Choice())
+    stage_run(Path.cwd(), Path("../staged"), "user/name")
 
 
 def _plans(case: Case) -> None:

@@ -23,7 +23,6 @@ from v8.cli.app import app
 from v8.cli.forecasts import tell_refusals
 from v8.errors import DataError
 from v8.formulas.baselines import called
-from v8.live.issuing import IssuedMany
 from v8.losses.judgement import Judgement
 from v8.market.sources.source import open_source
 from v8.views.pictures import draw_forecast
@@ -342,8 +341,8 @@ def test_all_series_ask_the_exchange_once_each_and_for_its_time(
 def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
     own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
-    told = IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own})
-    assert tell_refusals(told) == DataError.exit_code
+    refused = {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}
+    assert tell_refusals(refused, is_partial=False) == DataError.exit_code
     assert capsys.readouterr().err.splitlines() == [
         f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",
         f"failed: {own}",

@@ -112,8 +112,8 @@ def make_run(tmp_path: Path, keras_file: Path) -> Any:
 @pytest.fixture(scope="session")
 def staged(tmp_path_factory: pytest.TempPathFactory, keras_file: Path) -> Any:
     """Stage a run of two models for `someone/fleet`, once; publishing does not change it."""
-    from v8.hub.staging import Choice, stage_run
+    from v8.hub.staging import stage_run
 
     folder = tmp_path_factory.mktemp("staged")
     run = made_runs.RunMaker(folder / "runs", keras_file)()
-    return stage_run(run, folder / "staged", "someone/fleet", Choice())
+    return stage_run(run, folder / "staged", "someone/fleet")

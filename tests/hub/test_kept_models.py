@@ -13,29 +13,22 @@ from v8.hub.client import RetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import Difference, Published, preview, publish
 from v8.hub.pull import pull
-from v8.hub.staging import Choice, Staged, stage_run
+from v8.hub.staging import Staged, stage_run
 
 REPO = "someone/fleet"
 
 
-def staged_of(run: Path) -> Staged:
-    return stage_run(
-        run, run.with_name(f"{run.name}-staged-{len(list(run.parent.iterdir()))}"), REPO, Choice()
-    )
+def staged_of(run: Path, *, is_pruning: bool = False) -> Staged:
+    folder = run.with_name(f"{run.name}-staged-{len(list(run.parent.iterdir()))}")
+    return stage_run(run, folder, REPO, is_pruning=is_pruning)
 
 
 def publish_run(
     run: Path, *, announced: list[Difference] | None = None, is_pruning: bool = False
 ) -> Published:
     announce = [].append if announced is None else announced.append
-    return publish(
-        staged_of(run),
-        REPO,
-        is_private=False,
-        is_pruning=is_pruning,
-        retries=RetryPolicy(num_tries=1),
-        announce=announce,
-    )
+    staged, once = staged_of(run, is_pruning=is_pruning), RetryPolicy(num_tries=1)
+    return publish(staged, REPO, is_private=False, retries=once, announce=announce)
 
 
 def manifest_of(hub: Any) -> Manifest:
@@ -155,7 +148,7 @@ def test_names_that_the_hub_lists_become_no_paths(hub: Any, make_run: Any, tmp_p
     publish_run(make_run(["BTCUSDT-15m"]))
     strange = {"models/../../pwn": b"x", "models/\x1b[31mX/model.keras": b"x", "../../pwn": b"x"}
     hub.commit(REPO, strange)
-    _, found = preview(staged_of(make_run(["ETHUSDT-1h"])), REPO, is_private=False, is_pruning=True)
+    _, found = preview(staged_of(make_run(["ETHUSDT-1h"]), is_pruning=True), REPO, is_private=False)
     assert found is not None
     assert found.models["removed"] == ["BTCUSDT-15m"]
     assert not set(found.deletions) & set(strange)

@@ -15,7 +15,7 @@ from v8.artifacts.metadata import read_metadata
 from v8.errors import ArtifactError, PullError
 from v8.hub.opening import open_place
 from v8.hub.publish import publish
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 
 REPO, BOTH = "someone/fleet", ("BTCUSDT-15m", "ETHUSDT-1h")
 
@@ -31,7 +31,7 @@ class Opened(Forecaster):
 @pytest.fixture
 def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
     """A Hub that holds two series in one commit."""
-    publish(stage_run(make_run(BOTH), tmp_path / "staged", REPO, Choice()), REPO, is_private=False)
+    publish(stage_run(make_run(BOTH), tmp_path / "staged", REPO), REPO, is_private=False)
     hub.forget()
     return hub
 

@@ -16,7 +16,7 @@ from v8.errors import ArtifactError, PublishError
 from v8.hub.client import RetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import Published, publish
-from v8.hub.staging import Choice, Staged, stage_run
+from v8.hub.staging import Staged, stage_run
 
 REPO = "someone/fleet"
 
@@ -27,19 +27,12 @@ def no_pause(seconds: float) -> None:
 
 def staged_of(run: Path, **choice: bool) -> Staged:
     folder = run.with_name(f"{run.name}-staged-{len(list(run.parent.iterdir()))}")
-    return stage_run(run, folder, REPO, Choice(**choice))
+    return stage_run(run, folder, REPO, **choice)
 
 
-def publish_run(
-    run: Path, *, is_private: bool = False, is_pruning: bool = False, **choice: bool
-) -> Published:
-    return publish(
-        staged_of(run, **choice),
-        REPO,
-        is_private=is_private,
-        is_pruning=is_pruning,
-        retries=RetryPolicy(sleep=no_pause),
-    )
+def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Published:
+    staged = staged_of(run, **choice)
+    return publish(staged, REPO, is_private=is_private, retries=RetryPolicy(sleep=no_pause))
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:

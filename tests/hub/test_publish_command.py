@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from v8.artifacts.run_folder import SeriesState
 from v8.cli.app import app
 from v8.errors import ArtifactError
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.live.ledger import Ledger
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -247,8 +247,8 @@ def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_no
     (run / ".lock").mkdir()  # refused to everybody
     (run / "ETHUSDT-1h" / "model.keras").write_bytes(b"cut")
     with pytest.raises(ArtifactError, match=r"model\.keras: must be the file .* with --redo ETHUSDT-1h"):
-        stage_run(run, tmp_path / "whole", REPO, Choice())
-    staged = stage_run(run, tmp_path / "part", REPO, Choice(is_partial=True))
+        stage_run(run, tmp_path / "whole", REPO)
+    staged = stage_run(run, tmp_path / "part", REPO, is_partial=True)
     assert staged.held_back == {"ETHUSDT-1h": "its files are damaged"}
     assert not (tmp_path / "part" / "models" / "ETHUSDT-1h").exists()
     assert not any("ETHUSDT-1h" in file.path for file in staged.files)

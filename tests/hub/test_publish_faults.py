@@ -17,7 +17,7 @@ from v8.hub import client
 from v8.hub.client import RetryPolicy
 from v8.hub.layout import MANIFEST_FILE
 from v8.hub.publish import Published, check_access, publish
-from v8.hub.staging import Choice, Staged, stage_run
+from v8.hub.staging import Staged, stage_run
 
 REPO = "someone/fleet"
 ROUTES = (
@@ -188,7 +188,7 @@ def test_a_server_that_is_down_is_said_in_one_sentence(hub: Any, staged: Staged,
 def test_many_failing_uploads_succeed_as_long_as_some_arrive(
     hub: Any, make_run: Any, waiting: Waiting, tmp_path: Path
 ) -> None:
-    staged = stage_run(make_run(make_run.UNIVERSE[:12]), tmp_path / "twelve", REPO, Choice())
+    staged = stage_run(make_run(make_run.UNIVERSE[:12]), tmp_path / "twelve", REPO)
     for file in staged.files:
         if file.path.endswith(".keras"):
             hub.answer("lfs-put", 503, where=file.sha256)

@@ -20,7 +20,7 @@ from v8.hub.client import RetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
 FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]
@@ -44,7 +44,7 @@ def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
 @pytest.fixture
 def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
     """A Hub that holds two series in one commit."""
-    staged = stage_run(make_run(), tmp_path / "staged", REPO, Choice())
+    staged = stage_run(make_run(), tmp_path / "staged", REPO)
     publish(staged, REPO, is_private=False)
     hub.forget()
     return hub

@@ -25,7 +25,7 @@ from v8.cli.app import app
 from v8.errors import ArtifactError, PullError
 from v8.features.table import compute_table
 from v8.hub.publish import publish
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.runs.outputs import write_outputs
 from v8.windows.dataset import prepare_series, table_columns
 
@@ -35,7 +35,7 @@ REPO, SERIES = "someone/tiny", "BTCUSDT-15m"
 
 @pytest.fixture
 def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
-    publish(stage_run(trained_run.path, tmp_path / "staged", REPO, Choice()), REPO, is_private=True)
+    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
     return hub
 
 
@@ -141,7 +141,7 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
         ArtifactError, match=r"must hold the model of SOLUSDT-15m; got the one of BTCUSDT-15m"
     ):
         v8.load(run, "SOLUSDT-15m")
-    for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO, Choice())):
+    for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO)):
         with pytest.raises(
             ArtifactError, match=r"must be of SOLUSDT-15m, whose folder it lies in; got 'BTCUSDT"
         ):

@@ -13,7 +13,7 @@ import v8
 from v8.artifacts.nested_runs import Contender, Decision, read_serving
 from v8.errors import ArtifactError
 from v8.hub.opening import open_place
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.runs.outputs import write_outputs
 
 BTC, ETH, DAY = "BTCUSDT-15m", "ETHUSDT-1h", "2026-11-21"
@@ -65,7 +65,7 @@ def test_what_serves_is_shown_loaded_and_published(run: Path, tmp_path: Path) ->
     assert multiples(run) == {BTC: 0.75, ETH: 0.75}
     assert v8.Run(run)[BTC].folder == later.absolute()
     assert opened(run) == later
-    staged = stage_run(run, tmp_path / "staged", "someone/fleet", Choice())
+    staged = stage_run(run, tmp_path / "staged", "someone/fleet")
     for name in ("model.keras", "metadata.json"):
         assert (staged.folder / "models" / BTC / name).read_bytes() == (later / name).read_bytes()
 
@@ -77,7 +77,7 @@ def test_damage_of_what_serves_says_how_the_first_model_comes_back(run: Path, tm
     with pytest.raises(ArtifactError, match=r"take BTCUSDT-15m out of serving\.json"):
         write_outputs(run)
     with pytest.raises(ArtifactError, match=r"take BTCUSDT-15m out of serving\.json"):
-        stage_run(run, tmp_path / "staged", "someone/fleet", Choice())
+        stage_run(run, tmp_path / "staged", "someone/fleet")
     told: list[Any] = []
     assert [row.series for row in write_outputs(run, told.append)] == [ETH]
     assert len(told) == 1

@@ -19,7 +19,7 @@ from v8.hub import client
 from v8.hub.client import RetryPolicy
 from v8.hub.publish import Published, publish
 from v8.hub.pull import pull
-from v8.hub.staging import Choice, Staged, stage_run
+from v8.hub.staging import Staged, stage_run
 
 REPO = "someone/fleet"
 FOR_EVER = 10_000
@@ -42,7 +42,7 @@ def test_uploads_that_stall_for_ever_end_together_and_the_next_call_continues(
     hub: Any, make_run: Any, tmp_path: Path
 ) -> None:
     # Twelve models and five threads: one after the other they would take three limits a try.
-    staged = stage_run(make_run(make_run.UNIVERSE[:12]), tmp_path / "twelve", REPO, Choice())
+    staged = stage_run(make_run(make_run.UNIVERSE[:12]), tmp_path / "twelve", REPO)
     hub.stall("lfs-put", times=FOR_EVER)
     with pytest.raises(
         PublishError, match=r"the Hub must answer; got .*, 2 times in a row\. Nothing is lost"

@@ -21,7 +21,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.runs.outputs import draw_pictures, write_outputs
 
 SERIES = "BTCUSDT-15m"
@@ -111,7 +111,7 @@ def attack(run: Path) -> None:
             said_well(error)
     with tempfile.TemporaryDirectory(dir=run.parent) as folder:
         try:
-            staged = stage_run(run, Path(folder) / "staged", "someone/fleet", Choice(is_partial=True))
+            staged = stage_run(run, Path(folder) / "staged", "someone/fleet", is_partial=True)
         except V8Error as error:
             said_well(error)
             return
@@ -166,5 +166,5 @@ def test_bytes_that_are_no_text_are_one_sentence(run: Path, name: str, content: 
     (run / name).write_bytes(content)
     attack(run)
     with suppress(V8Error):
-        stage_run(run, run.parent / "staged", "someone/fleet", Choice())
+        stage_run(run, run.parent / "staged", "someone/fleet")
         assert name == FILES[2]  # which is not published

@@ -18,7 +18,7 @@ from signs import without_signs
 
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.profile import load_profile
 from v8.runs.outputs import write_outputs
 
@@ -114,7 +114,7 @@ def test_a_link_in_a_run_is_neither_read_nor_published_nor_written_through(
     kept = everything_below(target) if target.is_dir() else target.read_bytes()
     tries: list[Callable[[], object]] = [
         lambda: write_outputs(run),
-        lambda: stage_run(run, tmp_path / "staged", "someone/fleet", Choice()),
+        lambda: stage_run(run, tmp_path / "staged", "someone/fleet"),
         lambda: RunFolder(run, RunRecord.begin(load_profile("aligned"), "vision", True, "v8")),
     ]
     for attempt in tries:

@@ -29,7 +29,7 @@ from v8.artifacts.nested_runs import Decision, read_serving, served_folder
 from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.live.entries import Entry, Issuer, Score
 from v8.live.ledger import Ledger
 from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
@@ -109,7 +109,7 @@ def drilled(trained_run: Any, module_hub: Any, tmp_path_factory: pytest.TempPath
     candles = Path(shutil.copytree(trained_run.candles_dir, home / "candles"))
     append_candles(candles / f"{BTC}.csv", NUM_NEW)
     hurt(run / BTC)
-    publish(stage_run(run, home / "staged", REPO, Choice()), REPO, is_private=False)
+    publish(stage_run(run, home / "staged", REPO), REPO, is_private=False)
     words = ("update", run, "--data-dir", candles, "--workers", "1")
     killed = start(*words)
     assert killed.stdout

@@ -12,7 +12,7 @@ from moved_clock import open_following
 
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
-from v8.hub.staging import Choice, stage_run
+from v8.hub.staging import stage_run
 from v8.live.ledger import Ledger
 from v8.live.watching import ServingModels, Watch
 
@@ -21,7 +21,7 @@ REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 
 @pytest.fixture
 def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
-    publish(stage_run(trained_run.path, tmp_path / "staged", REPO, Choice()), REPO, is_private=True)
+    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
     return hub
 
 

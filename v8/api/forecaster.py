@@ -100,12 +100,11 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     """
     from v8.hub.client import RetryPolicy  # noqa: PLC0415 - only who publishes needs these
     from v8.hub.publish import publish  # noqa: PLC0415
-    from v8.hub.staging import Choice, stage_run  # noqa: PLC0415
+    from v8.hub.staging import stage_run  # noqa: PLC0415
 
-    choice = Choice(is_partial=bool(series), series=tuple(series))
     retries = RetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
     with passing_folder("v8-publish") as folder:
-        staged = stage_run(run, folder, repo, choice)
+        staged = stage_run(run, folder, repo, series=series, is_partial=bool(series))
         return publish(staged, repo, is_private=is_private, retries=retries).url
 
 

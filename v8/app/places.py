@@ -15,15 +15,13 @@ from typing import Final
 import numpy as np
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import METADATA_FILE, Metadata, not_judged, read_metadata
-from v8.artifacts.nested_runs import served_folder
-from v8.artifacts.run_folder import RUN_FILE, read_run
+from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, VOLATILITY
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.formulas import DAY_S, Floats
 from v8.features.table import compute_columns
-from v8.hub.pull import pull
+from v8.hub.opening import ModelPlace, open_place
 from v8.live.issuing import Issued, issue
 from v8.live.ledger import Ledger
 from v8.live.record import Record, live_record
@@ -77,28 +75,16 @@ class Place:
 
         The Hub is asked at most every `HUB_LOOK_S`.
         """
-        is_recent = isinstance(self._where, str) and time.monotonic() - self._looked_s < HUB_LOOK_S
-        if self._fleet and is_recent:
+        is_hub = isinstance(self._where, str)
+        if self._fleet and is_hub and time.monotonic() - self._looked_s < HUB_LOOK_S:
             return self._fleet
-        label, revision, folders = self._found()
+        place = open_place(self._where, revision=self._revision, is_offline=self._is_offline)
+        seen = {name: place.present(name) for name in place.series}
         self._looked_s = time.monotonic()
-        seen = revision or [_stamp(folder / METADATA_FILE) for folder in folders.values()]
         if self._fleet is None or seen != self._seen:
-            self._fleet, self._seen = _fleet(label, revision, folders), seen
+            label = place.name if is_hub else f"run {Path(place.name).resolve().name}"
+            self._fleet, self._seen = _fleet(label, place), seen
         return self._fleet
-
-    def _found(self) -> tuple[str, str | None, dict[str, Path]]:
-        """Return how the place is called, its commit, and the folder of each series."""
-        if isinstance(self._where, str):
-            pulled = pull(self._where, revision=self._revision, is_offline=self._is_offline)
-            return self._where, pulled.revision, {name: pulled.artifact(name) for name in pulled.series}
-        folder, name = self._where, self._where.resolve().name
-        if (folder / METADATA_FILE).exists() and not (folder / RUN_FILE).exists():
-            return f"run {name}", None, {name: folder}
-        if not (record := read_run(folder)).is_judged:
-            raise not_judged(str(folder))
-        done = sorted(record.done)
-        return f"run {name}", None, {series: served_folder(folder, series) for series in done}
 
 
 class FleetForecasts:
@@ -166,23 +152,26 @@ class LedgerReader:
         return self._record
 
 
-def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fleet:
-    """Read what lies in folders; an artefact that cannot be trusted is left out, and why is kept."""
+def _fleet(label: str, place: ModelPlace) -> Fleet:
+    """Read what serves in a place; an artefact that cannot be trusted is left out, and why is kept."""
     metadata: dict[Series, Metadata] = {}
-    refused = {}
-    for name, folder in folders.items():
+    folders: dict[Series, Path] = {}
+    refused, revision = {}, None
+    place.bring(place.series)
+    for name in place.series:
         try:
+            folder, revision = place.found(name)
             about = read_metadata(folder, series=name)
             _ = about.result  # which is shown
-            metadata[Series.parse(name)] = about
+            series = Series.parse(name)
+            folders[series], metadata[series] = folder, about
         except V8Error as error:
             refused[name] = str(error)
     if not metadata:
         rule = "a page needs at least one finished series"
         got = f"none that can be read: {listed(list(refused.values()))}" if refused else "none"
         raise ArtifactError(where=label, rule=rule, got=got, fix="Finish the run first, or name another one")
-    found = {series: folders[str(series)] for series in metadata}
-    return Fleet(label, revision, found, metadata, refused)
+    return Fleet(label, revision, folders, metadata, refused)
 
 
 def _stamp(file: Path) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from v8.errors import SeriesError, V8Error, listed
 from v8.hub.opening import ModelPlace
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
-from v8.live.issuing import Issued, IssuedMany, age, issue_each
+from v8.live.issuing import Issued, age, issue_each
 from v8.live.ledger import Ledger
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.machine.interruption import set_last_words
@@ -59,13 +59,13 @@ def print_forecasts(
     """
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        told = issue_each(models, names, candles, **given)
-    for error in () if is_many else told.refused.values():
+        issued, refused = issue_each(models, names, candles, **given)
+    for error in () if is_many else refused.values():
         raise error
-    PRINTERS[form](told.issued, is_many)
+    PRINTERS[form](issued, is_many)
     if plot:
-        _draw(told.issued, plot)
-    return tell_refusals(told)
+        _draw(issued, plot)
+    return tell_refusals(refused, is_partial=bool(issued))
 
 
 def _draw(issued: Sequence[Issued], plot: Path) -> None:
@@ -79,16 +79,16 @@ def _draw(issued: Sequence[Issued], plot: Path) -> None:
         tell(f"Picture: {file}")
 
 
-def tell_refusals(told: IssuedMany) -> int:
+def tell_refusals(refused: Mapping[str, V8Error], *, is_partial: bool) -> int:
     """Say in a line for each reason which series were not forecast, and return the exit code of `run`."""
     by_reason: dict[str, list[str]] = {}
-    for name, error in told.refused.items():
+    for name, error in refused.items():
         by_reason.setdefault(str(error), []).append(name)
     for reason, names in by_reason.items():
         where = "" if reason.startswith(names[0]) else f"{listed(names)}: "
         tell(f"failed: {where}{reason}")
-    codes = {error.exit_code for error in told.refused.values()}
-    is_mixed = len(codes) > 1 or (codes and told.issued)
+    codes = {error.exit_code for error in refused.values()}
+    is_mixed = len(codes) > 1 or (codes and is_partial)
     return SeriesError.exit_code if is_mixed else next(iter(codes), 0)
 
 

@@ -11,7 +11,7 @@ from v8.hub import publish as hub
 from v8.hub.client import RetryPolicy, check_repo_name
 from v8.hub.pull import pull
 from v8.hub.space import stage
-from v8.hub.staging import Choice, Staged, check_source, stage_run
+from v8.hub.staging import Staged, check_source, stage_run
 from v8.live.ledger import Ledger
 from v8.live.publishing import LedgerDataset
 from v8.market.sources.source import CandleSource
@@ -35,35 +35,31 @@ def publish_run(
     repo: str,
     *,
     is_dry: bool = False,
-    is_partial: bool = False,
-    is_only_skilled: bool = False,
     is_private: bool = False,
-    is_pruning: bool = False,
     collection: str | None = None,
+    **choice: Any,
 ) -> None:
     """Stage a run, publish it and print where it is; or ask the Hub and print what that would change.
 
-    Published models that the run does not have stay, or go with `is_pruning`. The repository is put into the
-    owner's `collection` of that title. Raises `PublishError` if it may not or cannot be published,
-    `ArtifactError` if the run is damaged.
+    `stage_run` says what there is to choose. The repository is put into the owner's `collection` of that
+    title. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run is damaged.
     """
     if is_dry:
         check_repo_name(repo)
     with passing_folder("v8-publish") as folder:
-        staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
+        staged = stage_run(run, folder, repo, **choice)
         if is_dry:
-            _preview(staged, repo, is_private=is_private, is_pruning=is_pruning)
+            _preview(staged, repo, is_private=is_private)
             return
         print_lines(*_summary(staged))
-        options: dict[str, Any] = {"is_private": is_private, "is_pruning": is_pruning}
-        published = _publish(staged, repo, **options, collection=collection)
+        published = _publish(staged, repo, is_private=is_private, collection=collection)
         if sent := published.sent:
             print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
         print_lines(*_where(published))
 
 
-def _preview(staged: Staged, repo: str, **options: bool) -> None:
-    plan, found = hub.preview(staged, repo, **options, retries=RETRIES)
+def _preview(staged: Staged, repo: str, *, is_private: bool) -> None:
+    plan, found = hub.preview(staged, repo, is_private=is_private, retries=RETRIES)
     rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
     print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
     print_lines(*_summary(plan), *_would_change("repository", repo, found))

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -77,6 +76,13 @@ HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)
 """What the client speaks HTTP with."""
 
 _CLIENT_ERRORS: Final = (HTTP.HTTPError, HTTP.InvalidURL, OSError, RuntimeError, ValueError)
+_MEANINGS: Final = {
+    errors.RevisionNotFoundError: "REVISION",
+    errors.RemoteEntryNotFoundError: "FILE",
+    errors.GatedRepoError: "FORBIDDEN",  # which is a kind of the next
+    errors.RepositoryNotFoundError: "REPOSITORY",
+}
+_STATUSES: Final = {401: "TOKEN", 403: "FORBIDDEN", 404: "REPOSITORY"}
 _NO_ANSWER: Final = (HTTP.TransportError, ConnectionError, TimeoutError)
 
 Found = TypeVar("Found")
@@ -87,18 +93,6 @@ def told(what: str, kind: str, **words: object) -> dict[str, str]:
     """Return the parts of an error from `refusals.yaml`."""
     parts = _REFUSALS[what]["OTHER"] | _REFUSALS[what].get(kind, {})
     return {part: text.format(**words) for part, text in parts.items()}
-
-
-class Refusal(Enum):
-    """What the Hub may refuse; each side has its own sentence for it."""
-
-    TOKEN = "the Hub does not know the token"  # noqa: S105 - a meaning
-    FORBIDDEN = "the token does not open it"
-    REPOSITORY = "there is no such repository, or it is hidden"
-    REVISION = "there is no such revision"
-    FILE = "there is no such file"
-    OFFLINE = "the client was told to ask nobody"
-    OTHER = "anything else, in the words of the Hub"
 
 
 class UnreachableError(PublishError):
@@ -335,12 +329,16 @@ class HubRepo(ABC):
         self._token, self._traffic, self._end_s = hub.get_token(), traffic, math.inf
         if self._token and not _TOKEN.fullmatch(self._token):
             # A header with other characters makes the HTTP client quote the whole token in its error.
-            raise self.refused(Refusal.TOKEN, "")
+            raise self.refused("TOKEN", "")
         self._api = hub.HfApi(endpoint=self.endpoint, token=self._token or False)
 
     @abstractmethod
-    def refused(self, refusal: Refusal, said: str) -> V8Error:
-        """Return the error that the user reads; `said` is in the words of the Hub, without the token."""
+    def refused(self, refusal: str, said: str) -> V8Error:
+        """Return the error that the user reads, by a key of `refusals.yaml`.
+
+        That is TOKEN, FORBIDDEN, REPOSITORY, REVISION, FILE, OFFLINE or OTHER; `said` is in the words of the
+        Hub, without the token.
+        """
 
     def told(self, what: str, kind: str, **words: object) -> dict[str, str]:
         """Return the parts of the error for a refusal of what was asked for, from `refusals.yaml`."""
@@ -401,11 +399,11 @@ class HubRepo(ABC):
                 return self._answered(cause)
         root = causes[-1]
         if isinstance(root, errors.OfflineModeIsEnabled):
-            return self.refused(Refusal.OFFLINE, "HF_HUB_OFFLINE is set")
+            return self.refused("OFFLINE", "HF_HUB_OFFLINE is set")
         said = self._scrubbed(f"{type(root).__name__}: {root}")
         if isinstance(root, RuntimeError) or any(isinstance(cause, _NO_ANSWER) for cause in causes):
             return PassingTroubleError(said)
-        return self.refused(Refusal.OTHER, said)
+        return self.refused("OTHER", said)
 
     def _answered(self, error: errors.HfHubHTTPError) -> V8Error | PassingTroubleError:
         status = error.response.status_code
@@ -413,8 +411,8 @@ class HubRepo(ABC):
             return PassingTroubleError("another commit came in between")
         said = error.server_message or f"{error}\n".splitlines()[0]
         refusal = _refusal(error, status)
-        if refusal is not Refusal.FORBIDDEN and error.response.request.url.path.endswith(_LFS_BATCH):
-            refusal, said = Refusal.OTHER, f"{said} to large files by LFS, the way v8 sends them"
+        if refusal != "FORBIDDEN" and error.response.request.url.path.endswith(_LFS_BATCH):
+            refusal, said = "OTHER", f"{said} to large files by LFS, the way v8 sends them"
         return self.refused(refusal, self._scrubbed(f"status {status}: {said}"))
 
     def _scrubbed(self, text: str) -> str:
@@ -422,16 +420,9 @@ class HubRepo(ABC):
         return shown(text.replace(self._token, "(token)") if self._token else text, 300)
 
 
-def _refusal(error: errors.HfHubHTTPError, status: int) -> Refusal:
-    if isinstance(error, errors.RevisionNotFoundError):
-        return Refusal.REVISION
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return Refusal.FILE
-    if isinstance(error, errors.GatedRepoError) or status == 403:
-        return Refusal.FORBIDDEN
-    if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
-        return Refusal.REPOSITORY
-    return Refusal.TOKEN if status == 401 else Refusal.OTHER
+def _refusal(error: errors.HfHubHTTPError, status: int) -> str:
+    named = (name for kind, name in _MEANINGS.items() if isinstance(error, kind))
+    return next(named, _STATUSES.get(status, "OTHER"))
 
 
 def is_listed(path: Path, entry: RepoFile | None) -> bool:

@@ -75,9 +75,9 @@ class _Folder(ModelPlace):
     def series(self) -> tuple[str, ...]:
         if self._is_artifact:
             return (read_metadata(Path(self.name)).series,)
-        if finished := self._finished():
-            return tuple(finished)
-        raise self._missing(None, [])
+        if not self._finished:
+            raise self._missing(None)
+        return tuple(self._finished)
 
     def present(self, series: str) -> str:
         folder, _ = self.found(series)
@@ -87,19 +87,19 @@ class _Folder(ModelPlace):
     def found(self, series: str | None) -> tuple[Path, str | None]:
         if self._is_artifact:
             return Path(self.name), None
-        finished = self._finished()
-        if series in finished:
-            return served_folder(finished[series].parent, series), None
-        if series is None and len(finished) == 1:
-            (found,) = (served_folder(path.parent, name) for name, path in finished.items())
-            read_metadata(found, series=found.name)  # a run must hold what its folders say
-            return found, None
-        raise self._missing(series, list(finished))
+        name = next(iter(self._finished)) if series is None and len(self._finished) == 1 else series
+        if name not in self._finished:
+            raise self._missing(series)
+        found = served_folder(self._finished[name].parent, name)
+        if series is None:
+            read_metadata(found, series=name)  # a run must hold what its folders say
+        return found, None
 
     @property
     def _is_artifact(self) -> bool:
         return Path(self.name, METADATA_FILE).exists()
 
+    @cached_property
     def _finished(self) -> dict[str, Path]:
         for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
             paths = (file.parent for file in sorted(Path(self.name).glob(pattern)))
@@ -107,7 +107,8 @@ class _Folder(ModelPlace):
                 return finished
         return {}
 
-    def _missing(self, series: str | None, finished: Sequence[str]) -> ArtifactError:
+    def _missing(self, series: str | None) -> ArtifactError:
+        finished = [*self._finished]
         advice = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
             advice = series_advice(series, finished, "Choose one of them")

@@ -21,7 +21,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
 from v8.errors import ArtifactError, PublishError, listed, shown
-from v8.hub.client import HubRepo, Kind, Refusal, RetryPolicy, is_listed, strict_client
+from v8.hub.client import HubRepo, Kind, RetryPolicy, is_listed, strict_client
 from v8.hub.layout import series_of
 
 PUBLISH_RETRIES: Final = RetryPolicy()
@@ -119,7 +119,7 @@ class Publication(ABC):
         if strange and self.marker not in seen.files:
             raise PublishError(**remote.told("publish", "STRANGE", rule=self.rule, files=listed(strange)))
 
-    def settled(self, remote: "RemoteRepo", seen: RemoteState, *, is_pruning: bool) -> Self:
+    def settled(self, remote: "RemoteRepo", seen: RemoteState) -> Self:
         """Refuse what must not be written into, and settle what is wanted beside what is there."""
         self.require_ours(remote, seen)
         return self
@@ -217,9 +217,9 @@ class RemoteRepo(HubRepo):
             raise PublishError(**self.told("publish", "COLLECTION", said=error.got)) from error
         return f"{self.endpoint}/collections/{slug}"
 
-    def refused(self, refusal: Refusal, said: str) -> PublishError:
+    def refused(self, refusal: str, said: str) -> PublishError:
         """Return the error that the user reads."""
-        return PublishError(**self.told("publish", refusal.name, said=said))
+        return PublishError(**self.told("publish", refusal, said=said))
 
 
 def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
@@ -236,16 +236,14 @@ def publish(
     repo: str,
     *,
     is_private: bool,
-    is_pruning: bool = False,
     collection: str | None = None,
     retries: RetryPolicy = PUBLISH_RETRIES,
     announce: Announce = lambda found: None,
 ) -> Published:
     """Make a repository hold what is staged, in one commit, or in none when it does already.
 
-    The repository is made when it does not exist; with `is_private` strangers must not see it. Models that
-    a staged run does not have stay, or go with `is_pruning`. At last it is put into the owner's `collection`
-    of that title, if there is to be one.
+    The repository is made when it does not exist; with `is_private` strangers must not see it. At last it is
+    put into the owner's `collection` of that title, if there is to be one.
 
     Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
     """
@@ -255,7 +253,7 @@ def publish(
         """Look, send what differs, look again; return the commit that holds all."""
         nonlocal sent, staged
         seen = remote.look()
-        staged = staged.settled(remote, seen, is_pruning=is_pruning)
+        staged = staged.settled(remote, seen)
         missing = staged.difference(seen)
         if not missing:
             return seen.revision
@@ -284,12 +282,7 @@ def publish(
 
 
 def preview(
-    staged: Wanted,
-    repo: str,
-    *,
-    is_private: bool = False,
-    is_pruning: bool = False,
-    retries: RetryPolicy = PUBLISH_RETRIES,
+    staged: Wanted, repo: str, *, is_private: bool = False, retries: RetryPolicy = PUBLISH_RETRIES
 ) -> tuple[Wanted, Difference | None]:
     """Ask the Hub what publishing would change, and change nothing; a public repository needs no token.
 
@@ -306,5 +299,5 @@ def preview(
         seen = remote.insist_on(remote.look)
         if is_private:
             remote.require_private(seen)
-        staged = staged.settled(remote, seen, is_pruning=is_pruning)
+        staged = staged.settled(remote, seen)
         return staged, staged.difference(seen)

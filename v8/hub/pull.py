@@ -26,7 +26,7 @@ from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub.client import HubRepo, Refusal, RetryPolicy, Traffic, UnreachableError, is_listed, strict_client
+from v8.hub.client import HubRepo, RetryPolicy, Traffic, UnreachableError, is_listed, strict_client
 from v8.hub.layout import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.market.series import series_advice
 from v8.storage import digest_file
@@ -155,7 +155,7 @@ class PublishedRevision(HubRepo):
         url = hf_hub_url(self.name, MANIFEST_FILE, revision=self.revision, endpoint=self.endpoint)
         found = self.insist(lambda: self._api.get_hf_file_metadata(url=url))
         if not _COMMIT.fullmatch(found.commit_hash or ""):  # it becomes the name of a folder
-            raise self.refused(Refusal.OTHER, f"the commit {found.commit_hash!r}, which is none")
+            raise self.refused("OTHER", f"the commit {found.commit_hash!r}, which is none")
         if found.size is None or found.size > MAX_MANIFEST_BYTES:
             said = f"{found.size:,}" if found.size else "no size"
             words = {"manifest": MANIFEST_FILE, "most": MAX_MANIFEST_BYTES, "said": said}
@@ -216,8 +216,8 @@ class PublishedRevision(HubRepo):
         }
         raise ArtifactError(**self.told("pull", "CONTENT", **words))
 
-    def refused(self, refusal: Refusal, said: str) -> V8Error:
+    def refused(self, refusal: str, said: str) -> V8Error:
         """Return the error that the user reads."""
-        kind = "REPOSITORY_WITH_TOKEN" if refusal is Refusal.REPOSITORY and self._token else refusal.name
+        kind = "REPOSITORY_WITH_TOKEN" if refusal == "REPOSITORY" and self._token else refusal
         parts = self.told("pull", kind, said=said, revision=self.revision, manifest=MANIFEST_FILE)
-        return (UnreachableError if refusal is Refusal.OFFLINE else PullError)(**parts)
+        return (UnreachableError if refusal == "OFFLINE" else PullError)(**parts)

@@ -7,7 +7,7 @@ removed in the same commit, and older commits keep them. Files of other kinds st
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,17 +26,6 @@ from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
 from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
 from v8.storage import write_bytes, write_text
 from v8.views.card import change_line, distinct_versions, model_card
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which models of a run to publish."""
-
-    is_partial: bool = False  # whether a run with failed or unfinished series may be published
-    is_only_skilled: bool = False
-    """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those
-    that only a better baseline beats are published, and labelled."""
-    series: tuple[str, ...] = ()  # names of those that are meant; all of the run when empty
 
 
 @dataclass
@@ -61,10 +50,10 @@ class Staged(Publication):
     held_back: Mapping[str, str]  # per series that is not published: why, as a clause
     changes: Mapping[str, Decision] = field(default_factory=dict)
     """Per series that is not served by the run's first model: the decision that made it so."""
+    is_pruning: bool = False  # whether models of the repository that the run does not have go
     staying: Mapping[str, Metadata] = field(default_factory=dict)
     """Of models of the repository that the run does not have and that stay there, by series."""
     kept: tuple[ListedFile, ...] = ()  # their files, as they were published
-    is_pruning: bool = False
     manifest: Manifest = field(init=False)  # of the run's models and those that stay
 
     def __post_init__(self) -> None:
@@ -98,7 +87,7 @@ class Staged(Publication):
         ours = filter(layout.is_published_path, seen.files) if self.is_pruning else ()
         return Difference.of(wanted, seen, ours)
 
-    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> "Staged":
+    def settled(self, remote: RemoteRepo, seen: RemoteState) -> "Staged":
         """Return what the repository is to hold: the run, beside the models that stay.
 
         Raises `PublishError` if it holds another project, or models that stay cannot be told of.
@@ -106,10 +95,9 @@ class Staged(Publication):
         self.require_ours(remote, seen)
         has_others = {*map(series_of, seen.files)} - {None, *self.metadata}
         try:
-            staying, kept = self._found(remote, seen) if has_others and not is_pruning else ({}, ())
-            if (staying, kept, is_pruning) == (self.staying, self.kept, self.is_pruning):
-                return self
-            return replace(self, staying=staying, kept=kept, is_pruning=is_pruning)
+            staying, kept = self._found(remote, seen) if has_others and not self.is_pruning else ({}, ())
+            is_told = (staying, kept) == (self.staying, self.kept)
+            return self if is_told else replace(self, staying=staying, kept=kept)
         except ArtifactError as error:
             raise PublishError(**told("stage", "STAYING", error=error)) from error
 
@@ -176,8 +164,24 @@ def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, 
         raise ArtifactError(**told("stage", "KEPT", where=remote.name, file=file, said=said))
 
 
-def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
+def stage_run(
+    run: Path,
+    folder: Path,
+    repo: str,
+    *,
+    series: Collection[str] = (),
+    is_partial: bool = False,
+    is_only_skilled: bool = False,
+    is_pruning: bool = False,
+) -> Staged:
     """Lay out a run in an empty folder for publishing; the examples of its card name the repository.
+
+    Args:
+        series: Names of those that are meant; all of the run when empty.
+        is_partial: Whether a run with failed or unfinished series may be published.
+        is_only_skilled: Whether models that lose to the naive forecast in any task, by more than chance, are
+            held back; those that only a better baseline beats are published, and labelled.
+        is_pruning: Whether models of the repository that the run does not have go.
 
     Raises:
         PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
@@ -187,8 +191,11 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     if not record.is_judged:
         raise artifacts.not_judged(str(run))
     check_source(record.source, is_publishable=record.is_publishable)
-    meant = set(choice.series) or record.series.keys()
-    held_back = {name: why for name, why in _unfinished(run, record, choice).items() if name in meant}
+    meant, unfinished = set(series) or record.series.keys(), _unfinished(record)
+    if unfinished and not is_partial:
+        words = {"num": len(unfinished), "all": len(record.series), "series": listed([*unfinished])}
+        raise PublishError(**told("stage", "UNFINISHED", where=run, **words))
+    held_back = {name: why for name, why in unfinished.items() if name in meant}
     metadata, serving = {}, read_serving(run)
     for name in sorted((record.series.keys() & meant) - held_back.keys()):
         try:
@@ -197,12 +204,12 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
                 about = read_metadata(served, series=name)
                 result = about.result
                 check_source(result.source, is_publishable=not result.is_demo)
-                if choice.is_only_skilled and (losing := result.judgement.loses):
+                if is_only_skilled and (losing := result.judgement.loses):
                     held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
                     continue
                 _stage_artifact(served, folder / series_folder(name), about)
         except ArtifactError:
-            if not choice.is_partial:
+            if not is_partial:
                 raise
             held_back[name] = "its files are damaged"
             shutil.rmtree(folder / series_folder(name), ignore_errors=True)
@@ -213,7 +220,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
         said = f"none: {listed(reasons)}" if reasons else "a run without series"
         raise PublishError(**told("stage", "NO_MODEL", where=run, said=said))
     changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
-    return Staged(folder, repo, record, metadata, held_back, changes)
+    return Staged(folder, repo, record, metadata, held_back, changes, is_pruning)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
@@ -222,17 +229,13 @@ def check_source(source: str, *, is_publishable: bool) -> None:
         raise PublishError(**told("stage", "SIMULATED", source=source))
 
 
-def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
-    """Return per series that is not done: why; refuse any where all were to be published."""
-    found = {
+def _unfinished(record: RunRecord) -> dict[str, str]:
+    """Return per series that is not done: why."""
+    return {
         name: "its training failed" if state.status == "failed" else "its training is not finished"
         for name, state in record.series.items()
         if state.status != "done"
     }
-    if found and not choice.is_partial:
-        words = {"num": len(found), "all": len(record.series), "series": listed(list(found))}
-        raise PublishError(**told("stage", "UNFINISHED", where=run, **words))
-    return found
 
 
 def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:

@@ -170,14 +170,6 @@ def issue(
     return issued
 
 
-@dataclass(frozen=True)
-class IssuedMany:
-    """Forecasts of several series."""
-
-    issued: list[Issued]  # those that were issued, in the order asked for
-    refused: dict[str, V8Error]  # why the others were not, by series
-
-
 def issue_each(
     models: ModelPlace,
     names: Sequence[str],
@@ -185,20 +177,23 @@ def issue_each(
     *,
     bars: int | None = None,
     is_any_age: bool = False,
-) -> IssuedMany:
+) -> tuple[list[Issued], dict[str, V8Error]]:
     """Issue the forecasts of several series as `issue` does; what cannot be issued does not stop the others.
+
+    Returns those that were issued, in the order asked for, and why the others were not, by series.
 
     Raises `PullError` if the Hub does not hand the models out; `DataError` if the exchange does not tell its
     time.
     """
     models.bring(names)
     forecasters: list[Forecaster] = []
-    told = IssuedMany([], {})
+    issued: list[Issued] = []
+    refused: dict[str, V8Error] = {}
     for name in counted(names, "Opening models"):
         try:
             forecasters.append(models.open(name))
         except V8Error as error:
-            told.refused[name] = error
+            refused[name] = error
     tell_waiting(f"Reading the candles of {len(forecasters)} series from {source.name}.")
     if forecasters and isinstance(source, BringsMany):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
@@ -206,10 +201,10 @@ def issue_each(
         source.bring([*dict.fromkeys(brought)], num_bars)
     for forecaster in counted(forecasters, "Forecasting"):
         try:
-            told.issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
         except V8Error as error:
-            told.refused[str(forecaster.series)] = error
-    return told
+            refused[str(forecaster.series)] = error
+    return issued, refused
 
 
 def age(seconds: int) -> str:

@@ -71,7 +71,7 @@ class LedgerDataset(Publication):
         """Compare the files with what is there."""
         return Difference.of({path: self.folder / path for path in self.paths}, seen, ())
 
-    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> "LedgerDataset":
+    def settled(self, remote: RemoteRepo, seen: RemoteState) -> "LedgerDataset":
         """Find out what is to be added; `PublishError` if the ledger lacks a row that stands there."""
         self.require_ours(remote, seen)
         there, new = {path for path in seen.files if _DAY_FILE.fullmatch(path)}, [CARD_FILE]
