@@ -185,7 +185,7 @@ def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     newest = closes(ledger, SHORT)[-1]
     assert newest == (HOUR_S + short_memory + 5 * HOUR_S) // BAR_S
     assert closes(ledger, SHORT)[5] == newest - short_memory // BAR_S
-    record = live_record(ledger, "./tiny", SHORT)
+    record = live_record(ledger, "./tiny", [SHORT])
     assert record.tally.num_late == len(closes(ledger, SHORT)) - 3
     assert record.tasks["ohlc"].num_scored == 2  # the newest waits
 
@@ -274,14 +274,14 @@ def test_another_generation_serves_from_the_next_close_on(
     Serving(run, {SHORT: day}, ()).save()
     exchange.now_s += BAR_S
     watch.wake()
-    (one,) = live_record(ledger, "./tiny", SHORT).series
+    (one,) = live_record(ledger, "./tiny", [SHORT]).series
     assert one.tally.num_issued == 2
     issuers = [entry.issuer.generation for entry in ledger.pending("./tiny", SHORT).values()]
     assert issuers[0] != issuers[1] and issuers[1].startswith(f"{day}T00:15:00Z ")
     exchange.now_s += 3 * BAR_S
     watch.wake()
     assert [
-        each.issuer.generation for each in live_record(ledger, "./tiny", SHORT).series[0].generations
+        each.issuer.generation for each in live_record(ledger, "./tiny", [SHORT]).series[0].generations
     ] == issuers
     shown = call("track", ledger.path.parent / "tiny", "--ledger", ledger.path).stdout
     for issuer in issuers:

@@ -140,7 +140,7 @@ def test_series_that_share_their_days_are_one_observation_of_them(
     assert together.num_scored == 3 * alone.num_scored
     assert together.naive.multiple == pytest.approx(alone.naive.multiple)
     assert together.naive.p_value == pytest.approx(alone.naive.p_value, rel=1e-6)
-    one = live_record(ledger, PLACE, names[2])
+    one = live_record(ledger, PLACE, names[2:3])
     assert [each.series for each in one.series] == [names[2]]
     assert one.tasks["ohlc"].naive.p_value == pytest.approx(alone.naive.p_value, rel=1e-6)
 
@@ -171,7 +171,7 @@ def test_generations_are_told_apart_and_joined_by_the_baselines_that_all_had(
     newer = {"model_sha256": "5" * 64, "seen_until_s": 1_695_000_000}
     fill(np.full((2, 2, 2), [[3.0], [2.0]]), [2, 3], forecasters=("model", "roll_forward"), **newer)
     (one,) = live_record(ledger, PLACE).series
-    assert [each.tasks["ohlc"].error for each in one.generations] == [1.0, 3.0]
+    assert [each.tasks["ohlc"].naive.ours for each in one.generations] == [1.0, 3.0]
     assert one.generations[1].issuer.generation == "2023-09-18T01:20:00Z 555555555555"
     assert one.tasks["ohlc"].errors == {"model": 2.0, "roll_forward": 2.0}
     assert one.tasks["ohlc"].naive.outcome == "equals"

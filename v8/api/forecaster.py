@@ -28,8 +28,7 @@ from v8.market.frames import GivenCandles, candle_table, read_open_times
 from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
 from v8.profile import Profile, load_profile
 from v8.storage import passing_folder
-from v8.windows.dataset import table_columns, window_anchors
-from v8.windows.span import Span
+from v8.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -138,10 +137,6 @@ def tidy(judgement: Judgement) -> pd.DataFrame:
         for at, column in enumerate(judged.columns)
     ]
     return pd.DataFrame(rows)
-
-
-FEWEST_FITTED_WINDOWS: Final = 200
-"""Windows before the judged ones: baselines fitted to fewer are no opponents."""
 
 
 @in_python
@@ -262,25 +257,20 @@ class Forecaster(Shown, artifacts.Forecaster):
         """Do as `evaluate` and return the judgement, which knows skills, verdicts and p-values."""
         known = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
-        table = compute_table(known, table_columns(profile))
-        anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, self.horizon_bars)
         start_s = artifacts.seconds_of(start, self.seen_until_s)
-        is_later = table.open_time_s[anchors] + self.series.bar_s >= start_s
-        is_before = table.open_time_s[anchors + self.horizon_bars] < start_s
-        if not is_later.any() or is_before.sum() < FEWEST_FITTED_WINDOWS:
+        before, since = whole_span(known, profile).parted(start_s)
+        if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
             raise DataError(
                 where=f"{self.series}, evaluate",
                 rule=f"needs a window that is issued at or after {iso(start_s)}, with its "
                 f"{self.horizon_bars} candles, and {FEWEST_FITTED_WINDOWS} before it, to which the baselines "
                 "are fitted",
-                got=f"{is_later.sum()} after it and {is_before.sum()} before it",
+                got=f"{len(since)} after it and {len(before)} before it",
                 fix="Give a longer history, or choose another start",
             )
-        span = Span(table, profile, anchors[is_later])
-        fitted = Span(table, profile, anchors[is_before])
-        made = self.forecast(span.raw_windows())
+        made = self.forecast(since.raw_windows())
         forecasts = {task: values.astype(np.float64) for task, values in made.items()}
-        return judge_span(span, forecasts, train=fitted, scaling=self.about.scaling)[0]
+        return judge_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(

@@ -150,10 +150,6 @@ class Serving:
         made = (one for one in reversed(self.decisions_about(series)) if one.is_replaced)
         return next((one for one in made if one.challenger.generation == name), None)
 
-    def has_decided(self, series: str, generation: str) -> bool:
-        """Tell whether it was decided if a generation serves a series."""
-        return any(one.challenger.generation == generation for one in self.decisions_about(series))
-
     def with_decision(self, decision: Decision) -> "Serving":
         """Return what serves after a decision."""
         series, generations = decision.series, dict(self.generations)
@@ -280,12 +276,10 @@ class BacktestPlan(run_folder.Begun):
         return None
 
 
-class BacktestLock(WriterLock):
+def hold_backtest(path: Path) -> WriterLock:
     """Hold the folder of a back-test for this process; it is made when missing."""
-
-    def __init__(self, path: Path) -> None:
-        rule = "one back-test at a time writes its folder"
-        super().__init__(path / PLAN_FILE, rule=rule, fix="Wait until it ends, or choose another param:out")
+    rule, fix = "one back-test at a time writes its folder", "Wait until it ends, or choose another param:out"
+    return WriterLock(path / PLAN_FILE, rule=rule, fix=fix)
 
 
 def read_plan(path: Path) -> BacktestPlan:

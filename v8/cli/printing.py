@@ -23,7 +23,7 @@ from rich.text import Text
 from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error
 from v8.losses.leaderboard import LeaderboardRow, compared
-from v8.losses.table import Against, reading_marks
+from v8.losses.table import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
@@ -205,7 +205,10 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
         return
     print_lines(*verdict(rows))
     every = compared(rows)
-    cells = [[row.series, *(_multiple(those.get(row.series)) for those in every.values())] for row in rows]
+    cells = [
+        [row.series, *(one.marked if (one := those.get(row.series)) else "" for those in every.values())]
+        for row in rows
+    ]
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
     print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in every)), cells, title))
@@ -317,14 +320,6 @@ class _LiveDisplay:
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
         # Last, so that no bar of an ended series is drawn below the line that says so.
         self._progress.console.print(escape(_ending(outcome)))
-
-
-def _multiple(against: Against | None) -> str:
-    if against is None:
-        return ""
-    # The blank keeps the points of numbers with and without a mark below each other.
-    mark = "*" if against.is_significant else " "
-    return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"
 
 
 def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:

@@ -55,7 +55,7 @@ def _print_csv(record: Record) -> None:
 
 def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
     for task, live in one.tasks.items():
-        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.error]
+        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.naive.ours]
         for against in (live.naive, live.best):
             about += [] if against is live.naive else [against.name]
             about += [live.errors[against.baseline], against.multiple, against.verdict]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import typer
 
-from v8.artifacts.nested_runs import BacktestLock, Decision
+from v8.artifacts.nested_runs import Decision, hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
@@ -163,7 +163,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bo
             _print(one)
             came.append(one)
         rows = write_outputs(renewal.run, tell_error)  # also after a kill between a decision and this
-    if any(each.has_changes for each in came):
+    if any(one.is_replaced for each in came for one in each.decisions):
         printing.print_leaderboard(rows, renewal.run)
     return not any(each.failures for each in came)
 
@@ -251,7 +251,7 @@ def judge_seasons(
     path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
 ) -> page.BacktestResults:
     """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
-    with BacktestLock(path):
+    with hold_backtest(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
         show = printing.open_display
         plan, refused = run_folds(path, wanted, source, train_all, show=show, tell=print_lines)

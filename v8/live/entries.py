@@ -85,9 +85,7 @@ class Issuer:
         has_columns = bool(self.tasks) and all(self.tasks.values())
         is_beside = self.forecasters[:1] == (MODEL,) and NAIVE in self.forecasters
         is_single = len(set(self.forecasters)) == len(self.forecasters)
-        is_bounded = self.num_values <= MAX_VALUES
-        levels = [level for level in map(level_of, self.forecasters) if level is not None]  # or ValueError
-        is_bounded = is_bounded and all(0 < level < 1 for level in levels)
+        is_bounded = self.num_values <= MAX_VALUES and all(0 < level < 1 for level in self.levels)
         if not (is_timed and has_columns and is_beside and is_single and is_bounded):
             raise ValueError("forecasts bars of its series, tasks with columns, by a model, naive and others")
 
@@ -97,9 +95,10 @@ class Issuer:
         return self.horizon_bars * sum(map(len, self.tasks.values()))
 
     @property
-    def has_quantiles(self) -> bool:
-        """Whether quantiles of the model are among its forecasters."""
-        return any(level_of(name) is not None for name in self.forecasters)
+    def levels(self) -> dict[float, int]:
+        """Where among its forecasters quantiles of the model stand, by level; empty where it has none."""
+        levels = {level_of(name): place for place, name in enumerate(self.forecasters)}
+        return {level: place for level, place in levels.items() if level is not None}
 
     @property
     def generation(self) -> str:
@@ -173,19 +172,6 @@ class Scored:
         is_in_time = self.written_s < self.issued_for_s + self.issuer.bar_s
         kept = is_in_time & (self.issued_for_s >= since_s)
         return Scored(self.issuer, self.issued_for_s[kept], self.written_s[kept], self.losses[kept])
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """Forecasts of one issuer and what happened."""
-
-    issuer: Issuer  # who forecast
-    values: NDArray[np.float32]  # what every forecaster said, shape (N, K, V), float32
-    truth: NDArray[np.float32]  # what happened, shape (N, V), float32
-
-    def of(self, forecaster: str) -> NDArray[np.float32]:
-        """Return what one forecaster said, shape (N, V)."""
-        return self.values[:, self.issuer.forecasters.index(forecaster)]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
-from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
+from v8.live.entries import Entry, Issuer, Score, Scored, Tally
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
 from v8.storage import WriterLock, packaged, require_replaceable, write_with
@@ -279,20 +279,23 @@ class Ledger:
             scored.append(Scored(issuer, times[:, 0], times[:, 1], losses))
         return scored
 
-    def newest_truths(self, place: Path | str, series: str, most: int) -> list[Known]:
+    def newest_truths(
+        self, place: Path | str, series: str, most: int
+    ) -> list[tuple[Issuer, NDArray[np.float32], NDArray[np.float32]]]:
         """Return the newest scored forecasts of a series that were in time, and what happened.
 
-        Only those of issuers with quantiles, one entry for each issuer.
+        Only those of issuers with quantiles, one entry for each: who forecast, what every forecaster said,
+        shape (N, K, V), and what happened, shape (N, V).
         """
         truths, newest = [], "ORDER BY issued_for_s DESC LIMIT :most"
         for issuer, rows in self._by_issuer(place, series, "forecasts, truth", newest, most=most):
             shape = (len(issuer.forecasters), issuer.num_values)
             with self._as_written("scores"):
                 in_time = [packed for at_s, written_s, *packed in rows if written_s < at_s + issuer.bar_s]
-                if in_time and issuer.has_quantiles:
+                if in_time and issuer.levels:
                     values = np.stack([unpack(packed, shape) for packed, _ in in_time])
                     truth = np.stack([unpack(packed, shape[1:]) for _, packed in in_time])
-                    truths.append(Known(issuer, values, truth))
+                    truths.append((issuer, values, truth))
         return truths
 
     def _by_issuer(

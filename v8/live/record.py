@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from v8.features.formulas import DAY_S
 from v8.formulas.baselines import NAIVE
-from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_forecaster
+from v8.live.entries import Issuer, Scored, Tally, level_of
 from v8.live.ledger import Ledger
 from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import TaskScore, with_corrected
 from v8.losses.table import Against, Losses, best_of, is_equal, reading_marks
 from v8.market.series import iso
-from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
+from v8.quantile_levels import MEDIAN, interval_names, intervals
 from v8.tasks import TASKS
 from v8.wording import Table, number, p_value, percent, plural
 
@@ -76,16 +76,18 @@ def together(coverages: Iterable[Coverage | None]) -> Coverage | None:
     return Coverage(num_held, sum(one.num_truths for one in found))
 
 
-def _by_task(known: Known) -> dict[str, Coverage]:
+def _by_task(
+    issuer: Issuer, values_NKV: NDArray[np.float32], truth_NV: NDArray[np.float32]
+) -> dict[str, Coverage]:
     """Count what each interval of an issuer held, per task."""
-    issuer, num_held = known.issuer, dict[str, dict[str, int]]()
-    levels = [level for level in map(level_of, issuer.forecasters) if level is not None]
-    for pair in intervals(sorted([*levels, MEDIAN])):
-        low_NV, high_NV = (known.of(quantile_forecaster(level)) for level in pair)
-        held_NV = (low_NV <= known.truth) & (known.truth <= high_NV)
+    places, num_held = issuer.levels, dict[str, dict[str, int]]()
+    levels = sorted([*places, MEDIAN])
+    for name, pair in zip(interval_names(levels), intervals(levels), strict=True):
+        low_NV, high_NV = (values_NKV[:, places[level]] for level in pair)
+        held_NV = (low_NV <= truth_NV) & (truth_NV <= high_NV)
         for task, held in issuer.split(held_NV.astype(np.float32)).items():
-            num_held.setdefault(task, {})[f"{percent_of(nominal(pair))} %"] = int(held.sum())
-    sizes = {task: len(known.truth) * issuer.horizon_bars * len(one) for task, one in issuer.tasks.items()}
+            num_held.setdefault(task, {})[name] = int(held.sum())
+    sizes = {task: len(truth_NV) * issuer.horizon_bars * len(one) for task, one in issuer.tasks.items()}
     return {task: Coverage(held, sizes[task]) for task, held in num_held.items()}
 
 
@@ -109,11 +111,6 @@ class LiveTask(TaskScore):
     def crps_multiple(self) -> float | None:
         """The CRPS as a multiple of naive's mean absolute error, which is its CRPS as a single number."""
         return self.crps / self.errors[NAIVE] if self.crps is not None and self.errors[NAIVE] > 0 else None
-
-    @property
-    def error(self) -> float:
-        """The model's mean absolute error."""
-        return self.errors[MODEL]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -250,19 +247,17 @@ class _Scores:
         )
 
 
-def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str | None = None) -> Record:
+def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None = None) -> Record:
     """Compute the live record of a place: a run's folder, `user/name` on the Hub, or the ledger's name of it.
 
-    Only of some series, or of one; of all that have forecasts when None.
+    Only of some series; of all that have forecasts when None.
     """
-    wanted = [series] if isinstance(series, str) else series
-    names = ledger.series(place) if wanted is None else list(wanted)
+    names = ledger.series(place) if series is None else series
     scored = {name: [one.in_time() for one in ledger.scored(place, name)] for name in names}
-    covered: dict[str, Covered] = dict.fromkeys(names, ())
-    for name, those in scored.items():
-        if any(one.issuer.has_quantiles for one in those):
-            truths = ledger.newest_truths(place, name, MOST_FORECASTS)
-            covered[name] = [(known.issuer, _by_task(known)) for known in truths]
+    covered: dict[str, Covered] = {}
+    for name in names:
+        truths = ledger.newest_truths(place, name, MOST_FORECASTS)
+        covered[name] = [(issuer, _by_task(issuer, *known)) for issuer, *known in truths]
     by_task = {task: found for task in TASKS if (found := _by_series(scored, covered, task))}
     best = {task: best_of([one.baselines for one in found.values()]) for task, found in by_task.items()}
     of_series = {
@@ -377,12 +372,8 @@ def _cells(one: LiveSeries, record: Record) -> list[object]:
     for task, all_series in record.tasks.items():
         live = one.tasks.get(task)
         found = [live.naive, live.best][: len(all_series.shown)] if live else []
-        cells += map(_multiple, found) if live else [""] * len(all_series.shown)
+        cells += [one.marked for one in found] if live else [""] * len(all_series.shown)
     return [*cells, one.tally.num_late, one.tally.num_pending, one.tally.num_void]
-
-
-def _multiple(against: Against) -> str:
-    return f"{number(against.multiple)}{'*' if against.is_significant else ' '}"
 
 
 def _sentences(task: str, live: LiveTask) -> Iterator[str]:

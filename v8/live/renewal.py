@@ -39,7 +39,6 @@ from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, listed, shown
 from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
-from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.live.ledger import Ledger
 from v8.losses.contest import Contest, compare_models, decay_of, too_few
@@ -58,7 +57,7 @@ from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
-from v8.windows.dataset import prepare_series, table_columns, window_anchors
+from v8.windows.dataset import prepare_series, table_columns, whole_span
 from v8.windows.span import Span
 from v8.wording import ABSENT, number
 
@@ -97,11 +96,7 @@ def back_tested_losses(
     issued from then on. There are none where nothing lies before it that baselines could be fitted to.
     """
     profile = forecaster.about.trained_profile
-    table = compute_table(candles, table_columns(profile))
-    anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, profile.horizon_bars)
-    closed_s = table.open_time_s + table.series.bar_s
-    is_before, is_since = closed_s[anchors + profile.horizon_bars] <= start_s, closed_s[anchors] >= start_s
-    before, since = (Span(table, profile, anchors[chosen]) for chosen in (is_before, is_since))
+    before, since = whole_span(candles, profile).parted(start_s)
     if not len(before) or not len(since):
         return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
     by_task = {}
@@ -127,15 +122,10 @@ class Standing:
 
     series: Series
     generation: str  # that serves
-    trained_until_s: int | None  # open time of its newest candle, seconds, UTC; None if it is damaged
+    until: str  # its newest candle, in words
     is_stale: bool  # whether it should be challenged
     why: str  # the reason either way, a clause
     live: str = ABSENT  # its error in the live record, as a multiple of naive's, and of how many forecasts
-
-    @property
-    def until(self) -> str:
-        """Its newest candle, in words."""
-        return ABSENT if self.trained_until_s is None else iso(self.trained_until_s)
 
 
 def standing_of(
@@ -163,9 +153,9 @@ def standing_of(
                 losses = back_tested_losses(Forecaster.load(folder), best, candles, start_s)
             is_stale, found = decay_of(judged, losses)
             why = f"{why}: {found}"
-        return Standing(series, generation, trained_s, is_stale, why, _in_live_record(recorded(0)))
+        return Standing(series, generation, iso(trained_s), is_stale, why, _in_live_record(recorded(0)))
     except ArtifactError:
-        return Standing(series, generation, None, True, "the model that serves cannot be used")
+        return Standing(series, generation, ABSENT, True, "the model that serves cannot be used")
 
 
 def _staleness(about: Metadata, bar_s: int, tried_s: int, rule: Rule, candles: Candles) -> tuple[bool, str]:
@@ -322,11 +312,6 @@ class Renewed:
     decisions: tuple[Decision, ...]  # one per series
     failures: tuple[Outcome, ...]  # one per challenger that could not be made
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether another model serves than before."""
-        return any(one.is_replaced for one in self.decisions)
-
 
 @dataclass(frozen=True)
 class Looked:
@@ -334,7 +319,7 @@ class Looked:
 
     standings: tuple[Standing, ...]  # one per series that could be looked at
     failures: tuple[Outcome, ...]  # one per series that could not
-    has_changes: ClassVar = False
+    decisions: ClassVar[tuple[Decision, ...]] = ()
 
     @property
     def stale(self) -> dict[Series, str]:
@@ -395,8 +380,8 @@ class Renewal:
             except ArtifactError as error:
                 fix = f"Restore it, or remove this generation, if {nested_runs.SERVING_FILE} does not name it"
                 raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
-            mine = [one for one in chosen if str(one) in begun.series]
-            left = tuple(one for one in mine if not serving.has_decided(str(one), name))
+            decided = {one.series for one in serving.decisions if one.challenger.generation == name}
+            left = tuple(one for one in chosen if str(one) in begun.series.keys() - decided)
             if left and begun.source != self.source.name:
                 where = str(folder)
                 rule = f"was begun with param:source {begun.source} and is finished with it"

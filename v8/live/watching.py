@@ -48,11 +48,10 @@ from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
 from v8.tasks import TASKS
-from v8.windows.dataset import table_columns, window_anchors
+from v8.windows.dataset import FEWEST_FITTED_WINDOWS, table_columns, whole_span
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
 
-FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
 _BARS_BEFORE: Final = 500
 """Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
 CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed for longer stay missed
@@ -118,16 +117,13 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
 
     Raises `DataError` if there are too few windows without a hole; `SeriesError` if the close never moves.
     """
-    table = compute_table(candles, table_columns(profile))
-    rows = (0, len(table))
-    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
-    if len(anchors) < FEWEST_FITTED_WINDOWS:
+    past = whole_span(candles, profile)
+    if len(past) < FEWEST_FITTED_WINDOWS:
         windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
         rule = f"baselines are fitted to at least {windows}"
         fix = "Wait until there are more candles of this series"
-        raise DataError(where=str(candles.series), rule=rule, got=str(len(anchors)), fix=fix)
-    past = Span(table, profile, anchors)
-    scaling = fit_scaling(past, rows, table_columns(profile))
+        raise DataError(where=str(candles.series), rule=rule, got=str(len(past)), fix=fix)
+    scaling = fit_scaling(past, (0, len(past.table)), table_columns(profile))
     installed = {name: one.fit(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
     return FittedBaselines(profile, until_s, installed)
 

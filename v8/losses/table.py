@@ -43,6 +43,7 @@ from pydantic import Field
 from v8.formulas.baselines import NAIVE, called
 from v8.records import Count, Number
 from v8.windows.span import Span
+from v8.wording import number
 
 ALPHA: Final = 0.05
 """P-values below this, corrected where several series are judged at once, are called significant."""
@@ -176,6 +177,11 @@ class Against:
     def is_significant(self) -> bool:
         """Whether it differs from the baseline by more than chance."""
         return self.outcome in (BEATS, LOSES)
+
+    @property
+    def marked(self) -> str:
+        """The multiple with its mark, or a blank, so that points of numbers stand below each other."""
+        return f"{number(self.multiple)}{'*' if self.is_significant else ' '}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, beside, neighbours
 from v8.errors import DataError
-from v8.features.table import FeatureTable
+from v8.features.table import FeatureTable, compute_table
+from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.quantile_levels import quantile_output
@@ -93,6 +94,9 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
+FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
+
+
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     """Split, scale and index a series; its table holds at least `table_columns(profile)`.
 
@@ -129,6 +133,15 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             for span in (spans.values() if profile.shape.outer_levels else ())
             for task, unit in flat_units(span, floored[span.anchors]).items()
         ),
+    )
+
+
+def whole_span(candles: Candles, profile: Profile) -> Span:
+    """Return every window of candles, which may be none."""
+    table = compute_table(candles, table_columns(profile))
+    rows = (0, len(table))
+    return Span(
+        table, profile, window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     )
 
 

@@ -84,6 +84,13 @@ class Span:
         """Steps ahead."""
         return self.profile.horizon_bars
 
+    def parted(self, moment_s: float) -> tuple["Span", "Span"]:
+        """Return the windows of which all has closed by a moment, seconds, UTC, and those issued since."""
+        closed_s, anchors = self.table.open_time_s + self.table.series.bar_s, self.anchors
+        before = anchors[closed_s[anchors + self.horizon_bars] <= moment_s]
+        since = anchors[closed_s[anchors] >= moment_s]
+        return Span(self.table, self.profile, before), Span(self.table, self.profile, since)
+
     @cached_property
     def bar_numbers(self) -> NDArray[np.int64]:
         """Bar of each window's last known row, counted from the epoch, shape (W,)."""
