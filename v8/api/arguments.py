@@ -24,9 +24,7 @@ from v8.invocation import command
 from v8.records import adapter, first_fault
 from v8.registry import nearest
 
-MOST_LETTERS: Final = 4_096
-"""Of a text; no path is longer."""
-
+MOST_LETTERS: Final = 4_096  # of a text; no path is longer
 _LARGEST_SHOWN: Final = 10**30
 _WORDS: Final[Mapping[Any, str]] = {
     **{str: "a text", Path: "a path", type(None): "None", bool: "True or False", int: "a whole number"},

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-UNNAMED: Final = "CANDLES"
-"""Symbol of candles that nobody named."""
+UNNAMED: Final = "CANDLES"  # symbol of candles that nobody named
 
 
 @in_python

@@ -166,11 +166,8 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 
 GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
 
-TABLES: Final = "tables"
-"""Folder under `V8_HOME` for tables that were given in memory."""
-
-FRAMES: Final = "frames"
-"""Source name under which frames are judged and recorded: they are files of the user."""
+TABLES: Final = "tables"  # folder under `V8_HOME` for tables that were given in memory
+FRAMES: Final = "frames"  # source name under which frames are judged and recorded: they are files of the user
 
 
 OPTIONS: Final[Mapping[str, Any]] = {

@@ -28,8 +28,7 @@ if TYPE_CHECKING:  # it comes with TensorFlow
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
-MOST_ROWS: Final = 999_999
-"""More cannot be asked for at once."""
+MOST_ROWS: Final = 999_999  # more cannot be asked for at once
 _LIMIT: Final = re.compile("[1-9][0-9]{0,5}")
 
 

@@ -19,16 +19,11 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from v8.app.guard import refused
 
-PATIENCE_S: Final = 15.0
-"""How long a connection may wait, in seconds."""
-TAKING_S: Final = 60.0
-"""How long an answer may take to be made and taken, in seconds."""
-MOST_WAITING: Final = 384
-"""Connections that wait; fewer where a process may have few files open."""
-QUEUE: Final = 1_024
-"""Callers whom the system lets wait until they are accepted."""
-TOLD_EVERY_S: Final = 600.0
-"""The operator reads of the same trouble once in so many seconds."""
+PATIENCE_S: Final = 15.0  # how long a connection may wait, in seconds
+TAKING_S: Final = 60.0  # how long an answer may take to be made and taken, in seconds
+MOST_WAITING: Final = 384  # connections that wait; fewer where a process may have few files open
+QUEUE: Final = 1_024  # callers whom the system lets wait until they are accepted
+TOLD_EVERY_S: Final = 600.0  # the operator reads of the same trouble once in so many seconds
 _SHARE_OF_FILES: Final = 1 / 4
 _SHARE_OF_ADDRESS: Final = 2 / 3
 _PAUSE_S: Final = 0.05

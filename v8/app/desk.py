@@ -21,22 +21,16 @@ if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued
     from v8.live.record import Record
 
-RETRY_S: Final = 10.0
-"""What failed, or is not there yet, is tried again after so many seconds."""
-CLOSING_S: Final = 1.0
-"""A candle can be had this long after its close, in seconds."""
-OLD_S: Final = 60.0
-"""Candles that are more than a bar late are asked for again after so many seconds."""
+RETRY_S: Final = 10.0  # what failed, or is not there yet, is tried again after so many seconds
+CLOSING_S: Final = 1.0  # a candle can be had this long after its close, in seconds
+OLD_S: Final = 60.0  # candles that are more than a bar late are asked for again after so many seconds
 SIMULATED_S: Final = 3_600.0
 """The demo market has no present: its forecasts do not change, but the models may."""
-LOOK_S: Final = 15.0
-"""Unless told otherwise."""
-RECORD_S: Final = 15.0
-"""The ledger is read again at most every so many seconds."""
+LOOK_S: Final = 15.0  # unless told otherwise
+RECORD_S: Final = 15.0  # the ledger is read again at most every so many seconds
 SWEEP_S: Final = 1.0
 """While anybody looks, what is stale of all series is looked for again after so many seconds."""
-Work = Callable[[], tuple[Any, float]]
-"""Returns what it found and until when that is fresh, by the clock."""
+Work = Callable[[], tuple[Any, float]]  # returns what it found and until when that is fresh, by the clock
 
 
 @dataclass
@@ -193,24 +187,19 @@ class Desk:
 
     def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
-            found = self._made(fleet, series)
-        except Exception as error:
-            self.newest[series] = error
-            raise
-        self.newest[series] = found[0]
-        return found
-
-    def _made(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
-        try:
             if series not in fleet.metadata:
                 rule = "is one of the series that are shown"
                 got = "a series whose model is not there any more"
                 raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
             issued, *beside = self._issue(fleet, series)
-        except V8Error as error:
-            self._say(str(error))
+            found = self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
+        except Exception as error:
+            self.newest[series] = error
+            if isinstance(error, V8Error):
+                self._say(str(error))
             raise
-        return self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
+        self.newest[series] = found[0]
+        return found
 
     def _fresh_until_s(self, issued: "Issued") -> float:
         now_s, bar_s = self._present.renew(), issued.candles.series.bar_s

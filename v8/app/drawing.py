@@ -23,8 +23,7 @@ from v8.features.formulas import Floats
 from v8.views.markup import Html, element
 
 Columns = Mapping[str, Floats]
-_LEAST_ROOM: Final = 1e-4
-"""Above and below the values, as a share of the highest: a market may stand still."""
+_LEAST_ROOM: Final = 1e-4  # above and below the values, as a share of the highest: a market may stand still
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,11 @@ from v8.errors import ProfileError, shown
 from v8.storage import packaged
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-MOST_AT_ONCE: Final = 128
-"""Requests that are answered or wait at the same time."""
+MOST_AT_ONCE: Final = 128  # requests that are answered or wait at the same time
 MOST_ADDRESSES: Final = 10_000
 """Addresses whose requests are counted; the one that is counted longest is forgotten first."""
-OTHER: Final = "other"
-"""What is counted of requests that no route answers."""
-_MOST_ADDRESS: Final = 2_048
-"""Letters of a path or a query."""
+OTHER: Final = "other"  # what is counted of requests that no route answers
+_MOST_ADDRESS: Final = 2_048  # letters of a path or a query
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -243,7 +243,7 @@ class Shown:
 
     def _shaded(self) -> str:
         """Say what the fans are."""
-        if names := " / ".join(self.issued.intervals()):
+        if names := " / ".join(interval_names(self.issued.forecaster.quantiles)):
             return say(
                 "Shaded: intervals of the close ({names}): so often should it stay within.", names=names
             )

@@ -30,11 +30,8 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.storage import open_given
 
-HUB_LOOK_S: Final = 900.0
-"""The Hub is asked at most once in so many seconds whether there is a newer commit."""
-MONTH_DAYS: Final = 30
-"""What is calm or wild is told beside so many days."""
-
+HUB_LOOK_S: Final = 900.0  # the Hub is asked at most once in so many seconds whether there is a newer commit
+MONTH_DAYS: Final = 30  # what is calm or wild is told beside so many days
 _HEADER_BYTES: Final = 96
 
 
@@ -142,9 +139,10 @@ class LedgerReader:
         Raises:
             ArtifactError: If the file is no ledger, or what it holds cannot be trusted.
         """
-        if not self._file.exists():
+        try:
+            seen = _stamp(self._file)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        seen = _ledger_stamp(self._file)
         if seen != self._seen:
             with Ledger.open(self._file) as ledger:
                 record = live_record(ledger, self._place)
@@ -175,19 +173,7 @@ def _fleet(label: str, place: ModelPlace) -> Fleet:
 
 
 def _stamp(file: Path) -> tuple[object, ...]:
-    """Tell whether a file is the one that was read: its place, number, time and size.
-
-    A file that is written aside and renamed has another number, whatever the system's clock can tell apart.
-    """
-    try:
-        about = file.stat()
-    except FileNotFoundError:
-        return (str(file),)
-    return str(file), about.st_ino, about.st_mtime_ns, about.st_size
-
-
-def _ledger_stamp(file: Path) -> tuple[object, ...]:
-    """Return what changes not later than a reader finds more in a ledger.
+    """Return what changes not later than a reader finds more in a ledger: its number, time, size, and log.
 
     The log's index has it: its header is written when what was added counts (https://sqlite.org/walformat.html,
     2.1). The log itself grows before, so that its time and size would stand for what is not there yet.
@@ -197,4 +183,5 @@ def _ledger_stamp(file: Path) -> tuple[object, ...]:
             header = index.read(_HEADER_BYTES)
     except OSError:  # nobody has the ledger open: all is in the file; or opening the ledger will tell
         header = b""
-    return *_stamp(file), header
+    about = file.stat()
+    return about.st_ino, about.st_mtime_ns, about.st_size, header

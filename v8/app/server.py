@@ -32,12 +32,9 @@ from v8.market.series import Series
 from v8.storage import digest_bytes, packaged
 from v8.views.markup import STYLE, Html, join
 
-WAIT_S: Final = 20.0
-"""A request waits at most so long for work, in seconds; the work goes on."""
-RENEWED_S: Final = 5.0
-"""An overview is asked for again after so many seconds."""
-LEAVE_S: Final = 1.0
-"""How long open answers may take when the server stops, in seconds."""
+WAIT_S: Final = 20.0  # a request waits at most so long for work, in seconds; the work goes on
+RENEWED_S: Final = 5.0  # an overview is asked for again after so many seconds
+LEAVE_S: Final = 1.0  # how long open answers may take when the server stops, in seconds
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
     "/page.js": (packaged("v8.app", "page.js"), "text/javascript"),
@@ -48,8 +45,7 @@ _FILES: Final = {
 }
 
 
-Page = tuple[Html, int, dict[str, str]]
-"""Markup, the status that goes with it, and headers."""
+Page = tuple[Html, int, dict[str, str]]  # markup, the status that goes with it, and headers
 
 
 class BusyError(DataError):

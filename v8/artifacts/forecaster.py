@@ -28,14 +28,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.artifacts.metadata import (
-    METADATA_FILE,
-    MODEL_FILE,
-    FeatureAbout,
-    Metadata,
-    read_metadata,
-    verify_model_file,
-)
+from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureAbout, Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
 from v8.errors import ArtifactError, DataError, listed
@@ -53,8 +46,7 @@ from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
 from v8.windows.dataset import window_anchors
 
-FRAME: Final = "a frame"
-"""Name of the source of candles that were given as a table in memory."""
+FRAME: Final = "a frame"  # name of the source of candles that were given as a table in memory
 
 ISSUED_AT = "issued_at"
 """Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
@@ -62,11 +54,9 @@ ISSUED_AT = "issued_at"
 USABLE_FROM: Final = "usable_from"
 """Column of forecasts beside candles: when the candle closed, before which nobody knows the row."""
 
-STEP = "step"
-"""Index of a back-test: bars ahead, from 1."""
+STEP = "step"  # index of a back-test: bars ahead, from 1
 
-_CHUNK_WINDOWS = 128 * FORECAST_BATCH
-"""Windows of a back-test that are in memory at the same time."""
+_CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
 
 _FIX: Final = "Restore the artefact's folder, or download it again"
 
@@ -93,8 +83,7 @@ class Forecaster:
     otherwise.
     """
 
-    _stacklevel = 3
-    """Of warnings: where `forecast_history` was called."""
+    _stacklevel = 3  # of warnings: where `forecast_history` was called
 
     def __init__(
         self, about: Metadata, model: Any, *, where: str = METADATA_FILE, revision: str | None = None
@@ -137,7 +126,7 @@ class Forecaster:
         """
         folder = Path(folder)
         about = read_metadata(folder)
-        file = verify_model_file(folder, about)
+        file = about.verified_model(folder)
         model_file.check_keras_file(file)
         model = (models or SharedModels()).load(file)
         forecaster = cls(about, model, where=str(folder / METADATA_FILE), revision=revision)

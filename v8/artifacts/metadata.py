@@ -130,8 +130,7 @@ def _of_both(versions: Mapping[str, str]) -> Mapping[str, str]:
 class Metadata:
     """The content of `metadata.json`; keys beside these stand in `content`."""
 
-    content: Mapping[str, Any]
-    """All of it, as JSON values."""
+    content: Mapping[str, Any]  # all of it, as JSON values
     series: SeriesName
     created_at: Moment
     is_demo_market: StrictBool
@@ -223,6 +222,17 @@ class Metadata:
         _ = self.judgement
         return read_result(self.content)
 
+    def verified_model(self, folder: Path) -> Path:
+        """Return the model file of a folder, compared with the recorded digest, or `ArtifactError`."""
+        file, recorded = folder / MODEL_FILE, self.model_sha256
+        found = digest_file(file) if file.is_file() else None
+        if found != recorded:
+            rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
+            got = "no such file" if found is None else f"a file with sha256 {found[:12]}"
+            fix = "Restore the artefact's folder, or start a new run with param:fresh"
+            raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        return file
+
     def _key(self, key: str) -> str:
         return f"metadata of {self.series}, key {key}"
 
@@ -257,21 +267,6 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
     whole = {**content, "content": content}
     return records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
-
-
-def verify_model_file(folder: Path, metadata: Metadata) -> Path:
-    """Return the model file after comparing it with the digest its metadata records.
-
-    Raises `ArtifactError` if it is missing or not the file that was recorded.
-    """
-    file, recorded = folder / MODEL_FILE, metadata.model_sha256
-    found = digest_file(file) if file.is_file() else None
-    if found != recorded:
-        rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
-        got = "no such file" if found is None else f"a file with sha256 {found[:12]}"
-        fix = "Restore the artefact's folder, or start a new run with param:fresh"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
-    return file
 
 
 @contextmanager

@@ -57,7 +57,6 @@ MAX_WHOLE: Final = 1 << 17
 MAX_WORKED_NUMBERS: Final = 1 << 24
 """Numbers that layers hand on, all together, for one window: a lookback of 10,000 bars has 13 million."""
 BYTES_PER_WEIGHT: Final = 4  # models are saved in float32
-
 _FREE_WHOLES: Final = frozenset({"seed", "shared_object_id"})  # keys of whole numbers that are no sizes
 _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1

@@ -54,8 +54,7 @@ def _generation_name(name: str) -> str:
 GenerationName = Annotated[str, Field(strict=True, max_length=20), AfterValidator(_generation_name)]
 """`0`, or a day and a number; safe as the name of a folder."""
 
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-"""A chance, from 0 to 1."""
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]  # a chance, from 0 to 1
 
 
 @dataclass(frozen=True)

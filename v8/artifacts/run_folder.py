@@ -117,14 +117,12 @@ class RunRecord(Begun):
     versions: dict[str, str]
     machine: dict[str, Any]
     series: dict[str, SeriesState]
-    precision: str | None = None
-    """Keras dtype policy it trains in; None before anything was trained."""
+    precision: str | None = None  # Keras dtype policy it trains in; None before anything was trained
     num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
     """Batches that make one optimiser step; None where that does not depend on the device, or before."""
     loops: Loops | None = None
     """How loops over time were compiled, which decides the last bits; None before anything was trained."""
-    is_judged: StrictBool = True
-    """Whether its models are judged on the test span, beside the baselines."""
+    is_judged: StrictBool = True  # whether its models are judged on the test span, beside the baselines
     plugins: Mapping[Text, Sha256] = field(default_factory=dict)
     """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
 

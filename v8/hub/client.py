@@ -49,15 +49,9 @@ from v8.storage import digest_file, digest_git_blob, packaged
 SLOWEST_BYTES_S: Final = 1_000
 """A transfer that is slower, in bytes a second, counts as silence as far as it is."""
 
-TOLD_EVERY_S: Final = 10
-"""Silence is told about every so many seconds."""
-
-_GRACE_S: Final = 3.0
-"""A request that ends by its own limit says more than a call that is left."""
-
-_SHORTEST_S: Final = 1.0
-"""Every try may be silent for this long, in seconds, however late it begins."""
-
+TOLD_EVERY_S: Final = 10  # silence is told about every so many seconds
+_GRACE_S: Final = 3.0  # a request that ends by its own limit says more than a call that is left
+_SHORTEST_S: Final = 1.0  # every try may be silent for this long, in seconds, however late it begins
 _TO_LEAVE_S: Final = 5.0
 """A call that is left ends within this, in seconds, unless it waits for another process."""
 
@@ -72,9 +66,7 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 _LFS_BATCH: Final = "/info/lfs/objects/batch"
 _REFUSALS: Final = yaml.safe_load(packaged("v8.hub", "refusals.yaml"))
 
-HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)
-"""What the client speaks HTTP with."""
-
+HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)  # what the client speaks HTTP with
 _CLIENT_ERRORS: Final = (HTTP.HTTPError, HTTP.InvalidURL, OSError, RuntimeError, ValueError)
 _MEANINGS: Final = {
     errors.RevisionNotFoundError: "REVISION",
@@ -107,8 +99,7 @@ class RetryPolicy(Patience):
     first_s: float = 2.0
     longest_s: float = math.inf
     least_share: float = 1.0
-    timeout_s: float = 120.0
-    """Longest silence of one request, in seconds."""
+    timeout_s: float = 120.0  # longest silence of one request, in seconds
     tell: Callable[[str], None] = lambda text: None
 
     def refused(self, where: str, refused: Refused) -> UnreachableError:

@@ -26,9 +26,7 @@ from v8.losses.leaderboard import LEADERBOARD_FILE
 from v8.market.series import by_series, is_series_name
 from v8.storage import digest_file
 
-MANIFEST_FORMAT: Final = 1
-"""Version of the keys of `manifest.json`."""
-
+MANIFEST_FORMAT: Final = 1  # version of the keys of `manifest.json`
 MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
 MODELS_FOLDER: Final = "models"
@@ -38,9 +36,7 @@ PICTURE_FILE: Final = "leaderboard.png"
 ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE, PICTURE_FILE)
 SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 
-MAX_LINE: Final = 200
-"""Letters of a text in a manifest."""
-
+MAX_LINE: Final = 200  # letters of a text in a manifest
 _FIX: Final = f"Publish the run again with `{command('publish')}`, or pull another revision"
 
 
@@ -88,8 +84,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-Line = Annotated[records.Text, AfterValidator(_one_line)]
-"""A text that can be shown as it is."""
+Line = Annotated[records.Text, AfterValidator(_one_line)]  # a text that can be shown as it is
 
 
 class _Strict:
@@ -177,14 +172,12 @@ class Manifest(_Strict):
         names, expected = [file.path for file in manifest.files], {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-        if strange := sorted(expected.symmetric_difference(names) - {PICTURE_FILE}):
-            rule = (
-                f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in data"
-            )
-            raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
-        if names != sorted(set(names)):
-            rule = "lists each file once, ascending by path"
-            raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)
+        strange = sorted(expected.symmetric_difference(names) - {PICTURE_FILE})
+        if strange or names != sorted(set(names)):
+            those = f"{CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in data"
+            rule = f"lists {those}, each file once, ascending by path"
+            got = f"a difference in {listed(strange)}" if strange else "another order or a repetition"
+            raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
         return manifest
 
 

@@ -27,8 +27,7 @@ from v8.hub.layout import series_of
 PUBLISH_RETRIES: Final = RetryPolicy()
 
 
-Announce = Callable[["Difference"], None]
-"""Gets the difference before it is sent."""
+Announce = Callable[["Difference"], None]  # gets the difference before it is sent
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,8 @@ class Publication(ABC):
     flag: ClassVar[str] = "param:repo"
     ordinary: ClassVar[frozenset[str]]
     """Files that a repository may have that holds none of ours: what the Hub's own page creates."""
-    marker: str
-    """Lies in every repository that was published into."""
-    rule: ClassVar[str]
-    """Where this goes."""
+    marker: str  # lies in every repository that was published into
+    rule: ClassVar[str]  # where this goes
 
     @property
     @abstractmethod

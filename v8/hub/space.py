@@ -31,15 +31,9 @@ from v8.profile import config_path
 from v8.storage import packaged, write_bytes, write_text
 from v8.version import VERSION
 
-PORT: Final = 7860
-"""Where a Space listens."""
-
-SOURCE: Final = "live"
-"""Where a Space takes its candles from."""
-
-PACKAGE_FOLDER: Final = "v8"
-"""Everything below it is ours."""
-
+PORT: Final = 7860  # where a Space listens
+SOURCE: Final = "live"  # where a Space takes its candles from
+PACKAGE_FOLDER: Final = "v8"  # everything below it is ours
 DISTRIBUTION: Final = ("v8-forecasters", "app")
 """The name under which v8 is installed, and the extra that the page needs."""
 

@@ -246,6 +246,6 @@ def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:
         most = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
         write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=most))
     read_history(target / HISTORY_FILE)
-    check_keras_file(file := artifacts.verify_model_file(target, about))
+    check_keras_file(file := about.verified_model(target))
     require_made_for(file, about.series)
     write_text(target / README_FILE, artifact_readme(about))

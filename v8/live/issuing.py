@@ -23,7 +23,6 @@ from v8.market.candles import Candles
 from v8.market.series import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.net import counted, tell_waiting
-from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.tasks import TASKS
 from v8.wording import duration, number
 
@@ -57,20 +56,6 @@ class Issued:
         """Return the point forecasts alone, without their quantiles."""
         columns = {name for task in TASKS.values() for name in task.columns}
         return self.forecast[[name for name in self.forecast.columns if name in columns]]
-
-    def intervals(self) -> dict[str, list[list[str]]]:
-        """Write each central interval of every point forecast, the widest first, row by row: "90 %"."""
-        written = {}
-        levels, columns = self.forecaster.quantiles, self.points().columns
-        for told, pair in zip(interval_names(levels), intervals(levels), strict=True):
-            ends = [
-                self.forecast[[quantile_column(name, level) for name in columns]].to_numpy() for level in pair
-            ]
-            written[told] = [
-                [f"{least:.7g} – {most:.7g}" for least, most in zip(*row, strict=True)]
-                for row in zip(*ends, strict=True)
-            ]
-        return written
 
     def demo_lines(self) -> list[str]:
         """Say of simulated candles that they are."""
@@ -137,14 +122,12 @@ def issue(
     *,
     bars: int | None = None,
     is_any_age: bool = False,
-    now_s: int | None = None,
 ) -> Issued:
     """Forecast the bars after the newest closed candle of a source.
 
     Args:
         bars: Candles to read; as many as the model needs when None.
         is_any_age: Whether the past is meant: otherwise a forecast of which every bar has closed is refused.
-        now_s: The present, seconds since the epoch, UTC; the source's own when None.
 
     Raises `DataError` if there are no such candles, they cannot be trusted, break off, are too old, or of
     another market than the model's.
@@ -155,7 +138,7 @@ def issue(
         raise DataError(where=str(forecaster.series), rule=rule, got=f"candles from {source.name}", fix=fix)
     num_bars = forecaster.needed_bars if bars is None else bars
     candles = forecaster.companions().newest(source, forecaster.series, num_bars)
-    issued_at_s = present_of(source) if now_s is None else now_s
+    issued_at_s = present_of(source)
     is_any_age = is_any_age or not source.is_publishable
     if not is_any_age and (seen_s := forecaster.seen_until_s) > issued_at_s:
         # A clock is wrong, or the model from elsewhere.

@@ -40,11 +40,8 @@ from v8.quantile_levels import MEDIAN, interval_names, intervals
 from v8.tasks import TASKS
 from v8.wording import Table, number, p_value, percent, plural
 
-MOST_FORECASTS: Final = 1_000
-"""Newest scored forecasts of a series: ten days of 15m bars, six weeks of hours."""
-
-MIN_DAYS: Final = 7
-"""Days (UTC) with scored forecasts from which a difference is tested."""
+MOST_FORECASTS: Final = 1_000  # newest scored forecasts of a series: ten days of 15m bars, six weeks of hours
+MIN_DAYS: Final = 7  # days (UTC) with scored forecasts from which a difference is tested
 
 Floats = NDArray[np.float64]
 
@@ -218,11 +215,6 @@ class _Scores:
         """The same of those that give one number, the model and baselines."""
         return {name: loss for name, loss in self.means.items() if level_of(name) is None}
 
-    @property
-    def baselines(self) -> dict[str, float]:
-        """The same of the baselines."""
-        return {name: loss for name, loss in self.points.items() if name != MODEL}
-
     def beside(self, best: str) -> LiveTask:
         """Put the model beside naive and the best baseline, or naive again where that is not here."""
         num_days = len(np.unique(self.times_s // DAY_S))
@@ -259,7 +251,7 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
         truths = ledger.newest_truths(place, name, MOST_FORECASTS)
         covered[name] = [(issuer, _by_task(issuer, *known)) for issuer, *known in truths]
     by_task = {task: found for task in TASKS if (found := _by_series(scored, covered, task))}
-    best = {task: best_of([one.baselines for one in found.values()]) for task, found in by_task.items()}
+    best = {task: _best(found.values()) for task, found in by_task.items()}
     of_series = {
         task: dict(
             zip(found, with_corrected([one.beside(best[task]) for one in found.values()]), strict=True)
@@ -278,6 +270,11 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
     ]
     together = {task: _together([*found.values()]).beside(best[task]) for task, found in by_task.items()}
     return Record(ledger.place(place), tuple(lines), together)
+
+
+def _best(scores: Iterable[_Scores]) -> str:
+    """Choose the baseline of all series."""
+    return best_of([{name: each.points[name] for name in each.points if name != MODEL} for each in scores])
 
 
 def _by_series(
@@ -348,9 +345,16 @@ def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> Li
 
 def record_table(record: Record) -> Table:
     """Return a row a series: errors beside naive and the best baseline, and counts."""
-    compared = [f"{task} × {beside.name}" for task, live in record.tasks.items() for beside in live.shown]
-    header = ("series", "scored", "days", *compared, "late", "pending", "void")
-    rows = [_cells(one, record) for one in record.series]
+    compared = [(task, beside.name) for task, live in record.tasks.items() for beside in live.shown]
+    rows = []
+    for one in record.series:
+        lives, tally = one.tasks.items(), one.tally
+        marked = {(task, each.name): each.marked for task, live in lives for each in live.shown}
+        counts = next(([live.num_scored, live.num_days] for _, live in lives), [0, 0])
+        told = [marked.get(key, "") for key in compared]
+        rows.append([one.series, *counts, *told, tally.num_late, tally.num_pending, tally.num_void])
+    names = (f"{task} × {name}" for task, name in compared)
+    header = ("series", "scored", "days", *names, "late", "pending", "void")
     return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
 
 
@@ -364,16 +368,6 @@ def record_sentences(record: Record) -> list[str]:
         f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
         f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever.",
     ]
-
-
-def _cells(one: LiveSeries, record: Record) -> list[object]:
-    first = next(iter(one.tasks.values()), None)
-    cells: list[object] = [one.series, first.num_scored if first else 0, first.num_days if first else 0]
-    for task, all_series in record.tasks.items():
-        live = one.tasks.get(task)
-        found = [live.naive, live.best][: len(all_series.shown)] if live else []
-        cells += [one.marked for one in found] if live else [""] * len(all_series.shown)
-    return [*cells, one.tally.num_late, one.tally.num_pending, one.tally.num_void]
 
 
 def _sentences(task: str, live: LiveTask) -> Iterator[str]:

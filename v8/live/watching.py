@@ -59,8 +59,7 @@ WAKE_S: Final = 20.0
 """Longest sleep between two wakes, in seconds: the exchange's time may move otherwise than this machine's."""
 BROUGHT_BARS: Final = 1_000  # that all series are brought up to at once: a page of the exchange's
 SETTLE_S: Final = 2
-MOST_JITTER_S: Final = 6
-"""A candle is asked for 2 to 7 s after its close, each place at its own second."""
+MOST_JITTER_S: Final = 6  # a candle is asked for 2 to 7 s after its close, each place at its own second
 
 
 def fitted_until_s(issued_for_s: int) -> int:

@@ -20,7 +20,7 @@ from statistics import median_high, median_low
 from typing import Final, TypeAlias
 
 from v8.artifacts import nested_runs
-from v8.artifacts.metadata import redo_offered, verify_model_file
+from v8.artifacts.metadata import redo_offered
 from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, begun, pin_of
 from v8.errors import ArtifactError, DataError, SeriesError, StorageError, without_credentials
@@ -220,7 +220,7 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
             try:
                 finished = read_finished(path)
                 with redo_offered(path):
-                    verify_model_file(path, finished.metadata)
+                    finished.metadata.verified_model(path)
             except ArtifactError as error:
                 damaged[planned.series] = Outcome(planned.series, reason=str(error), error=error)
                 listen(Note(str(error)))
