@@ -35,13 +35,23 @@ OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]  # epoch
 Text = Annotated[str, Field(strict=True, min_length=1)]  # a text that is not empty
 
 
-def _plain(text: str) -> str:
-    if strange := next((sign for sign in ("<", ">", "[", "]", "`", "\\", "://") if sign in text), None):
-        raise ValueError(f"is plain text without {strange}")
-    return text
+def refusing(fault_of: Callable[[Any], str | None]) -> AfterValidator:
+    """Return a check of values by a function that says what is wrong with one; None where nothing is."""
+
+    def faultless(value: Any) -> Any:
+        if fault := fault_of(value):
+            raise ValueError(fault)
+        return value
+
+    return AfterValidator(faultless)
 
 
-Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), AfterValidator(_plain)]
+def _markup_in(text: str) -> str | None:
+    found = (sign for sign in ("<", ">", "[", "]", "`", "\\", "://") if sign in text)
+    return next((f"is plain text without {sign}" for sign in found), None)
+
+
+Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(_markup_in)]
 """A text that means the same in Markdown: no markup, no link; tables escape bars."""
 
 Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
@@ -55,13 +65,11 @@ ColumnName = Annotated[
 Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # a whole number from 1 to a million
 
 
-def _moment(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("tells its time zone")
-    return text
+def _zone_lacking(text: str) -> str | None:
+    return None if datetime.fromisoformat(text).tzinfo else "tells its time zone"
 
 
-Moment = Annotated[str, Field(strict=True, max_length=40), AfterValidator(_moment)]  # ISO 8601 with its zone
+Moment = Annotated[str, Field(strict=True, max_length=40), refusing(_zone_lacking)]  # ISO 8601 with its zone
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
 MAX_FILE_BYTES: Final = 16 << 20  # of text; metadata of 1,000 steps ahead have as much, others a hundredth
 _MAX_DEPTH: Final = 40  # values inside values; what we write has 9

@@ -38,7 +38,7 @@ class Clock:
 
 
 def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
-    return pull(REPO, series, retries=(clock or Clock()).retries, **options)
+    return pull(REPO, series or None, retries=(clock or Clock()).retries, **options)
 
 
 @pytest.fixture

@@ -67,23 +67,13 @@ def refused(status: int, where: str, rule: str, got: str, fix: str, **headers: s
 
 @dataclass(frozen=True)
 class Policy:
-    """Who may ask what.
+    """Who may ask what; `ProfileError` if an origin or the token is none. Nowhere does the token appear."""
 
-    Args:
-        hosts: Names that the header Host may have, without a port; None for any.
-        frames: Origins that may frame the page.
-        origins: Origins whose pages may read the answers, "*" for any.
-        token: What whoever asks must show, from the environment; None asks for nothing.
-        most_a_minute: Requests of one address; None for any number.
-
-    Raises `ProfileError` if an origin or the token is none; what the token is appears nowhere.
-    """
-
-    hosts: frozenset[str] | None = LOOPBACK_NAMES
-    frames: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    token: str | None = field(default=None, repr=False)
-    most_a_minute: int | None = None
+    hosts: frozenset[str] | None = LOOPBACK_NAMES  # that the header Host may name, without a port; None: any
+    frames: tuple[str, ...] = ()  # origins that may frame the page
+    origins: tuple[str, ...] = ()  # whose pages may read the answers, "*" for any
+    token: str | None = field(default=None, repr=False)  # whoever asks must show it; None asks for nothing
+    most_a_minute: int | None = None  # requests of one address; None for any number
 
     def __post_init__(self) -> None:
         for origin in self.origins:

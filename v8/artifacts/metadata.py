@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, StrictBool
+from pydantic import StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
@@ -114,16 +114,9 @@ class MachineAbout:
     memory_bytes: Count | None = None
 
 
-def _nameable(features: tuple[FeatureAbout, ...]) -> tuple[FeatureAbout, ...]:
-    if fault := fault_of([feature.name for feature in features]):
-        raise ValueError(fault)
-    return features
-
-
-def _of_both(versions: Mapping[str, str]) -> Mapping[str, str]:
-    if missing := {"v8", "keras"} - versions.keys():
-        raise ValueError(f"names the version of {' and '.join(sorted(missing))}")
-    return versions
+def _version_lacking(versions: Mapping[str, str]) -> str | None:
+    missing = sorted({"v8", "keras"} - versions.keys())
+    return f"names the version of {' and '.join(missing)}" if missing else None
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,9 @@ class Metadata:
     candles: CandlesAbout
     profile: ProfileAbout
     profile_digest: Sha256
-    features: Annotated[tuple[FeatureAbout, ...], AfterValidator(_nameable)]
+    features: Annotated[
+        tuple[FeatureAbout, ...], records.refusing(lambda those: fault_of([one.name for one in those]))
+    ]
     lookback_bars: Positive
     horizon_bars: Positive
     bar_s: Positive
@@ -146,7 +141,7 @@ class Metadata:
     num_parameters: Count
     training: TrainingAbout
     seconds: Mapping[str, Seconds]
-    versions: Annotated[Mapping[Word, Plain], AfterValidator(_of_both)]
+    versions: Annotated[Mapping[Word, Plain], records.refusing(_version_lacking)]
     machine: MachineAbout
     model_sha256: Sha256
 

@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from v8 import records
 from v8.artifacts import run_folder
@@ -45,13 +45,11 @@ _NAME: Final = re.compile(r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})(-(?P<number>[1-9
 _SERVING_FIX: Final = "Restore the file, or remove it: then the models of the run's own folder serve"
 
 
-def _generation_name(name: str) -> str:
-    if name != FIRST and not _NAME.fullmatch(name):
-        raise ValueError("names a generation such as 2026-11-21")
-    return name
+def _no_generation(name: str) -> str | None:
+    return None if name == FIRST or _NAME.fullmatch(name) else "names a generation such as 2026-11-21"
 
 
-GenerationName = Annotated[str, Field(strict=True, max_length=20), AfterValidator(_generation_name)]
+GenerationName = Annotated[str, Field(strict=True, max_length=20), records.refusing(_no_generation)]
 """`0`, or a day and a number; safe as the name of a folder."""
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]  # a chance, from 0 to 1

@@ -22,7 +22,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
+from pydantic import BeforeValidator, Field, StrictBool
 
 from v8 import records
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
@@ -44,13 +44,11 @@ _MOST_RUNS = 100  # runs of a folder of runs that are looked for, to name some
 Status = Literal["pending", "running", "done", "failed"]
 
 
-def _series_name(name: str) -> str:
-    if not is_series_name(name):
-        raise ValueError("names a series such as BTCUSDT-15m")
-    return name
-
-
-SeriesName = Annotated[str, Field(strict=True), AfterValidator(_series_name)]
+SeriesName = Annotated[
+    str,
+    Field(strict=True),
+    records.refusing(lambda name: None if is_series_name(name) else "names a series such as BTCUSDT-15m"),
+]
 """Such as "BTCUSDT-15m"; safe as the name of a folder."""
 
 Loops = Literal["stepwise", "whole", "whole_of_16"]

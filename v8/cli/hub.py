@@ -115,7 +115,7 @@ def _where(published: hub.Published, at: str = "") -> Iterator[str]:
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:
     """Pull models, and print what they are and where."""
-    pulled = pull(repo, series, revision=revision, is_offline=is_offline)
+    pulled = pull(repo, series or None, revision=revision, is_offline=is_offline)
     files = {name: pulled.manifest.files_of(name) for name in pulled.series}
     rows = []
     for name in pulled.series:

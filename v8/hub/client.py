@@ -162,32 +162,27 @@ class Traffic:
         request.stream = _Watched(request.stream, call)
 
         def answered() -> Any:
-            response = send(request, stream=True, **options)
-            response.stream = _Watched(response.stream, call)
-            if _is_trouble(response) or call.is_left.done():
-                response.close()
-            elif not stream:
-                response.read()
-                call.moved(None)
-            return response
+            try:
+                response = send(request, stream=True, **options)
+                response.stream = _Watched(response.stream, call)
+                if _is_trouble(response) or call.is_left.done():
+                    response.close()
+                    trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
+                else:
+                    if not stream:
+                        response.read()
+                        call.moved(None)
+                    self.succeeded[response.request.method] += response.is_success
+                    return response
+            except HTTP.TransportError as error:
+                trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
+            call.trouble = trouble
+            raise trouble  # outside of the handler, so that no request and no token hangs on it
 
         answer = in_thread(answered)
         wait([answer, call.is_left], return_when=FIRST_COMPLETED)
         call.check()
-        return self._checked(answer, call)
-
-    def _checked(self, answer: Future[Any], call: "_Call") -> Any:
-        try:
-            response = answer.result()
-        except HTTP.TransportError as error:
-            trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
-        else:
-            if not _is_trouble(response):
-                self.succeeded[response.request.method] += response.is_success
-                return response
-            trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
-        call.trouble = trouble
-        raise trouble  # outside of the handler, so that no request and no token hangs on it
+        return answer.result()
 
 
 class _Call:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from v8 import records
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
@@ -71,20 +71,17 @@ def series_of(path: str) -> str | None:
     return path.split("/")[1] if is_published_path(path) and path not in ROOT_FILES else None
 
 
-def _published_path(path: str) -> str:
-    if not is_published_path(path):
-        below = f"{MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
-        raise ValueError(f"names {', '.join(ROOT_FILES)} or {below}")
-    return path
+def _unpublished(path: str) -> str | None:
+    below = f"{MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
+    return None if is_published_path(path) else f"names {', '.join(ROOT_FILES)} or {below}"
 
 
-def _one_line(text: str) -> str:
-    if shown(text, MAX_LINE) != text:
-        raise ValueError(f"is one line of at most {MAX_LINE} letters that can be printed")
-    return text
+def _unprintable(text: str) -> str | None:
+    rule = f"is one line of at most {MAX_LINE} letters that can be printed"
+    return None if shown(text, MAX_LINE) == text else rule
 
 
-Line = Annotated[records.Text, AfterValidator(_one_line)]  # a text that can be shown as it is
+Line = Annotated[records.Text, records.refusing(_unprintable)]  # a text that can be shown as it is
 
 
 class _Strict:
@@ -97,7 +94,7 @@ class _Strict:
 class ListedFile(_Strict):
     """One file of a published run, by its relative name with forward slashes."""
 
-    path: Annotated[str, AfterValidator(_published_path)]
+    path: Annotated[str, records.refusing(_unpublished)]
     sha256: records.Sha256
     size_bytes: records.Count
 
@@ -141,15 +138,8 @@ class Manifest(_Strict):
         return tuple(self.data)
 
     def files_of(self, series: str) -> tuple[ListedFile, ...]:
-        """Return the files of one series' artefact.
-
-        Raises `ArtifactError` if the series is not published.
-        """
-        if series not in self.data:
-            rule, fix = "a series is one of those that were published", f"Choose one of {listed(self.series)}"
-            raise ArtifactError(where=MANIFEST_FILE, rule=rule, got=series, fix=fix)
-        folder = series_folder(series)
-        return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
+        """Return the files of the artefact of a series, one of `series`."""
+        return tuple(file for file in self.files if series_of(file.path) == series)
 
     def to_text(self) -> str:
         """Return the content of the file; the same manifest gives the same bytes."""

@@ -18,7 +18,7 @@ from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.client import told
 from v8.hub.layout import MODELS_FOLDER
-from v8.hub.pull import Pulled, published, pull
+from v8.hub.pull import Pulled, pull
 from v8.invocation import command
 from v8.market.series import is_series_name, series_advice
 
@@ -128,14 +128,14 @@ class _Repository(ModelPlace):
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        return self._published().manifest.series
+        return self._pulled(()).manifest.series
 
     def bring(self, series: Sequence[str]) -> None:
         with suppress(ArtifactError):  # opening that model tells
             self._pulled(series)
 
     def present(self, series: str) -> str:
-        return self._commit or self._published().revision
+        return self._commit or self._pulled(()).revision
 
     def found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
@@ -144,14 +144,9 @@ class _Repository(ModelPlace):
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
 
-    def _published(self) -> Pulled:
-        return self._kept(published(self.name, revision=self._revision, is_offline=self._is_offline))
-
     def _pulled(self, series: Sequence[str]) -> Pulled:
-        return self._kept(pull(self.name, series, revision=self._revision, is_offline=self._is_offline))
-
-    def _kept(self, pulled: Pulled) -> Pulled:
-        """Stay at the commit that the revision meant."""
+        """Bring some series, and stay at the commit that the revision meant."""
+        pulled = pull(self.name, series, revision=self._revision, is_offline=self._is_offline)
         self._revision = self._commit = pulled.revision
         return pulled
 

@@ -63,7 +63,7 @@ class Pulled:
 
 def pull(
     repo: str,
-    series: Sequence[str] = (),
+    series: Sequence[str] | None = None,
     *,
     revision: str | None = None,
     is_offline: bool = False,
@@ -73,7 +73,8 @@ def pull(
 
     Args:
         repo: `user/name`.
-        series: Names such as "BTCUSDT-15m"; all that are published when empty.
+        series: Names such as "BTCUSDT-15m"; all that are published when None. Of none of them the manifest
+            alone is brought, which tells what there is.
         revision: Branch, tag or commit; the newest commit of `main` when None. A commit that is in the
             cache needs no request.
         is_offline: Whether to use the cache only, as HF_HUB_OFFLINE=1 does.
@@ -84,26 +85,14 @@ def pull(
             Hub does not answer and the cache does not hold all that is needed.
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
-    pulled = _brought(repo, series or None, revision, is_offline, retries)
+    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    with strict_client(retries) as traffic:
+        source = PublishedRevision(repo, revision or "main", traffic)
+        pulled = source.cached(series) if is_offline else source.pulled(series)
     for name in pulled.series:
         check_keras_file(file := pulled.artifact(name) / MODEL_FILE)
         require_made_for(file, name)
     return pulled
-
-
-def published(repo: str, *, revision: str | None = None, is_offline: bool = False) -> Pulled:
-    """Bring the manifest of a published run only, which tells what there is; as `pull`, without a series."""
-    return _brought(repo, (), revision, is_offline, PULL_RETRIES)
-
-
-def _brought(
-    repo: str, series: Sequence[str] | None, revision: str | None, is_offline: bool, retries: RetryPolicy
-) -> Pulled:
-    """Bring some series into the cache; all that are published when None."""
-    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    with strict_client(retries) as traffic:
-        source = PublishedRevision(repo, revision or "main", traffic)
-        return source.cached(series) if is_offline else source.pulled(series)
 
 
 class PublishedRevision(HubRepo):

@@ -26,7 +26,7 @@ from packaging.version import Version
 from v8.errors import PublishError
 from v8.hub import hub_endpoint
 from v8.hub.publish import Difference, Publication, RemoteState
-from v8.hub.pull import published
+from v8.hub.pull import pull
 from v8.profile import config_path
 from v8.storage import packaged, write_bytes, write_text
 from v8.version import VERSION
@@ -81,7 +81,7 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         PublishError: If the environment lacks a package of the page: nobody knows its version.
         PullError: If nothing is published in `repo` that this user may read.
     """
-    published(repo)
+    pull(repo, ())
     python = ".".join(map(str, sys.version_info[:2]))
     names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
     names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}

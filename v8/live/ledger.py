@@ -107,17 +107,12 @@ def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
 
 
-def pack_plain(values: NDArray[np.float64]) -> bytes:
-    """Write float64 numbers of any shape as they are.
+def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Read float64 numbers that were written as they are; raises as `unpack` does.
 
-    >>> unpack_plain(pack_plain(np.array([0.1])), (1,))
+    >>> unpack_plain(np.array([0.1]).astype("<f8").tobytes(), (1,))
     array([0.1])
     """
-    return values.astype("<f8").tobytes()
-
-
-def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Read what `pack_plain` wrote, one or several behind each other; raises as `unpack` does."""
     if len(content) != 8 * int(np.prod(shape)):
         raise ValueError(f"not {int(np.prod(shape)):,} numbers")
     return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
@@ -228,7 +223,7 @@ class Ledger:
             "forecast": number,
             "scored_s": score.scored_s,
             "truth_digest": score.truth_digest,
-            "losses": None if score.losses is None else pack_plain(score.losses),
+            "losses": None if score.losses is None else score.losses.astype("<f8").tobytes(),
             "truth": None if score.truth is None else pack(score.truth),
         }
         with self._transaction():

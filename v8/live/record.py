@@ -92,17 +92,14 @@ def _by_task(
 class LiveTask(TaskScore):
     """One task of one series, of one generation of it, or of all series together.
 
-    Args:
-        errors: Mean absolute error per forecaster (`MODEL` or a key of `BASELINES`): in returns; for several
-            series as multiples of naive's of each series.
-        coverage: How many truths the model's central intervals held, of the newest forecasts; None likewise.
+    Errors are in returns; those of several series as multiples of naive's of each series.
     """
 
     num_scored: int  # forecasts issued in time whose truth has come
     num_days: int  # days, UTC, on which they were issued
-    errors: Mapping[str, float]
+    errors: Mapping[str, float]  # mean absolute error of `MODEL` and keys of `BASELINES`
     crps: float | None = None  # of the model's quantiles, in the unit of the errors; None where one has none
-    coverage: Coverage | None = None
+    coverage: Coverage | None = None  # what its intervals held of the newest forecasts; None likewise
 
     @property
     def crps_multiple(self) -> float | None:
