@@ -165,15 +165,15 @@ class Traffic:
             try:
                 response = send(request, stream=True, **options)
                 response.stream = _Watched(response.stream, call)
-                if _is_trouble(response) or call.is_left.done():
-                    response.close()
-                    trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
-                else:
+                status = response.status_code
+                if status not in _BUSY and status < 500 and not call.is_left.done():
                     if not stream:
                         response.read()
                         call.moved(None)
                     self.succeeded[response.request.method] += response.is_success
                     return response
+                response.close()
+                trouble = PassingTroubleError(f"status {status}", _asked_wait_s(response))
             except HTTP.TransportError as error:
                 trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
             call.trouble = trouble
@@ -285,10 +285,6 @@ def strict_client(retries: RetryPolicy, *, shows_progress: bool = False) -> Iter
             if had_bars:
                 enable_progress_bars()
             hub.set_client_factory(factory)
-
-
-def _is_trouble(response: Any) -> bool:
-    return response.status_code in _BUSY or response.status_code >= 500
 
 
 def _asked_wait_s(response: Any) -> float | None:
@@ -427,9 +423,7 @@ def check_repo_name(name: str, flag: str = "param:repo") -> None:
     """
     is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:
-        rule = "is user/name in letters, digits, '-', '_' and '.', at most 96 characters"
-        got = repr(name)[:120]
-        raise PublishError(where=flag, rule=rule, got=got, fix="Write for example someone/crypto-forecasters")
+        raise PublishError(**told("publish", "NAME", flag=flag, said=repr(name)[:120]))
 
 
 def cache_folder() -> Path:

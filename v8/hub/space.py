@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from v8.errors import PublishError
 from v8.hub import hub_endpoint
+from v8.hub.client import told
 from v8.hub.publish import Difference, Publication, RemoteState
 from v8.hub.pull import pull
 from v8.profile import config_path
@@ -114,9 +115,7 @@ def pinned(package: str, extra: str) -> list[str]:
         except metadata.PackageNotFoundError:
             if not is_ours:
                 continue  # it is for Linux only and this is not: pip chooses a version
-            rule = "pins what the page needs at the versions that are installed here"
-            fix = "Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'"
-            raise PublishError(where="param:space", rule=rule, got=f"no package {name}", fix=fix) from None
+            raise PublishError(**told("stage", "NO_PACKAGE", name=name)) from None
         found[name] = Version(about.version).public
         wanted += [(*needed, name == package) for needed in _needed(about.requires or (), extra)]
     return [f"{name}=={found[name]}" for name in sorted(found) if name != package]
