@@ -9,7 +9,7 @@ the command line choose where and how far a profile runs; they never change what
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import pydantic
 import yaml
@@ -22,7 +22,7 @@ from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkS
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of, outer
-from v8.records import Settings, adapter, first_error, first_fault, read_plain, under_key
+from v8.records import Settings, adapter, checked, first_error, read_plain
 from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json
 from v8.tasks import TASKS
@@ -405,12 +405,7 @@ class Profile(Settings, metaclass=_Checking):
         training = {"epochs": 0 if self.family.is_formula else epochs, "precision": precision}
         bars = {} if newest_bars is None else {"newest_bars": newest_bars}
         asked = {"training": {key: value for key, value in training.items() if value is not None}, **bars}
-        return checked_profile(
-            _merged(self.model_dump(), asked), where=f"profile {self.name} with another budget"
-        )
-
-
-Checked = TypeVar("Checked")
+        return self.but(name=self.name, **asked)
 
 
 def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
@@ -431,7 +426,7 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
 
 def checked_profile(content: Mapping[str, Any], *, where: str) -> Profile:
     """Make a profile of what somebody wrote; a ProfileError, begun with `where`, if it breaks a rule."""
-    return _validated(content, Profile, where=where)
+    return checked(Profile, _tuples(content), where=where, fix=_fix, refusal=ProfileError)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -559,8 +554,8 @@ def _configs() -> Path:
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
     """Read a profile from what was recorded of it as JSON; a ProfileError if it is none of this v8."""
-    content = content if isinstance(content, dict) else {}
-    return _validated(content, Profile, where=where, is_recorded=True)
+    content = _tuples(content if isinstance(content, dict) else {})
+    return checked(Profile, content, where=where, fix=_fix, refusal=ProfileError, context="recorded")
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
@@ -582,18 +577,7 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:
     """Read the key `covariates` of a profile from what an artefact recorded of it as JSON."""
     fix = "Restore the file or train the series again"
-    return _validated(content, tuple[TableSettings, ...], where=where, fix=fix)
-
-
-def _validated(
-    content: Any, kind: type[Checked], *, where: str, is_recorded: bool = False, fix: str = ""
-) -> Checked:
-    try:
-        found: Checked = adapter(kind).validate_python(_tuples(content), context=is_recorded or None)
-        return found
-    except ValidationError as error:
-        key, rule, got = first_fault(error)
-        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix or _fix(error)) from error
+    return checked(tuple[TableSettings, ...], _tuples(content), where=where, fix=fix, refusal=ProfileError)
 
 
 def _tuples(value: Any) -> Any:

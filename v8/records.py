@@ -165,22 +165,31 @@ adapter: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)
 """Returns what checks and writes values of a type, made once."""
 
 
-def checked(kind: type[Record], content: Any, *, where: str, fix: str, rule: str | None = None) -> Record:
+def checked(
+    kind: type[Record],
+    content: Any,
+    *,
+    where: str,
+    fix: str | Callable[[ValidationError], str],
+    rule: str | None = None,
+    refusal: type[V8Error] = ArtifactError,
+    context: Any = None,
+) -> Record:
     """Make a record of a type of what JSON holds.
 
-    The error begins with `where`, a file or a file and a key of it, and says by `rule` what the whole must
+    The refusal begins with `where`, a file or a file and a key of it, and says by `rule` what the whole must
     be; without one it says what the key at fault must be.
     """
     try:
-        found: Record = adapter(kind).validate_python(content)
+        found: Record = adapter(kind).validate_python(content, context=context)
         return found
     except ValidationError as error:
         key, broken, got = first_fault(error)
-        raise ArtifactError(
+        raise refusal(
             where=under_key(where, key),
             rule=rule or broken,
             got=f"{got} ({broken})" if rule and got != MISSING else got,
-            fix=fix,
+            fix=fix if isinstance(fix, str) else fix(error),
         ) from error
 
 

@@ -20,7 +20,7 @@ from v8.losses.table import Outcome
 from v8.market.candles import CandleReport, Gap, LostRow
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE
+from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE
 from v8.views.comparison import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
@@ -34,7 +34,7 @@ TERMS = {
     *(spaced(each.name) for kind in (CandleReport, Gap, LostRow) for each in fields(kind)),
     *(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),
     *(DEMO_WARNING, *BUTTONS),
-    *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE, *POOLS),
+    *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *(CLAIM_NOTE, *CLAIMED.values()),
     # Stages and spans.
@@ -50,7 +50,7 @@ TERMS = {
     *("model's MAE ÷ its", "p of it", "model's RMSE ÷ its", "model's CRPS ÷ its"),
     *("hit rate", "always up", "windows counted", "worth, independent", "truth flat", "forecast flat"),
     *("season", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
-    *("held", "Pooled", "By season", "× naive", "× best formula", "Model", "Profile"),
+    *("Pooled", "By season", "× naive", "× best formula", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
     "True",
     # Of v8/app: moods, and what is told of a forecast and of a model's training.

@@ -1,4 +1,4 @@
-"""Seasons: breaks in volatility by their rule, what low and high held, and the file."""
+"""Seasons: breaks in volatility by their rule, and the file."""
 
 from __future__ import annotations
 
@@ -60,17 +60,11 @@ def test_a_market_that_stands_still_has_a_shock_all_the_same() -> None:
 @pytest.fixture(scope="module")
 def judged(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> Season:
     data = make_data(make_profile("dense_newest"))
-    test = data.spans["test"]
-    made = {task: values.copy() for task, values in test.rolled.items()}
-    made["ohlc"][..., 1], made["ohlc"][..., 2] = np.inf, -np.inf
-    made["ohlc"][:, 1:, 1] = 0.0  # from the second step on nothing is held
-    finite = {task: np.where(np.isfinite(values), values, 1.0) for task, values in made.items()}
-    _, losses = judge_windows(data, finite)
-    return season_of(data, made, losses)
+    _, losses = judge_windows(data, data.spans["test"].rolled)
+    return season_of(data, losses)
 
 
 def test_a_season_has_one_loss_a_window_of_everybody(judged: Season) -> None:
-    assert judged.held.tolist() == [1.0, *[0.0] * (len(judged.held) - 1)]
     assert (np.diff(judged.closes_s) > 0).all()
     for by_name in judged.losses.values():
         assert {MODEL, "roll_forward", "range_paths"} <= by_name.keys()
@@ -81,7 +75,6 @@ def test_a_season_is_read_as_it_was_written(judged: Season, tmp_path: Path) -> N
     judged.save(tmp_path / "season.npz")
     again = Season.load(tmp_path / "season.npz")
     np.testing.assert_array_equal(again.closes_s, judged.closes_s)
-    np.testing.assert_array_equal(again.held, judged.held)
     assert again.shock == judged.shock
     for task, by_name in judged.losses.items():
         for name, losses in by_name.items():

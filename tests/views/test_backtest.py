@@ -57,7 +57,7 @@ def cell(
     told = {each: losses.get(each, made * (1.0 - share * (each == "model"))) for each in NAMES}
     those = {each: np.float32(np.broadcast_to(values, NUM)) for each, values in told.items()}
     closes_s = BAR_S * (1_000_000 + first + np.arange(NUM, dtype=np.int64))
-    season = Season(closes_s, {"ohlc": those, "volatility": those}, np.array([0.5, 0.2]), shock)
+    season = Season(closes_s, {"ohlc": those, "volatility": those}, shock)
     return Cell(fold, Series.parse(name), JUDGED[share], season)
 
 

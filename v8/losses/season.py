@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, TASK_OHLC
+from v8.columns import HIGH, LOW
 from v8.errors import ArtifactError
 from v8.features.formulas import DAY_S
 from v8.formulas.baselines import NAIVE
@@ -62,7 +62,6 @@ class Season:
 
     closes_s: NDArray[np.int64]  # when each window's last known candle closed, ascending, shape (N,)
     losses: Mapping[str, Mapping[str, NDArray[np.float32]]]  # as in the table of losses
-    held: Floats  # share of windows whose true close lay between forecast low and high, by step, shape (H,)
     shock: float  # see `shock_of`
 
     def save(self, file: Path) -> None:
@@ -72,7 +71,7 @@ class Season:
             for task, by_name in self.losses.items()
             for name, losses in by_name.items()
         }
-        arrays |= {"closes_s": self.closes_s, "held": self.held, "shock": np.array(self.shock)}
+        arrays |= {"closes_s": self.closes_s, "shock": np.array(self.shock)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # one is `allow_pickle`, in its eyes
         write_bytes(file, buffer.getvalue())
@@ -84,7 +83,8 @@ class Season:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            season = cls(arrays.pop("closes_s"), {}, arrays.pop("held"), float(arrays.pop("shock")))
+            arrays.pop("held", None)  # of seasons from before: closes within forecast low and high
+            season = cls(arrays.pop("closes_s"), {}, float(arrays.pop("shock")))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise _damaged(file, f"{type(error).__name__}: {error}") from error
         losses: dict[str, dict[str, NDArray[np.float32]]] = {}
@@ -93,26 +93,19 @@ class Season:
             if values.shape != season.closes_s.shape or not np.isfinite(values).all():
                 raise _damaged(file, f"{key} of shape {values.shape}")
             losses.setdefault(task, {})[name] = values
-        return cls(season.closes_s, losses, season.held, season.shock)
+        return cls(season.closes_s, losses, season.shock)
 
 
-def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: table.Losses) -> Season:
-    """Describe the test span of a judged series.
-
-    The model's forecasts are per task, shape (N, H, C); the losses those of `judgement.judge_windows`.
-    """
-    test = data.spans["test"]
-    truth, made = test.truth[TASK_OHLC][..., OHLC.index(CLOSE)], forecasts[TASK_OHLC]
-    is_held = (truth >= made[..., OHLC.index(LOW)]) & (truth <= made[..., OHLC.index(HIGH)])
+def season_of(data: SeriesData, losses: table.Losses) -> Season:
+    """Describe the test span of a judged series by its losses, those of `judgement.judge_windows`."""
     high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
     ranges, fitted, bar_s = np.log(high / low), data.split["train"][1], data.series.bar_s
     return Season(
-        closes_s=data.table.open_time_s[test.anchors].astype(np.int64) + bar_s,
+        closes_s=data.table.open_time_s[data.spans["test"].anchors].astype(np.int64) + bar_s,
         losses={
             task: {name: values.astype(np.float32) for name, values in by_name.items()}
             for task, by_name in losses.by_task.items()
         },
-        held=is_held.mean(axis=0),
         shock=shock_of(ranges[:fitted], ranges[fitted:], bars_a_day=max(1, DAY_S // bar_s)),
     )
 
@@ -209,7 +202,6 @@ class Stretch:
     last_close: str  # close of the last one
     shock: float  # median over cells of `shock_of`
     is_break: bool  # whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone
-    held: tuple[float, float]  # share of true closes between low and high, one and all steps ahead, medians
     tasks: Mapping[str, TaskResult]  # what was judged
 
 
@@ -253,7 +245,6 @@ def _stretches(groups: _Groups) -> dict[tuple[str, str], Stretch]:
     for ((name, timeframe), cells), tasks in zip(groups.items(), _tasks([*groups.values()]), strict=True):
         seasons = [cell.season for cell in cells]
         shock = median(season.shock for season in seasons)
-        first, last = (float(median(season.held[step] for season in seasons)) for step in (0, -1))
         found[name, timeframe] = Stretch(
             name=name,
             timeframe=timeframe,
@@ -262,7 +253,6 @@ def _stretches(groups: _Groups) -> dict[tuple[str, str], Stretch]:
             last_close=iso(max(int(season.closes_s[-1]) for season in seasons)),
             shock=shock,
             is_break=shock > BREAK_FACTOR,
-            held=(first, last),
             tasks=tasks,
         )
     return found

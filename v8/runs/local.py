@@ -229,7 +229,7 @@ class _PreparedSeries:
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
             if losses and self._job.keeps_season:
-                season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
+                season_of(self._data, losses).save(self._job.folder / SEASON_FILE)
         finished = Finished(
             data=self._data,
             candles=self._job.candles,

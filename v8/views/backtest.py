@@ -62,12 +62,8 @@ NOTE: Final = (
 
 BREAK_RULE: Final = (
     "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
-    f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a factor "
-    f"above {season.BREAK_FACTOR:g}, at the median over series."
-)
-
-SHOCK_NOTE: Final = (
-    "Shock: that factor. Held: true closes between forecast low and high, one and all steps on."
+    f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a "
+    f"factor, its shock, above {season.BREAK_FACTOR:g}, at the median over series."
 )
 
 Told = Mapping[str, TaskResult]
@@ -200,7 +196,6 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
         "verdict": in_words(told.outcome, called(told.best)),
         **{called(name): number(multiple) for name, multiple in told.multiples.items()},
         "shock": digits(max(one.shock, 1e-9)),
-        "held": " / ".join(percent(share, 0) for share in one.held),
         **{f"CRPS × {called(name)}": number(multiple) for name, multiple in told.crps.items()},
         **{say("in {interval}", interval=name): percent(share) for name, share in told.coverage.items()},
     }
@@ -239,7 +234,7 @@ def backtest_page(results: BacktestResults) -> Html:
         for one in results.folds
     )
     has_quantiles = any(told.crps for one in results.folds for told in one.tasks.values())
-    notes = (NOTE, BREAK_RULE, SHOCK_NOTE, *([QUANTILE_NOTE] if has_quantiles else []))
+    notes = (NOTE, BREAK_RULE, *([QUANTILE_NOTE] if has_quantiles else []))
     ranked = sorted(results.series.items(), key=_mean_against_best)
     ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
     body = [

@@ -203,7 +203,12 @@ def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, 
     if not levels and not has_candles:  # nobody said how often the truth would stay within
         ends = (shown.paths(column, CLOSE) for column in (HIGH, LOW))
         traces.append(_fan(say("forecast low to high (no interval)"), *ends))
-    traces += (_hollow if has_candles else _closes)(shown)
+    if has_candles:
+        traces += _hollow(shown)
+    else:
+        points, style = _broken(shown.paths(CLOSE)), {"color": "$blue", "width": 2.5}
+        close, marker = say("forecast, close"), {"size": 3}
+        traces.append(charts.line(close, *points, style, mode="lines+markers", marker=marker))
     for each in (each for task in below for each in _task_lines(shown, task)):
         traces.append(each | {"showlegend": False, "yaxis": "y2"})
     titled = ", ".join(term(task.title) for task in below)
@@ -216,12 +221,6 @@ def sample_figure(sample: ForecastSample) -> Chart:
     """Draw the forecasts of a sample below their dates."""
     time = axis(type="date", tickformat="%m-%d<br>%H:%M", hoverformat="%Y-%m-%d %H:%M")
     return forecast_figure(Forecasts.of(sample), time)
-
-
-def _closes(shown: Forecasts) -> Iterator[Json]:
-    """Draw the close of each forecast."""
-    points, style = _broken(shown.paths(CLOSE)), {"color": "$blue", "width": 2.5}
-    yield charts.line(say("forecast, close"), *points, style, mode="lines+markers", marker={"size": 3})
 
 
 def _hollow(shown: Forecasts) -> Iterator[Json]:
