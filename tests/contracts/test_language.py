@@ -45,7 +45,7 @@ TERMS = {
     # What is counted.
     *("fold", "model", "repeat", "epoch"),
     # Titles of tables and facts.
-    *("Series", "Reason", "direction, step 1", "best epoch", "time", "stage", "wall time", "span", "step"),
+    *("Series", "Reason", "direction, step 1", "best epoch", "time", "all", "span", "step"),
     *(f"{kind} {unit}" for kind in ("MAE", "RMSE") for unit in ("of last close", "price", "in %", "as is")),
     *("model's MAE ÷ its", "p of it", "model's RMSE ÷ its", "model's CRPS ÷ its"),
     *("hit rate", "always up", "windows counted", "worth, independent", "truth flat", "forecast flat"),

@@ -135,25 +135,15 @@ def _row(one: Issued) -> list[str]:
 
 
 def _print_bars(one: Issued) -> None:
-    """Print what is forecast of each bar, and how sure the model is of its close and volatility."""
+    """Print what is forecast of each bar, then how sure the model is of its close and volatility."""
     opens, levels = [f"{opened:%m-%d %H:%M}" for opened in one.forecast.index], one.forecaster.quantiles
-    points = {str(name): [_cell(name, each) for each in values] for name, values in one.points().items()}
-    sure = {
-        f"{told} {name}": [
-            _cell(name, *ends)
-            for ends in one.forecast[[quantile_column(name, each) for each in pair]].to_numpy()
-        ]
-        for name in (CLOSE, VOLATILITY)
-        if name in points
-        for told, pair in zip(interval_names(levels), intervals(levels), strict=True)
-    }
-    for told, cells in {
-        f"{len(opens)} bars from {one.opens()[0]} on": points,
-        "central intervals": sure,
-    }.items():
-        if cells:
-            rows = zip(opens, *cells.values(), strict=True)
-            print_table(Table(("opens", *cells), rows, f"{one.forecaster.series}: {told}"))
+    cells = {str(name): [_cell(name, each) for each in values] for name, values in one.points().items()}
+    for name in (name for name in (CLOSE, VOLATILITY) if name in cells):
+        for told, pair in zip(interval_names(levels), intervals(levels), strict=True):
+            ends = one.forecast[[quantile_column(name, each) for each in pair]].to_numpy()
+            cells[f"{told} {name}"] = [_cell(name, *each) for each in ends]
+    title = f"{one.forecaster.series}: {len(opens)} bars from {one.opens()[0]} on"
+    print_table(Table(("opens", *cells), zip(opens, *cells.values(), strict=True), title))
 
 
 def _cell(name: Hashable, *values: float) -> str:

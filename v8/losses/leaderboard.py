@@ -46,7 +46,7 @@ class SeriesResult:
     is_demo: Annotated[StrictBool, at_keys("is_demo_market")]  # whether the market was simulated
     best_epoch: Annotated[Count, at_keys("training", "best_epoch")]  # whose weights were kept; 0 is untrained
     epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # epochs trained
-    seconds: Mapping[str, Seconds]  # wall time per stage, in seconds
+    seconds: dict[str, Seconds]  # wall time per stage, in seconds
     judgement: Judgement  # errors beside the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport.to_json`

@@ -200,7 +200,7 @@ def _summary(result: SeriesResult) -> Html:
 
 def series_body(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
     """Return what is in the section of one series, drawn from what `series_section` gets."""
-    judgement, total_s = result.judgement, result.total_seconds
+    judgement = result.judgement
     charts = (
         plot(
             figures.error_figure(judgement, task),
@@ -210,8 +210,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
     )
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
-    times = [[term(spaced(stage)), duration(took)] for stage, took in result.seconds.items()]
-    times.append([say("all"), duration(total_s)])
+    times = (result.seconds | {"all": result.total_seconds}).items()
     parts = [
         element("h3", say("Forecasts of the test span's end")),
         _forecasts(sample),
@@ -229,7 +228,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
         element("h3", say("Candles, from {source}", source=result.source)),
         facts(found),
         element("h3", say("Time per stage")),
-        shown_table(Table(["stage", "wall time"], times)),
+        facts((spaced(stage), duration(took)) for stage, took in times),
     ]
     return join(parts)
 
