@@ -536,29 +536,25 @@ def test_a_profile_without_quantiles_is_what_it_was_before_there_was_the_key(tmp
 
 
 @pytest.mark.parametrize(
-    ("quantiles", "changes", "rule"),
+    ("quantiles", "rule"),
     [
-        ([0.1, 0.9], {}, "must hold 0.5, the median"),
-        ([0.5], {}, "must hold 3 to 19 levels"),
-        ([0.5, 0.1, 0.9], {}, "must ascend"),
-        ([0.1, 0.5, 0.5, 0.9], {}, "must ascend"),
-        ([0.0, 0.5, 0.9], {}, "must lie between 0.005 and 0.995"),
-        ([0.1, 0.5, 0.9], {"calibration": "none", "scaling": "anchored"}, "quantiles need scaling: ranged"),
-        (
-            [0.1, 0.5, 0.9],
-            {"calibration": "none", "tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}},
-            "quantiles need loss: mae",
-        ),
+        ([0.1, 0.9], "must hold 0.5, the median"),
+        ([0.5], "must hold 3 to 19 levels"),
+        ([0.5, 0.1, 0.9], "must ascend"),
+        ([0.1, 0.5, 0.5, 0.9], "must ascend"),
+        ([0.0, 0.5, 0.9], "must lie between 0.005 and 0.995"),
     ],
 )
 def test_quantiles_that_cannot_be_forecast_are_refused(
-    tmp_path: Path, quantiles: list[float], changes: dict[str, object], rule: str
+    tmp_path: Path, quantiles: list[float], rule: str
 ) -> None:
     with pytest.raises(ProfileError, match=re.escape(rule)):
-        asked(tmp_path, quantiles, **changes)
+        asked(tmp_path, quantiles)
 
 
-def test_the_paths_of_an_ensemble_say_quantiles_beside_any_network(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calibration", ["ensemble", "none"])
+def test_paths_say_quantiles_beside_any_network(tmp_path: Path, calibration: str) -> None:
     levels, tasks = [0.1, 0.5, 0.9], {"ohlc": {"weight": 1.0, "loss": "mse"}}
-    profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration="ensemble")
-    assert (profile.quantiles, profile.shape.outer_levels) == ((0.1, 0.5, 0.9), ())
+    profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration=calibration)
+    assert profile.quantiles == (0.1, 0.5, 0.9) and profile.has_paths
+    assert asked(tmp_path, [], calibration=calibration).has_paths is (calibration == "ensemble")

@@ -21,7 +21,7 @@ from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
-from v8.quantile_levels import fault_of, outer
+from v8.quantile_levels import fault_of
 from v8.records import Settings, adapter, checked, first_error, read_plain
 from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json
@@ -297,13 +297,6 @@ class Profile(Settings, metaclass=_Checking):
                 f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
                 "number a bar; beside a network's quantiles its own are judged anyway"
             )
-        if self.shape.outer_levels and self.scaling != "ranged":
-            yield (
-                "quantiles need scaling: ranged, so that they widen as the market does, "
-                "or calibration: ensemble, whose paths do"
-            )
-        if self.shape.outer_levels and any(task.loss != "mae" for task in self.tasks.values()):
-            yield "quantiles need loss: mae in every task: the point forecast is their median"
 
     def _faults_of_covariates(self) -> Iterator[str]:
         named, told = c.user_columns(self.features), [name for one in self.covariates for name in one.columns]
@@ -370,10 +363,14 @@ class Profile(Settings, metaclass=_Checking):
 
     @property
     def shape(self) -> NetworkShape:
-        """What the network reads and returns; under `calibration: ensemble` paths say the quantiles."""
+        """What the network reads and returns."""
         tasks = tuple(TASKS[name] for name in self.tasks)
-        levels = () if self.calibration == "ensemble" else outer(self.quantiles)
-        return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks, levels)
+        return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks)
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether paths of past bars move the published forecasts, or say their quantiles."""
+        return self.calibration == "ensemble" or bool(self.quantiles)
 
     @property
     def num_features(self) -> int:

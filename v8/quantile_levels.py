@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 MEDIAN: Final = 0.5
 
 MAX_LEVELS: Final = 19  # every twentieth; what is asked for is trained, published, judged and drawn
@@ -129,18 +126,3 @@ def nominal(interval: tuple[float, float]) -> float:
     0.5
     """
     return round(interval[1] - interval[0], 9)
-
-
-def signed_sums(outer_levels: Sequence[float]) -> NDArray[np.float32]:
-    """Return the matrix, (L, L), that turns steps between quantiles into distances from the median.
-
-    Where steps are not negative, distances ascend: quantiles made so never cross.
-
-    >>> signed_sums([0.1, 0.4, 0.9]).tolist()
-    [[-1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
-    levels = np.array(outer_levels)
-    from_L1, to_1L = levels[:, None], levels[None, :]
-    is_below = (from_L1 < MEDIAN) & (to_1L <= from_L1)
-    is_above = (from_L1 > MEDIAN) & (to_1L >= from_L1)
-    return is_above.astype(np.float32) - is_below.astype(np.float32)

@@ -244,16 +244,6 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
     return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
 
 
-def moved_closes(horizon_bars: int) -> NDArray[np.float64]:
-    """Count the closes of a band's window that a coming bar has moved: by step, then by bar, shape (H, H).
-
-    >>> moved_closes(3).tolist()
-    [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
-    """
-    steps = np.arange(1, horizon_bars + 1)
-    return np.maximum(steps[:, None] - steps[None, :] + 1.0, 0.0)
-
-
 def variance_weights(horizon_bars: int) -> NDArray[np.float64]:
     """Say how much each coming bar adds to the variance of a band's window: by step, then by bar, (H, H).
 
@@ -264,5 +254,6 @@ def variance_weights(horizon_bars: int) -> NDArray[np.float64]:
     >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
     [0.095, 0.05]
     """
-    moved = moved_closes(horizon_bars)
+    steps = np.arange(1, horizon_bars + 1)
+    moved = np.maximum(steps[:, None] - steps[None, :] + 1.0, 0.0)
     return moved * (1.0 - moved / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)

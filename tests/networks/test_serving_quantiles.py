@@ -14,16 +14,13 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
 from v8.formulas.ranges import fit_ensemble
-from v8.networks.networks import build_network, stack
+from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows, split_outputs
-from v8.networks.serving import ServingGraph, ServingModel
+from v8.networks.serving import ServingGraph, ServingModel, build_serving
 from v8.profile import Profile
-from v8.quantile_levels import outer, signed_sums
 from v8.runs.local import calibrate
 from v8.tasks import TASKS
-from v8.training.step import fleet_loss
-from v8.windows.batches import FleetWindows
-from v8.windows.dataset import SeriesData, first_steps
+from v8.windows.dataset import SeriesData
 
 LEVELS = (0.1, 0.25, 0.5, 0.9)
 
@@ -39,7 +36,7 @@ def graph(data: SeriesData) -> ServingGraph:
 
 
 def started(data: SeriesData) -> keras.Model:
-    start = {task.task: task.start for task in data.scaling.tasks} | first_steps(data)
+    start = {task.task: task.start for task in data.scaling.tasks}
     return build_network(data.profile, seed=1, start=start)
 
 
@@ -106,37 +103,32 @@ def test_quantiles_leave_the_point_forecast_where_it_is(
 
 
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense", "transformer", "gru_attention"])
-def test_every_family_has_heads_for_quantiles(
-    family: str, make_ranged_profile: Callable[..., Profile]
+def test_every_family_is_published_with_quantiles_that_its_network_does_not_know(
+    family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
-    profile = make_ranged_profile(family, quantiles=LEVELS)
-    network = build_network(profile, seed=1)
-    shapes = {name: tuple(output.shape[1:]) for name, output in network.output.items()}
-    assert shapes["ohlc_quantiles"] == (3, 3, 4)
-    assert shapes["volatility_quantiles"] == (3, 3, 1)
+    tasks = {task: {"weight": 1.0, "loss": "mse"} for task in ("ohlc", "bands", "volatility")}
+    data = make_data(make_profile(family, quantiles=LEVELS, tasks=tasks))
+    network = build_network(data.profile, seed=1)
+    model, alone = build_serving(data.profile, data.scaling, network)
+    shapes = {name: tuple(output.shape[1:]) for name, output in model.output.items()}
+    assert set(network.output) == set(alone.output) == set(tasks)
+    assert shapes["ohlc_quantiles"] == (3, 4, 4)
+    assert shapes["volatility_quantiles"] == (3, 4, 1)
 
 
-def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) -> None:
-    levels = outer(LEVELS)
-    batch = next(FleetWindows([data, data]).span_batches("validation", 16))
-    fleet = stack([started(data), started(data)])
-    forecast = {name: np.asarray(values) for name, values in fleet(batch.x_BMTF).items()}
-    weight = np.asarray(batch.weight_BM, np.float64)
-    with_quantiles, without = (
-        np.asarray(fleet_loss(data.profile.tasks, batch.y_BMHC, forecast, batch.weight_BM, some))
-        for some in (levels, ())
-    )
-    expected = np.zeros(2)
-    for task, about in data.profile.tasks.items():
-        unit, truth = (np.asarray(batch.y_BMHC[name], np.float64) for name in (f"{task}_quantiles", task))
-        for place, level in enumerate(levels):
-            distance = (
-                np.tensordot(forecast[f"{task}_quantiles"], signed_sums(levels)[:, place], (3, 0)) * unit
-            )
-            beyond = truth - forecast[task] - distance
-            loss = np.where(beyond > 0, level * beyond, (level - 1) * beyond).mean(axis=(2, 3))
-            expected += 2 * about.weight / len(levels) * (loss * weight).sum(axis=0) / weight.sum(axis=0)
-    np.testing.assert_allclose(with_quantiles - without, expected, rtol=1e-4)
+def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: SeriesData) -> None:
+    network = started(data)
+    weights = [np.asarray(weight) for weight in network.trainable_variables]
+    model = ServingModel(ServingGraph(data.profile, data.scaling, network), data.scaling, weights)
+    span, before = data.spans["test"], model.forecast_all(data.spans["test"].raw_windows()).points
+    assert calibrate(model, data) is None
+    judged, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    for task, points in before.items():
+        np.testing.assert_array_equal(judged.points[task], points)
+        np.testing.assert_array_equal(published.points[task], points)
+        np.testing.assert_allclose(judged.quantiles[task], published.quantiles[task], rtol=3e-5)
+        widths = np.ptp(judged.quantiles[task], axis=2)
+        assert (widths[:, -1] > 0).all() and np.ptp(widths[:, -1]) > 0
 
 
 def test_an_ensemble_has_the_quantiles_of_its_paths(

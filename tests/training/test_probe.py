@@ -6,14 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from v8.networks.cost import ceiling_pct, training_flop_per_window
 from v8.profile import Profile, load_profile
-from v8.quantile_levels import quantile_output
 from v8.training import probe
-from v8.training.step import fleet_loss
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +83,6 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
     assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
     light = make_profile("dense_newest")
     assert probe.shortened(light) is light
-
-
-def test_a_batch_for_quantiles_has_the_units_that_their_loss_reads(
-    make_ranged_profile: Callable[..., Profile],
-) -> None:
-    profile = make_ranged_profile(quantiles=(0.1, 0.5, 0.9))
-    _, truth = probe.random_batch(profile, num_models=2)
-    weight = np.ones((profile.training.batch_size, 2), np.float32)
-    # Steps between the two outer levels and the median, for every column of a task.
-    steps = {
-        quantile_output(task): np.ones((*truth[task].shape[:3], 2, truth[task].shape[3]))
-        for task in profile.tasks
-    }
-    forecast = {task: np.zeros_like(truth[task]) for task in profile.tasks} | steps
-    loss_M = fleet_loss(profile.tasks, truth, forecast, weight, (0.1, 0.9))
-    assert np.isfinite(loss_M).all() and len(loss_M) == 2
 
 
 def test_a_batch_has_the_shapes_of_the_profile() -> None:

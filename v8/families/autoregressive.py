@@ -73,8 +73,7 @@ def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: D
         drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
         is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
         x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, truth)], axis=-2))
-    medians = {name: head(x_BHD) for name, head in heads.items()}
-    return medians | layers.quantile_heads(x_BHD, HEAD_EQUATION)
+    return {name: head(x_BHD) for name, head in heads.items()}
 
 
 def _encoded(

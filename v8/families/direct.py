@@ -108,30 +108,19 @@ class NewestRowNetwork(NetworkSettings):
 
 
 def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    keras, shape, equation = layers.keras, layers.shape, "bhr,rc->bhc"
+    keras, shape = layers.keras, layers.shape
     row = keras.layers.Reshape((shape.num_features,), dtype=layers.precision, name="row")
     x_BD = row(layers.newest(window_BTF))
     for number, units in enumerate(network.dense_units, 1):
         dense = layers.dense(units, f"dense_{number}", "gelu", kernel="HeNormal")
         x_BD = layers.dropout(f"dense_{number}", network.dropout)(dense(x_BD))
-
-    def range_of(name: str) -> Any:
-        """One number a step, zero to begin with."""
-        return keras.layers.EinsumDense(
-            "bd,dhr->bhr",
-            output_shape=(shape.horizon_bars, 1),
-            kernel_initializer="zeros",
-            dtype="float32",
-            name=f"range_{name}",
-        )(x_BD)
-
-    outputs = {}
+    outputs, size = {}, (shape.horizon_bars, 1)
     for task in shape.tasks:
-        head = layers.head(task, equation)
-        outputs[task.name] = head(range_of(task.name))
+        options = {"kernel_initializer": "zeros", "dtype": "float32", "name": f"range_{task.name}"}
+        range_BHR = keras.layers.EinsumDense("bd,dhr->bhr", size, **options)(x_BD)
+        head = layers.head(task, "bhr,rc->bhc")
+        outputs[task.name] = head(range_BHR)
         head.kernel.assign([task.sides])  # it moves each column to its side
-    if shape.outer_levels:
-        outputs |= layers.quantile_heads(range_of("quantiles"), equation, kernel="ones")
     return outputs
 
 

@@ -2,8 +2,7 @@
 
 A family of one's own calls `FAMILIES.register`; a profile then names it in `network.family`.
 
-Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task,
-L levels of quantiles other than the median.
+Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,6 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
-from v8.quantile_levels import quantile_output
 from v8.records import Settings
 from v8.registry import Named, told_in
 from v8.tasks import Task
@@ -28,16 +26,12 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says.
-
-    `outer_levels` are those of the quantiles that are forecast beside the median, ascending.
-    """
+    """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says."""
 
     lookback_bars: int
     features: tuple[str, ...]
     horizon_bars: int
     tasks: tuple[Task, ...]
-    outer_levels: tuple[float, ...] = ()
 
     @property
     def num_features(self) -> int:
@@ -192,37 +186,23 @@ class Layers:
         crop = self.keras.layers.Cropping1D
         return crop((self.shape.lookback_bars - 1, 0), dtype=self.precision, name="newest")(window_BTF)
 
-    def head(self, task: Task, equation: str, *, kernel: str = "zeros", is_of_quantiles: bool = False) -> Any:
+    def head(self, task: Task, equation: str) -> Any:
         """Make a task's last layer by an equation of keras.layers.EinsumDense that ends in `bhc`.
 
-        Its kernel is zero, and `build_network` sets its bias to the constant start. One of quantiles says, in
-        (B, H, L, C), the steps from each to its neighbour, never negative.
+        Its kernel is zero, and `build_network` sets its bias to the constant start.
         """
-        sizes, name, axes = [len(task.columns)], task.name, "hc"
-        if is_of_quantiles:
-            sizes, name, axes = [len(self.shape.outer_levels), *sizes], quantile_output(name), "hlc"
-            equation = equation.replace("c", "lc")
         return self.keras.layers.EinsumDense(
             equation,
-            output_shape=(self.shape.horizon_bars, *sizes),
-            bias_axes=axes,
-            kernel_initializer=kernel,
-            activation="softplus" if is_of_quantiles else None,
+            output_shape=(self.shape.horizon_bars, len(task.columns)),
+            bias_axes="hc",
+            kernel_initializer="zeros",
             dtype="float32",  # 16 bits cannot tell neighbouring prices apart
-            name=HEAD_PREFIX + name,
+            name=HEAD_PREFIX + task.name,
         )
 
     def heads(self, x: Any, equation: str) -> dict[str, Any]:
-        """Apply every task's head, and that of its quantiles, all by one equation."""
-        medians = {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
-        return medians | self.quantile_heads(x, equation)
-
-    def quantile_heads(self, x: Any, equation: str, kernel: str = "zeros") -> dict[str, Any]:
-        """Apply the heads of the quantiles, if any, of every task, by `quantile_output`."""
-        return {
-            quantile_output(task.name): self.head(task, equation, kernel=kernel, is_of_quantiles=True)(x)
-            for task in (self.shape.tasks if self.shape.outer_levels else ())
-        }
+        """Apply every task's head, all by one equation."""
+        return {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
 
 
 def recurrent_flop(

@@ -386,6 +386,11 @@ def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> di
     return shares
 
 
+def network_alone(horizon_bars: int) -> Floats:
+    """Return the shares of a task, (M, H), of which the network has all."""
+    return np.repeat(np.eye(len(MEMBERS))[:, [MEMBERS.index("network")]], horizon_bars, axis=1)
+
+
 def mix(shares: Mapping[str, Floats], said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
     """Return what the members forecast together, per task, shape (W, H, C)."""
     return {task: _mixed(one, (said[member][task] for member in MEMBERS)) for task, one in shares.items()}

@@ -8,14 +8,12 @@ next series, without another graph to build and trace. Plain Keras loads the fil
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
 
-**Quantiles.** A network says by which steps, never negative, a quantile lies beyond its neighbour; sums of
-them, by a linear layer, lie about the median, which is the point forecast. Under `calibration: ensemble` the
-distances are those of simulated paths instead. They never cross and are coherent for any weights: each level
-is made coherent by itself, as the point forecast is; then each quantile is moved out to its inner neighbour
-where it would lie within. Smaller and larger of two coherent candles are coherent again, because low is a
-minimum and high a maximum.
+**Quantiles** lie as far off the point forecast as those of simulated paths do off their median. They never
+cross and are coherent for any weights: each level is made coherent by itself, as the point forecast is; then
+each quantile is moved out to its inner neighbour where it would lie within. Smaller and larger of two
+coherent candles are coherent again, because low is a minimum and high a maximum.
 
-**Formulas** of `calibration: ensemble` come in last and read the window's raw candles, as
+**Formulas** of a profile that has paths come in last and read the window's raw candles, as
 `v8.formulas.ranges` does in numpy. To begin with the network has every share, and the formulas, whose
 numbers are zeros then, have none.
 
@@ -36,10 +34,10 @@ from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RECENT_RANGE, b
 from v8.formulas import ranges
 from v8.networks.published import FORECAST_BATCH, Forecasts, PublishedModel, forecast_windows, split_outputs
 from v8.profile import Profile
-from v8.quantile_levels import MEDIAN, apart, outer, quantile_output, signed_sums
+from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, standing_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
-from v8.windows.span import Floats, Span, spread_units
+from v8.windows.span import Floats, Span
 
 CONSTANTS = "constants"
 """Name of the layer that holds the constants of the scaling."""
@@ -53,7 +51,6 @@ MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
 WIDTHS_PREFIX: Final = "ensemble_widths_"
 """Of the layers that widen or narrow the quantiles of the paths."""
-SUMMING_PREFIX: Final = "quantiles_"
 UNFITTED_FLOOR: Final = 1e-9
 PUBLISHED_TOLERANCE: Final = 1e-4
 """Share of a forecast by which numpy and the published graph may differ; single precision takes 1e-5."""
@@ -190,15 +187,10 @@ def build_serving(
         )
     alone = keras.Model(window_BTF, points)
     distances: dict[str, Any] = {}
-    if profile.calibration == "ensemble":
+    if profile.has_paths:
         points, distances = _with_formulas(profile, window_BTF, closes_BP, standing, points)
     limits = last_B11, constants("least volatility")
     outputs = {name: TASKS[name].coherent(ops, values, *limits) for name, values in points.items()}
-    if profile.shape.outer_levels:
-        scales = {name: constants(f"{name} scale") for name in profile.tasks}
-        for name, distance_BHLC in _scaled_distances(profile, standing, range_B11, scaled).items():
-            size_B1C = TASKS[name].size(last_B11, range_B11) * scales[name]
-            distances[name] = distance_BHLC * ops.expand_dims(size_B1C, 2)
     outputs |= _about_points(ops, profile, outputs, distances, limits)
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
@@ -217,9 +209,7 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
         elif layer.name == LIMITS:
             layer.set_weights([np.array([[UNFITTED_FLOOR, np.log(UNFITTED_FLOOR), 0.0]])])
         elif layer.name.startswith(SHARES_PREFIX):
-            alone = np.zeros(layer.kernel.shape)
-            alone[ranges.MEMBERS.index("network")] = 1.0
-            layer.set_weights([alone])
+            layer.set_weights([ranges.network_alone(layer.kernel.shape[1])])
         elif layer.name in (RANGES, PATHS) or layer.name.startswith((MOVES_PREFIX, WIDTHS_PREFIX)):
             layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
 
@@ -292,26 +282,6 @@ def _newest_closes(profile: Profile, close_BT1: Any) -> Any:
     num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
     known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
     return ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
-
-
-def _scaled_distances(
-    profile: Profile, standing: Closes, range_B11: Any, network: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return how far a network's outer quantiles lie off the median, per task, (B, H, L, C), scaled.
-
-    The recent range is above 0, unitless.
-    """
-    tasks, levels = profile.shape.tasks, profile.shape.outer_levels
-    recent_B1 = ops.squeeze(range_B11, axis=-1)
-    flat_1H = np.ones((1, profile.horizon_bars), np.float32)
-    made = {}
-    for name, unit in spread_units(ops, tasks, standing, recent_B1, flat_1H).items():
-        shape = (profile.horizon_bars, len(levels), len(TASKS[name].columns))
-        layer = untrained("bhkc,kl->bhlc", shape, SUMMING_PREFIX + name, bias_axes="hlc")
-        distance_BHLC = layer(network[quantile_output(name)])
-        layer.set_weights([signed_sums(levels), np.zeros(shape)])
-        made[name] = distance_BHLC * ops.expand_dims(unit, 2)
-    return made
 
 
 def _about_points(
@@ -407,11 +377,9 @@ _FITTED: Final = {"kernel_initializer": "zeros", "trainable": False, "dtype": "f
 """Options of layers that hold what was fitted."""
 
 
-def untrained(
-    equation: str, shape: tuple[int, ...], name: str, *, bias_axes: str | None = None
-) -> keras.layers.Layer:
+def untrained(equation: str, shape: tuple[int, ...], name: str) -> keras.layers.Layer:
     """Make a linear layer that holds what was fitted."""
-    return keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes, name=name, **_FITTED)
+    return keras.layers.EinsumDense(equation, shape, name=name, **_FITTED)
 
 
 def dense_ahead(profile: Profile, name: str) -> keras.layers.Layer:

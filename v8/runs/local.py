@@ -10,8 +10,8 @@ checkpoints, until the guilty series is alone; when memory ran out, later fleets
 A network that was trained is calibrated before it is judged: the validation span says how much the network
 may say beside two formulas, which are fitted to the train span (`v8.formulas.ranges`), and all is
 folded into its model. What the network itself forecasts there is read from the published model, whose outputs
-are coherent already. Quantiles lie off the mix as those of simulated paths do, stretched until they hold
-their shares of the windows.
+are coherent already. Quantiles lie off the mix, or off what an uncalibrated network says, as those of
+simulated paths do, stretched until they hold their shares of the windows.
 """
 
 import gc
@@ -30,7 +30,15 @@ from v8.artifacts.series_artifact import Finished, sample_forecasts, save_descri
 from v8.columns import TASK_OHLC
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.formulas.ranges import Shares, conformal_widths, fit_ensemble, fit_shares, mix, told_shares
+from v8.formulas.ranges import (
+    Shares,
+    conformal_widths,
+    fit_ensemble,
+    fit_shares,
+    mix,
+    network_alone,
+    told_shares,
+)
 from v8.hardware import has_gpu
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
@@ -262,14 +270,17 @@ class _PreparedSeries:
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
-    """Fit the shares on the validation span and fold them into the model; None under `calibration: none`."""
-    if data.profile.calibration == "none":
+    """Fit the formulas' say on the validation span and fold it in; None where the network has every share."""
+    span, profile = data.spans["validation"], data.profile
+    if not profile.has_paths:
         return None
-    span, levels = data.spans["validation"], data.profile.quantiles
     ensemble = fit_ensemble(data.spans["train"])
     said, distances = ensemble.said(span, model.coherent(span, model.network_points(span)))
-    shares = fit_shares(span, said)
+    is_mixed = profile.calibration == "ensemble"
+    alone = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
+    shares = fit_shares(span, said) if is_mixed else alone
     model.fold_ensemble(ensemble, shares)
-    if levels:
-        model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
-    return told_shares(shares)
+    if profile.quantiles:
+        widths = conformal_widths(profile.quantiles, span.truth, mix(shares, said), distances)
+        model.fold_widths(widths)
+    return told_shares(shares) if is_mixed else None

@@ -23,7 +23,6 @@ from v8.networks.cost import training_flop_per_window
 from v8.networks.networks import build_network
 from v8.networks.stacked_layers import StackedLSTM
 from v8.profile import Profile, TrainingSettings
-from v8.quantile_levels import quantile_output
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
 
@@ -230,10 +229,7 @@ def shortened(profile: Profile) -> Profile:
 def random_batch(
     profile: Profile, num_models: int
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
-    """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal.
-
-    Where a network forecasts quantiles, their units follow by `quantile_output`, all 1.
-    """
+    """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal."""
     draws = np.random.default_rng(0)
     first = (profile.training.windows_per_step, num_models)
     x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
@@ -241,10 +237,7 @@ def random_batch(
         task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)
         for task in profile.shape.tasks
     }
-    units = {
-        quantile_output(task): np.ones_like(y) for task, y in y_BMHC.items() if profile.shape.outer_levels
-    }
-    return x_BMTF, y_BMHC | units
+    return x_BMTF, y_BMHC
 
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:

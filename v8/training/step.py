@@ -26,7 +26,6 @@ from v8.hardware import backend, backend_name, has_gpu
 from v8.networks.gradients import Call, Tensor, checkpointed, gradients_of
 from v8.networks.networks import TRUTH, WINDOW
 from v8.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
-from v8.quantile_levels import pinball, quantile_output, signed_sums
 
 BETA_1 = 0.9
 BETA_2 = 0.999
@@ -131,7 +130,6 @@ def compiled_step(
     """
     is_scaled, settings = precision == "mixed_float16", profile.training
     parts = num_parts or settings.num_parts(is_on_gpu=True)
-    outer_levels = profile.shape.outer_levels
     forward: Call = partial(fleet.stateless_call, training=True)
     if settings.checkpoint_activations:
         forward = checkpointed(fleet)
@@ -151,7 +149,7 @@ def compiled_step(
 
             def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
                 forecast, drawn = forward(weights, constants, inputs)
-                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
+                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
             gradients, handed_on = gradients_of(loss_of, weights)
@@ -187,7 +185,6 @@ def compiled_loss(
     The weights are of the state of `trained`; `places` tells where each trainable array of the judged fleet
     stands there.
     """
-    outer_levels = profile.shape.outer_levels
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
     def loss_of(weights_MP: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,8 +192,7 @@ def compiled_loss(
         weights = [arrays[place] for place in places]
         forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
         num_windows_M = ops.sum(weight_BM, axis=0)
-        loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
-        return loss_M * num_windows_M, num_windows_M
+        return fleet_loss(profile.tasks, y, forecast, weight_BM) * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
 
@@ -329,18 +325,15 @@ def fleet_loss(
     truth: Mapping[str, Any],
     forecast: Mapping[str, Any],
     weight_BM: Any,
-    outer_levels: Sequence[float] = (),
 ) -> Any:
     """Return each model's loss, (M,), float32, unitless: weighted means over windows and tasks.
 
     Args:
         tasks: Loss and weight per task.
-        truth: Scaled targets per task, shape (B, M, H, C); and the units of `quantile_output`, same shapes.
-        forecast: Scaled outputs per task, same shapes; and those of `quantile_output`, (B, M, H, L, C).
+        truth: Scaled targets per task, shape (B, M, H, C).
+        forecast: Scaled outputs per task, same shapes.
         weight_BM: Weight of each window; 0 leaves it out, whatever it holds. Equal to Keras' reduction
             "mean_with_sample_weight".
-        outer_levels: Levels of quantiles other than the median, ascending. To a task's error is added twice
-            the mean of their pinball losses, which at the median would be that very error.
 
     Raises:
         ValueError: If a truth and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
@@ -359,13 +352,6 @@ def fleet_loss(
         # Masking the error instead would let NaN in filling reach the gradient, as 0 * NaN.
         residual = ops.where(weight_BM[:, :, None, None] > 0, residual, 0.0)
         error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))
-        if outer_levels:
-            name = quantile_output(task)
-            steps = ops.cast(forecast[name] * ops.expand_dims(truth[name], 3), "float32")
-            distance = ops.einsum("bmhlc,lk->bmhkc", steps, signed_sums(outer_levels))
-            levels_L1 = np.array(outer_levels, np.float32)[:, None]
-            beyond = pinball(ops, ops.expand_dims(residual, 3) - distance, levels_L1)
-            error_BM = error_BM + 2.0 * ops.mean(beyond, axis=(2, 3, 4))
         total_M = total_M + settings.weight * ops.sum(error_BM * weight_BM, axis=0) / divisor_M
     return total_M
 

@@ -33,7 +33,7 @@ from v8.training.programs import keep_new_programs
 from v8.training.progress import EpochRecord, LossPatience, Progress, rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
 from v8.windows.batches import Batch, FleetWindows, num_batches
-from v8.windows.dataset import SeriesData, first_steps
+from v8.windows.dataset import SeriesData
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
@@ -158,7 +158,7 @@ class Trainer:
         drawn = []
         for member in members:
             start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
-            drawn.append(build(seed=member.seed, start=start | first_steps(member.data)))
+            drawn.append(build(seed=member.seed, start=start))
         fleet = self.program(len(members)).fleet
         networks.load(fleet, drawn)
         return initial_state(fleet, self.precision)

@@ -27,7 +27,7 @@ class Batch:
     """One optimiser step's worth of windows, float32."""
 
     x_BMTF: Any  # scaled input windows
-    y_BMHC: dict[str, Any]  # scaled targets per task, and units of their quantiles where there are any
+    y_BMHC: dict[str, Any]  # scaled targets per task
     weight_BM: Any  # weight of each window, 0 for filling
 
 
@@ -65,7 +65,7 @@ class FleetWindows:
         first = fleet[0]
         self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
         self.targets_MNHC = {
-            name: _side_by_side([data.learned[name] for data in fleet]) for name in first.learned
+            task: _side_by_side([data.targets_NHC[task] for data in fleet]) for task in first.targets_NHC
         }
         self.weights_MN = _side_by_side([data.weight_N for data in fleet])
         features, scaling = first.profile.features, first.scaling

@@ -11,8 +11,8 @@ A window is never copied out of the table before its batch is made: memory grows
 Shape legend: N rows, W windows, T lookback, F features, H horizon, C columns of a task.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,27 +25,18 @@ from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile
-from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
-from v8.windows.regression import weighted_quantiles
 from v8.windows.scaling import Scaling, fit_scaling
-from v8.windows.span import Span, flat_units, recent_range
+from v8.windows.span import Span, recent_range
 
 SPANS: Final = ("train", "validation", "test")
-
-LEAST_STEP: Final = 1e-4
-"""From one quantile to the next, in units; a network whose step starts at nothing could not learn it."""
 
 Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the spans
 
 
 @dataclass(frozen=True)
 class SeriesData:
-    """Everything the trainer and the judge need of one series.
-
-    Targets are by task, units by its `quantile_output`: what quantiles are multiples of (`spread_units`),
-    nothing where the network forecasts none. Rows that anchor no window are 0 in both.
-    """
+    """Everything the trainer and the judge need of one series."""
 
     profile: Profile
     table: FeatureTable  # raw columns, at least `table_columns(profile)`
@@ -53,19 +44,13 @@ class SeriesData:
     spans: Mapping[str, Span]  # the complete windows of `train`, `validation` and `test`
     scaling: Scaling
     inputs_NF: NDArray[np.float32]  # scaled features of every row
-    targets_NHC: dict[str, NDArray[np.float32]]  # scaled, by anchor row
+    targets_NHC: dict[str, NDArray[np.float32]]  # scaled, by task and anchor row; 0 where no window is
     weight_N: NDArray[np.float32]  # in losses, of the window anchored at each row, mean about one
-    units_NHC: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def series(self) -> Series:
         """Which series."""
         return self.table.series
-
-    @property
-    def learned(self) -> dict[str, NDArray[np.float32]]:
-        """All that a loss compares with what a network says: targets, and units of quantiles."""
-        return self.targets_NHC | self.units_NHC
 
     @property
     def anchors(self) -> dict[str, NDArray[np.int64]]:
@@ -121,18 +106,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes),
-        # One task at a time: of a million rows each is hundreds of megabytes.
-        targets_NHC=_by_row(
-            (span, task, scaling.scale_targets(span, {task: span.truth[task]})[task])
-            for span in spans.values()
-            for task in span.truth
-        ),
+        targets_NHC={task: _targets([*spans.values()], scaling, task) for task in profile.tasks},
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
-        units_NHC=_by_row(
-            (span, quantile_output(task), unit)
-            for span in (spans.values() if profile.shape.outer_levels else ())
-            for task, unit in flat_units(span, floored[span.anchors]).items()
-        ),
     )
 
 
@@ -155,14 +130,13 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
     return Span(table, profile, found)
 
 
-def _by_row(told: Iterable[tuple[Span, str, NDArray[np.floating[Any]]]]) -> dict[str, NDArray[np.float32]]:
-    """Write what belongs to the windows of spans, (W, H, C) by name, into arrays by anchor row."""
-    rows: dict[str, NDArray[np.float32]] = {}
-    for span, name, values_WHC in told:
-        if name not in rows:
-            rows[name] = np.zeros((len(span.table), *values_WHC.shape[1:]), np.float32)
-        rows[name][span.anchors] = values_WHC
-    return rows
+def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.float32]:
+    """Scale the targets of all windows, by task: of a million rows each is hundreds of megabytes."""
+    shape = len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns)
+    rows_NHC = np.zeros(shape, np.float32)
+    for span in spans:
+        rows_NHC[span.anchors] = scaling.scale_targets(span, {task: span.truth[task]})[task]
+    return rows_NHC
 
 
 def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
@@ -206,27 +180,3 @@ def window_anchors(
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
     unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
     return anchors[unbroken]
-
-
-def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
-    """Return what the biases of a network's quantile heads start at; nothing where it forecasts none.
-
-    By `quantile_output` of each task, shape (H, L, C), it is what `softplus` turns into the steps from the
-    quantiles of the train span to their neighbours, in units.
-    """
-    train, levels = data.spans["train"], data.profile.quantiles
-    if not data.profile.shape.outer_levels:
-        return {}
-    starts = {}
-    for task in data.profile.tasks:
-        name, start_HC = quantile_output(task), np.array(data.scaling.task(task).start)
-        beyond_WHC = data.targets_NHC[task][train.anchors] - start_HC
-        unit_WHC = data.units_NHC[name][train.anchors].astype(np.float64)
-        # The pinball loss of a distance of c units is the unit times that of distance / unit at c.
-        weight_WHC = np.broadcast_to(data.weight_N[train.anchors, None, None] * unit_WHC, beyond_WHC.shape)
-        found = weighted_quantiles(beyond_WHC / unit_WHC, weight_WHC, levels)
-        steps = np.maximum(np.diff(found, axis=0), LEAST_STEP)
-        # softplus(x) = log(1 + exp(x)), so that x = log(exp(step) - 1).
-        inverse_LHC = steps + np.log(-np.expm1(-steps))
-        starts[name] = np.moveaxis(inverse_LHC, 0, 1).astype(np.float32)
-    return starts

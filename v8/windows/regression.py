@@ -66,25 +66,16 @@ def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """Return what minimises the weighted sum of absolute distances, see `weighted_quantiles`.
+    """Return what minimises the weighted sum of absolute distances, along the first axis.
+
+    Values are finite, weights of the same shape 0 or above. It is the smallest value at which half of the
+    weight lies at or below; 0 where nothing has a weight.
 
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
     9.0
     """
-    return weighted_quantiles(values, weights, [0.5])[0]
-
-
-def weighted_quantiles(values: Floats, weights: Floats, levels: Sequence[float]) -> Floats:
-    """Return what minimises the weighted sums of pinball losses, along the first axis: shape (Q, ...).
-
-    Values are finite, weights of the same shape 0 or above, levels between 0 and 1. It is the smallest value
-    at which that share of the weight lies at or below; 0 where nothing has a weight.
-
-    >>> weighted_quantiles(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 2.0]), [0.2, 0.5, 0.6]).tolist()
-    [1.0, 2.0, 9.0]
-    """
     order = np.argsort(values, axis=0)
     reached = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
-    places = np.stack([np.argmax(reached >= reached[-1] * level, axis=0) for level in levels])
-    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), places, axis=0)
+    place = np.argmax(reached >= reached[-1] * 0.5, axis=0, keepdims=True)
+    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), place, axis=0)[0]
     return np.where(reached[-1] > 0, found, 0.0)

@@ -9,7 +9,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -217,57 +217,3 @@ def recent_range(table: FeatureTable, profile: Profile) -> Floats:
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))
-
-
-def spread_units(
-    xp: Any, chosen: Sequence[tasks.Task], standing: tasks.Closes, recent: Any, squares: Any
-) -> dict[str, Any]:
-    """Return the unit of every task's quantiles, (W or 1, H, C or 1), in recent ranges, above 0.
-
-    By so much can each forecast be wrong, as far as arithmetic knows. Say each coming bar ranges so far,
-    either way, by itself. Then
-
-    * open, high, low and close are as uncertain as a random walk with these steps has come far;
-    * the middle of the bands moves with every close that the walk moves, and their deviation faster the
-      further the last close lies from the middle: to first order (the delta method) a column of theirs moves
-      by |1/20 - D m / (19 d)| of the sum of all moved closes, m and d being middle and deviation of the
-      roll-forward twenty, seen from the last close, and D by how many deviations the column lies off the
-      middle;
-    * beside that, the deviation grows by what the walk adds to its square.
-
-    The unit is the root of the sum of the last two squares. Upper and lower band differ by the side on which
-    the last close lies, which no symmetric feature says.
-
-    `xp` is `numpy` or `keras.ops`. `standing` are the closes that come if the close stays where it is. Recent
-    ranges, (W, 1), are unitless, squared ranges of coming bars, (W, H) or (1, H), in recent ranges; both are
-    above 0.
-    """
-    walked = xp.expand_dims(xp.sqrt(xp.cumsum(squares, axis=1)), -1)
-    if not any(task.has_window for task in chosen):
-        return {task.name: walked for task in chosen}
-    middle, deviation = (standing.middle - 1.0) / recent, standing.deviation / recent
-    horizon = squares.shape[1]
-    of_moved, of_widened = (
-        xp.matmul(squares, weights.T.astype(np.float32))
-        for weights in (np.square(tasks.moved_closes(horizon)), tasks.variance_weights(horizon))
-    )
-    widened = xp.sqrt(xp.square(deviation) + of_widened)
-    slope = middle / ((BAND_PERIOD_BARS - 1) * widened)
-    moved, slope, added = (
-        xp.expand_dims(part, -1) for part in (xp.sqrt(of_moved), slope, widened - deviation)
-    )
-
-    def windowed(task: tasks.Task) -> Any:
-        off = task.column_deviations.astype(np.float32)
-        moves_middle = 1.0 / BAND_PERIOD_BARS if task.is_price else 0.0
-        return xp.sqrt(xp.square((moves_middle - slope * off) * moved) + xp.square(added * off))
-
-    return {task.name: windowed(task) if task.has_window else walked for task in chosen}
-
-
-def flat_units(span: Span, floored_range: Floats) -> dict[str, Floats]:
-    """Return the units if every coming bar ranges as the recent ones did, per task, shape (W, H, C)."""
-    chosen = [TASKS[name] for name in span.profile.tasks]
-    squares = np.ones((1, span.horizon_bars))
-    units = spread_units(np, chosen, span.standing, floored_range[:, None], squares)
-    return {task: np.broadcast_to(unit, span.truth[task].shape) for task, unit in units.items()}
