@@ -23,7 +23,7 @@ from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
-from v8.networks.networks import build_network, num_parameters, stack, unstack
+from v8.networks.networks import build_network, counterparts, num_parameters, stack
 from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile import Profile, config_path, load_profile
 from v8.runs.local import train_all
@@ -142,8 +142,8 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
     windows = np.random.default_rng(1).normal(size=(5, 2, 20, 12)).astype(np.float32)
     forecasts = fleet(windows)
     for number, network in enumerate(networks):
-        for mine, its in zip(unstack(fleet, number, network), network.get_weights(), strict=True):
-            np.testing.assert_array_equal(mine, its)
+        for place, its in zip(counterparts(networks[0], fleet), network.trainable_variables, strict=True):
+            np.testing.assert_array_equal(fleet.trainable_variables[place][number], its)
         for task, values in network(windows[:, number]).items():
             np.testing.assert_allclose(np.asarray(forecasts[task])[:, number], values, atol=1e-6)
 

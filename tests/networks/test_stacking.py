@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from v8.networks.networks import stack, unstack
+from v8.networks.networks import counterparts, stack
 from v8.networks.stacked_layers import uniform_by_model
 
 L = keras.layers
@@ -160,12 +160,13 @@ def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_unstack_returns_the_weights_that_were_stacked(kind):
+def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
     networks = random_networks(kind)
     fleet = stack(networks)
+    places = counterparts(networks[0], fleet)
     for number, one in enumerate(networks):
-        for mine, theirs in zip(unstack(fleet, number, networks[0]), one.get_weights(), strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        for place, theirs in zip(places, one.trainable_variables, strict=True):
+            np.testing.assert_array_equal(fleet.trainable_variables[place][number], theirs)
 
 
 @pytest.mark.parametrize("kind", ["bilstm", "bilstm sequences", "bigru sequences"])

@@ -13,8 +13,6 @@ from itertools import count
 from typing import Any, Final
 
 import keras
-from keras import ops
-from numpy.typing import NDArray
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
@@ -97,17 +95,18 @@ def num_parameters(network: keras.Model) -> int:
     return sum(math.prod(weight.shape) for weight in network.trainable_variables)
 
 
-def counterparts(network: keras.Model, taught: keras.Model) -> list[int]:
-    """List where each trainable weight of a network stands among those of it as it is taught.
+def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
+    """List where each trainable weight of a network stands among those of it as it is taught, or of a fleet.
 
-    Layers are matched by name: the second input moves them in the order that Keras keeps. Fleets of the two
-    match in the same way.
+    Layers are matched by name: a second input moves them in the order that Keras keeps, and so may a clone.
     """
-    places = {id(weight): place for place, weight in enumerate(taught.trainable_variables)}
+    places = {id(weight): place for place, weight in enumerate(other.trainable_variables)}
     found = {
-        id(own): places.get(id(other), -1)
+        id(own): places[id(its)]
         for layer in network.layers
-        for own, other in zip(layer.weights, taught.get_layer(layer.name).weights, strict=True)
+        for own, its in zip(
+            layer.trainable_weights, other.get_layer(layer.name).trainable_weights, strict=True
+        )
     }
     return [found[id(weight)] for weight in network.trainable_variables]
 
@@ -157,19 +156,10 @@ def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = Fals
 
 def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
     """Copy all weights and dropout seeds of `networks` into an existing fleet of the same size."""
-    for twin, *originals in zip(_twins(fleet), *(_layers(network) for network in networks), strict=True):
+    twins = map(fleet.get_layer, fleet.stacked_names)
+    for twin, *originals in zip(twins, *(_layers(network) for network in networks), strict=True):
         if isinstance(twin, StackedLayer):
             twin.load(originals)
-
-
-def unstack(fleet: keras.Model, index: int, network: keras.Model) -> list[NDArray[Any]]:
-    """Return the weights of one model, in the order of `network.get_weights()`, which is not changed."""
-    arrays = {
-        id(weight): ops.convert_to_numpy(variable)[index]
-        for layer, twin in zip(_layers(network), _twins(fleet), strict=True)
-        for weight, variable in zip(layer.weights, getattr(twin, "stock_weights", ()), strict=True)
-    }
-    return [arrays[id(weight)] for weight in network.weights]
 
 
 def _twin(layer: Layer, num_models: int) -> Layer:
@@ -199,7 +189,3 @@ def _operation(operation: Any) -> Any:
 
 def _layers(network: keras.Model) -> list[Layer]:
     return [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]
-
-
-def _twins(fleet: keras.Model) -> list[Layer]:
-    return [fleet.get_layer(name) for name in fleet.stacked_names]

@@ -182,13 +182,8 @@ class Trainer:
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Bring one model's trainable arrays from a fleet's state into the network's order."""
         fleet = self.program(1).fleet
-        arrays = unflattened(fleet, weights_P[None])
-        for variable, array in zip(fleet.trainable_variables, arrays, strict=True):
-            variable.assign(array)
-        own = zip(self._trained.weights, networks.unstack(fleet, 0, self._trained), strict=True)
-        by_weight = {id(weight): array for weight, array in own}
-        trained = self._trained.trainable_variables
-        return [by_weight[id(trained[place])] for place in networks.counterparts(self.network, self._trained)]
+        arrays = [keras.ops.convert_to_numpy(one)[0] for one in unflattened(fleet, weights_P[None])]
+        return [arrays[place] for place in networks.counterparts(self.network, fleet)]
 
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
