@@ -77,7 +77,7 @@ def make_long_series(num_bars: int) -> None:
     with tempfile.TemporaryDirectory(prefix="v8-long-") as made:
         candles, store = DemoSource().candles(series, num_bars), FeatureStore(Path(made) / "features")
         job = Job(candles, profile, 42, Path(made) / "series", is_publishable=False, candle_seconds=0.0)
-        outcome = Workshop(profile, listen, lambda: None, store=store).make(job)
+        (outcome,) = Workshop(profile, listen, lambda: None, store=store).make_all([job], 1)
     if outcome.reason:
         raise SystemExit(outcome.reason)
     print(f"{peak_bytes() / 1e6:6,.0f} MB at most in all, {time.process_time():,.0f} s of the processor")

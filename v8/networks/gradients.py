@@ -1,9 +1,9 @@
 """Gradients by either backend, and activation checkpointing: a network in segments that keep what is read.
 
 Backward, each segment is worked out once more from what it read (Chen et al. 2016, arXiv:1604.06174): one
-forward pass more, and in memory at any time the arrays between the segments and those inside one of them. Any
-functional network can be cut, so families know nothing of it, and neither does what is published: weights,
-draws and results are those of the network itself.
+forward pass more, and in memory at any time the arrays between the segments and those inside one of them;
+with as many segments as each holds calls these are few. Any functional network can be cut, so families know
+nothing of it, and neither does what is published: weights, draws and results are those of the network itself.
 
 Keras' own `RematScope` wraps single layers, and on JAX hands `training` over as an array that layers cannot
 branch on. Here a segment is a function of arrays alone, the same for both backends.
@@ -11,7 +11,7 @@ branch on. Here a segment is a function of arrays alone, the same for both backe
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -43,8 +43,6 @@ Node: TypeAlias = Any
 """One call of a layer or operation as Keras notes it, with `input_tensors` and `output_tensors`."""
 Call: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor], Any], tuple[Any, Sequence[Tensor]]]
 """Maps trainable arrays, other arrays and inputs to outputs and other arrays, as `stateless_call` does."""
-MOST_SEGMENTS: Final = 32
-"""Numbers of segments that are tried; the square root of the number of calls is near the best."""
 WITHOUT_GRADIENT: Final = frozenset({"Greater", "OnesLike", "StopGradient", "ZerosLike"})
 """Operations of `keras.ops` whose inputs learn nothing from them."""
 
@@ -96,42 +94,18 @@ def checkpointed(network: keras.Model) -> Call:
 
 
 def _cut(network: keras.Model) -> list[_Segment]:
-    """Cut the calls where least is in memory: what lies between segments, and inside the largest of them."""
+    """Cut the calls into about as many pieces as each of them holds."""
     by_depth = network._nodes_by_depth  # in the order in which Keras takes the calls
     nodes = [
         node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input
     ]
     learning = {id(tensor) for tensor in network.outputs}
-    sizes = dict[int, int]()  # numbers that each call keeps for its gradient, for one window
     for node in reversed(nodes):
         is_learning = any(id(tensor) in learning for tensor in node.output_tensors)
         if is_learning and type(node.operation).__name__ not in WITHOUT_GRADIENT:
             learning |= set(map(id, node.input_tensors))
-        inside = getattr(node.operation, "num_kept_inside", lambda inputs: 0)
-        kept = sum(map(_size, node.output_tensors)) + int(inside(node.input_tensors))
-        sizes[id(node)] = kept if is_learning else 0
-
-    def num_at_most(segments: Sequence[_Segment]) -> int:
-        """Return about how many numbers are in memory at most, for one window."""
-        between = {id(tensor): tensor for segment in segments for tensor in segment.gives}
-        inside = (sum(sizes[id(node)] for node in segment.nodes) for segment in segments)
-        return sum(map(_size, between.values())) + max(inside)
-
-    total = sum(sizes.values())
-    tried = (_filled(nodes, sizes, math.ceil(total / number)) for number in range(1, MOST_SEGMENTS + 1))
-    return min((_segments(network, pieces, learning) for pieces in tried), key=num_at_most)
-
-
-def _filled(nodes: Sequence[Node], sizes: Mapping[int, int], most: int) -> list[list[Node]]:
-    """Fill pieces, one after another, with calls that keep about `most` numbers."""
-    pieces, left = [list[Node]()], most
-    for node in nodes:
-        if sizes[id(node)] > left and pieces[-1]:
-            pieces.append([])
-            left = most
-        pieces[-1].append(node)
-        left -= sizes[id(node)]
-    return pieces
+    size = math.isqrt(len(nodes))
+    return _segments(network, [nodes[at : at + size] for at in range(0, len(nodes), size)], learning)
 
 
 def _segments(network: keras.Model, pieces: Sequence[Sequence[Node]], learning: set[int]) -> list[_Segment]:
@@ -151,11 +125,6 @@ def _segments(network: keras.Model, pieces: Sequence[Sequence[Node]], learning: 
         segments.append(_Segment(nodes, [*reads.values()], given, num_learning, weights, constants))
         wanted |= set(reads)
     return segments[::-1]
-
-
-def _size(tensor: Tensor) -> int:
-    """Return the numbers of a tensor for one window."""
-    return math.prod(size for size in tensor.shape if size is not None)
 
 
 def _by_id(tensors: Sequence[Tensor], arrays: Sequence[Tensor]) -> dict[int, Tensor]:

@@ -63,10 +63,6 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
             for weight in stock.weights
         ]
 
-    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
-        """Return the numbers that one call keeps for its gradient beside inputs and results, for a window."""
-        return 0
-
     def load(self, originals: Sequence[Layer]) -> None:
         """Copy the weights of one stock layer a model."""
         for variable, *weights in zip(self.stock_weights, *(each.weights for each in originals), strict=True):
@@ -183,10 +179,6 @@ class StackedAdditiveAttention(StackedLayer):
             terms = terms * _aligned(scale_MD, terms)
         return ops.matmul(ops.softmax(ops.sum(terms, axis=-1), axis=-1), value)
 
-    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
-        """Count the terms, of every query and every key."""
-        return math.prod(inputs[0].shape[1:]) * inputs[1].shape[2]
-
 
 @twin_of(keras.layers.MultiHeadAttention)
 class StackedMultiHeadAttention(StackedLayer):
@@ -231,10 +223,6 @@ class StackedLSTM(StackedLayer):
         y_BMTU = ops.flip(y_BMTU, axis=2) if self.go_backwards else y_BMTU
         y = y_BMTU if self.return_sequences else last[0]
         return [y, *last] if self.return_state else y
-
-    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
-        """Count gates and cells, which are kept for every step."""
-        return 5 * self.num_models * inputs[0].shape[2] * self.units
 
     def compute_output_shape(self, input_shape: Shape) -> Any:
         """Drop features, and time unless sequences are returned; states follow."""

@@ -62,19 +62,17 @@ def build_formula(profile: Profile) -> keras.Model:
     float32, quote currency (volatility unitless).
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
-    column_BT = {name: ops.take(window_BTF, profile.features.index(name), axis=2) for name in OHLC}
-    # Every window looks up row 0, whatever prices it holds.
-    table = keras.layers.Embedding(1, 2, trainable=False, dtype="float32", name=FLOORS)
-    row_B = ops.zeros_like(ops.take(column_BT[CLOSE], 0, axis=1), dtype="int32")
-    floor_B1, least_B1 = (ops.take(table(row_B), [place], axis=1) for place in range(2))
+    high_BT, low_BT, close_BT = (
+        ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW, CLOSE)
+    )
+    row_B2 = serving.looked_up(ops.take(close_BT, 0, axis=1), 2, FLOORS)
+    floor_B1, least_B1 = (ops.take(row_B2, [place], axis=1) for place in range(2))
     ahead = serving.dense_ahead(profile, RANGE_AHEAD)
     paths = serving.untrained("bh,phc->bhcp", (profile.horizon_bars, len(OHLC), NUM_PATHS), PATHS)
-    deviations_BR = serving.candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
+    deviations_BR = serving.candle_deviations(high_BT, low_BT, RANGE_BARS)
     moved_BHCP = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
-    num_bars = profile.lookback_bars
-    known = [*range(num_bars - BAND_PERIOD_BARS, num_bars)]
-    history_BK = ops.take(column_BT[CLOSE], known, axis=1)
-    tasks = profile.shape.tasks
+    known = [*range(profile.lookback_bars - BAND_PERIOD_BARS, profile.lookback_bars)]
+    history_BK, tasks = ops.take(close_BT, known, axis=1), profile.shape.tasks
     made = path_quantiles(ops, (MEDIAN,), tasks, history_BK, moved_BHCP)
     last_B11 = ops.expand_dims(ops.take(history_BK, [BAND_PERIOD_BARS - 1], axis=1), -1)
     least_B11 = ops.expand_dims(least_B1, -1)
