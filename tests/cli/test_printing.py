@@ -28,7 +28,7 @@ from v8.runs.events import (
     StageStarted,
     Waiting,
 )
-from v8.runs.plan import Plan, PlannedSeries
+from v8.runs.plan import Plan
 from v8.training.progress import EpochRecord
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def make_plan(make_profile: Any, tmp_path: Path) -> Any:
     def make(*series: Series) -> Plan:
-        return Plan(make_profile(), tmp_path, tuple(PlannedSeries(one, 0, "pending") for one in series))
+        return Plan(make_profile(), tmp_path, dict.fromkeys(series, "pending"))
 
     return make
 

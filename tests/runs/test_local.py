@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from v8.artifacts.metadata import read_metadata
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
 from v8.machine.lasting import lasting
@@ -19,6 +21,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
+from v8.runs import cluster
 from v8.runs.events import Outcome
 from v8.runs.local import CHECKPOINT, Workshop, calibrate, train_all
 from v8.runs.plan import Job
@@ -107,6 +110,27 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
     assert [str(event) for event in heard[0]] == [str(event) for event in heard[1]] != []
     list(train_all([job], heard[0].append, make_trainer=make_trainer, store=store))
     assert len(checks) == 2
+
+
+def test_a_worker_of_ray_makes_shard_after_shard_in_one_workshop(
+    made: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
+    profile, trainers = read_metadata(made.first).trained_profile, []
+    monkeypatch.setattr("v8.runs.local.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
+    wanted = cluster._wanted()
+    with cluster._sign_in(tmp_path) as sign:
+        for name in (FIRST, SECOND):
+            shard = pickle.dumps([make_job(profile, name, tmp_path)])
+            told = [event for events in cluster._serve(wanted, str(sign), shard, 1) for event in events]
+            assert [event.reason for event in told if isinstance(event, Outcome)] == [None]
+    assert len(trainers) == 1
+    one, other = (
+        keras.saving.load_model(folder / "model.keras").get_weights()
+        for folder in (made.first, tmp_path / FIRST)
+    )
+    for mine, its in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, its)
 
 
 def metadata(folder: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.pace import Pace
-from v8.runs.plan import Plan, count_windows, known_cost
+from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.views.verdict import verdict
 from v8.wording import Table, duration, number, plural, spaced
 
@@ -130,7 +130,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     """Print what a run would do, and about how long it would take; DataError if its bars are too few."""
     profile, whom = plan.profile, audiences().get(plan.profile.name)
     windows = "/".join(f"{number:,}" for number in count_windows(profile).values())
-    rows = [(one.series, one.status, one.seed) for one in plan.series]
+    rows = [(one, status, series_seed(profile, one)) for one, status in plan.series.items()]
     print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",

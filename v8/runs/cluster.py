@@ -25,20 +25,21 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from v8 import plugins
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
 from v8.machine.interruption import deferred_interrupts, kept_stop_signals
+from v8.machine.lasting import lasting
 from v8.machine.starting import light_start
 from v8.runs.engines import Placement
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
@@ -46,9 +47,6 @@ from v8.runs.plan import Job
 from v8.runs.workers import POLL_S, JobQueue, Process
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
-
-if TYPE_CHECKING:  # the driver must not start TensorFlow
-    from v8.runs.local import Workshop
 
 SILENCE_S: Final = 30.0  # how long Ray may take to begin the first task before the user is told, in seconds
 KNOCK_S: Final = 5.0  # how long the machine at an address may take to answer, in seconds
@@ -334,7 +332,9 @@ def _start(ray: Any, placement: Placement) -> None:
     if len(os.fsencode(place)) > _MOST_PLACE:
         place = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
     try:
-        folder = _until_exit.enter_context(_ray_folder(place))
+        # A process of Ray may write its last line; what cannot be removed then goes with the next one.
+        _until_exit.enter_context(suppress(OSError))
+        folder = _until_exit.enter_context(passing_folder("ray", place))
     except OSError as error:
         raise StorageError.of(place, error) from error
     ray.init(
@@ -348,15 +348,6 @@ def _start(ray: Any, placement: Placement) -> None:
         _temp_dir=str(folder),
         runtime_env={"env_vars": {"TMPDIR": str(folder)}},  # what workers leave goes with it
     )
-
-
-@contextmanager
-def _ray_folder(place: Path) -> Iterator[Path]:
-    """Make a folder for Ray's sockets and logs; what cannot be removed now goes with the next one."""
-    made = ExitStack()
-    yield made.enter_context(passing_folder("ray", place))
-    with suppress(OSError):  # a process of Ray may write its last line
-        made.close()
 
 
 @contextmanager
@@ -400,7 +391,8 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
         return
     yield ()
     told: SimpleQueue[Event] = SimpleQueue()
-    making, is_done = _bench().make(pickle.loads(shard), fleet_size, told.put), False  # noqa: S301 - our driver's
+    jobs, is_done = pickle.loads(shard), False  # noqa: S301 - our driver's
+    making = _bench().submit(_make, jobs, fleet_size, told.put)
     while not is_done:
         is_done = bool(wait([making], POLL_S).done)
         if events := tuple(told.get_nowait() for _ in range(told.qsize())):
@@ -427,40 +419,24 @@ def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
     return None
 
 
-class _Bench:
-    """What a worker process keeps from one shard to the next: TensorFlow, a workshop, and their thread.
+@cache
+def _bench() -> ThreadPoolExecutor:
+    """Return the thread in which a worker process makes one shard after another, with what it keeps of each.
 
     A thread, because Ray's own must hand on what is told; always the same one, because Keras keeps its
     settings in it.
     """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._held = ExitStack()
-        self._held.enter_context(kept_programs())  # for as long as the process lives
-        self._kind, self._workshop = b"", cast("Workshop", None)
-        self._listen: Listener = lambda event: None
-
-    def make(self, jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> Future[None]:
-        """Begin to make the artefacts of jobs."""
-        return self._thread.submit(self._make, jobs, fleet_size, listen)
-
-    def _make(self, jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> None:
-        self._listen, first = listen, jobs[0]
-        with log_told_as_notes(listen):
-            with light_start():
-                from v8.runs.local import Workshop, suited_fleet_size  # noqa: PLC0415 - the driver must not
-
-            # The workshop of the last shard serves, where that was of the same profile and settings.
-            if self._kind != (kind := pickle.dumps((first.profile, first.settled))):
-                self._workshop = Workshop(first.profile, self._tell, lambda: None, **first.settled)
-                self._kind = kind
-            size = fleet_size or suited_fleet_size(first.profile, len(jobs))
-            for outcome in self._workshop.make_all(jobs, size):
-                listen(outcome)
-
-    def _tell(self, event: Event) -> None:
-        self._listen(event)  # who listens changes
+    for kept in (kept_programs(), lasting()):
+        _until_exit.enter_context(kept)
+    return ThreadPoolExecutor(1)
 
 
-_bench = cache(_Bench)
+def _make(jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> None:
+    """Make the artefacts of a shard; the workshop of the last one serves, if it was of the same settings."""
+    with log_told_as_notes(listen):
+        with light_start():
+            from v8.runs import local  # noqa: PLC0415 - the driver must not start TensorFlow
+
+        size = fleet_size or local.suited_fleet_size(jobs[0].profile, len(jobs))
+        for outcome in local.train_all(jobs, listen, size):
+            listen(outcome)

@@ -37,7 +37,7 @@ from v8.runs import events
 from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWritten
 from v8.runs.outputs import REPORT_FILE, RunOutputs, read_finished, write_outputs
 from v8.runs.pace import Pace
-from v8.runs.plan import Job, Plan, keep_cost, make_plan
+from v8.runs.plan import Job, Plan, keep_cost, make_plan, series_seed
 from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
 from v8.windows.dataset import rows_needed, split_rows, table_columns
@@ -117,7 +117,7 @@ def run(
         for series in plan.redone:
             folder.set_aside(series)
         if is_listed:
-            folder.expect(one.series for one in plan.series)
+            folder.expect(plan.series)
         with (
             show(plan.as_of(folder.record.series)) as shown,
             open_trackers(trackers, tracked, events.told_once(shown)) as listen,
@@ -151,7 +151,7 @@ def execute(
     if plan.todo:
         folder.require_writable()
     damaged = _check_finished(plan, folder, listen)
-    plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
+    plan = replace(plan, series={one: status for one, status in plan.series.items() if one not in damaged})
     jobs, unread, newer = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *unread]
     settled = _settled(jobs, folder, listen)
@@ -180,7 +180,7 @@ def execute(
         if num_trained:
             keep_cost(plan.profile, pace.cost(num_trained))
     refused = {failure.series for failure in failures}
-    finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
+    finished = [one for one, status in plan.series.items() if status == "done" and one not in refused]
     return Summary(num_trained, len(finished), tuple(failures), tuple(newer))
 
 
@@ -214,18 +214,18 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
 def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Series, Outcome]:
     """Return the finished series whose files are not as they were saved, each with its refusal."""
     damaged = {}
-    for planned in plan.series:
-        path = folder.series_folder(planned.series)
-        if planned.status == "done":
+    for series, status in plan.series.items():
+        path = folder.series_folder(series)
+        if status == "done":
             try:
                 finished = read_finished(path)
                 with redo_offered(path):
                     finished.metadata.verified_model(path)
             except ArtifactError as error:
-                damaged[planned.series] = Outcome(planned.series, reason=str(error), error=error)
+                damaged[series] = Outcome(series, reason=str(error), error=error)
                 listen(Note(str(error)))
-        elif folder.state(planned.series).status == "done":
-            listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
+        elif folder.state(series).status == "done":
+            listen(Note(f"{series}: was finished, but its files are gone; it is trained again."))
     num_done = len(plan.series) - len(plan.todo) - len(damaged)
     if num_done:
         end = "" if plan.todo else " There is nothing to do."
@@ -244,9 +244,8 @@ def _read_all(
     failures: list[Outcome] = []
     newer: list[NewerCandles] = []
     companions = Companions.of(plan.profile)
-    for planned in plan.series:
-        series, is_done = planned.series, planned.status == "done"
-        pinned = folder.state(series).candles
+    for series, status in plan.series.items():
+        is_done, pinned = status == "done", folder.state(series).candles
         end_s = pinned.last_open_s if pinned else None
         read = partial(companions.candles, source, series, plan.profile.newest_bars, end_s)
         found, outcome = events.read_isolated(series, listen, read)
@@ -259,8 +258,8 @@ def _read_all(
             seconds = outcome.seconds
             _, outcome = events.isolated(series, partial(folder.pin, series, pin_of(found)))
             if not outcome.reason and not is_done:
-                path, is_real = plan.path / str(series), source.is_publishable
-                jobs.append(Job(found, plan.profile, planned.seed, path, is_real, seconds))
+                seed, path = series_seed(plan.profile, series), plan.path / str(series)
+                jobs.append(Job(found, plan.profile, seed, path, source.is_publishable, seconds))
         if outcome.reason:
             failures.append(outcome)
             if is_done:

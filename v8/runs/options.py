@@ -123,7 +123,7 @@ class PreparedRun:
         """Return which of the named series the source lacks, and why, as far as it can tell beforehand."""
         found: list[tuple[str, str]] = []
         if isinstance(self.source, ChecksSeries):
-            for series in (one.series for one in self.plan.todo if one.series in self.named):
+            for series in (one for one in self.plan.todo if one in self.named):
                 try:
                     self.source.require(series)
                 except DataError as error:

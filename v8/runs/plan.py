@@ -56,36 +56,24 @@ class Job:
 
 
 @dataclass(frozen=True)
-class PlannedSeries:
-    """One series of a plan and how far an earlier call brought it."""
-
-    series: Series
-    seed: int
-    status: Status
-
-
-@dataclass(frozen=True)
 class Plan:
     """A run before it starts."""
 
     profile: Profile  # what to train
     path: Path  # the run folder; it need not exist
-    series: tuple[PlannedSeries, ...]  # every selected series
+    series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     is_judged: bool = True  # whether models are judged on the test span
 
     @property
-    def todo(self) -> tuple[PlannedSeries, ...]:
+    def todo(self) -> list[Series]:
         """Series that are not finished."""
-        return tuple(planned for planned in self.series if planned.status != "done")
+        return [series for series, status in self.series.items() if status != "done"]
 
     def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
         """Return the plan with every series as far as the states of the run's record tell."""
-        known = [
-            replace(one, status=_status(states.get(str(one.series)), self.path / str(one.series)))
-            for one in self.series
-        ]
-        return replace(self, series=tuple(known))
+        known = {one: _status(states.get(str(one)), self.path / str(one)) for one in self.series}
+        return replace(self, series=known)
 
 
 def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Sequence[Series] = ()) -> Plan:
@@ -97,10 +85,8 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
     """
     require_trainable(profile)
     states = dict(read_run(path).series) if (path / RUN_FILE).exists() else {}
-    seeded = tuple(PlannedSeries(one, series_seed(profile, one), "pending") for one in series)
-    return Plan(profile, path, seeded, tuple(redone)).as_of(
-        {name: state for name, state in states.items() if name not in map(str, redone)}
-    )
+    plan = Plan(profile, path, dict.fromkeys(series, "pending"), tuple(redone))
+    return plan.as_of({name: state for name, state in states.items() if name not in map(str, redone)})
 
 
 def series_seed(profile: Profile, series: Series) -> int:
