@@ -143,7 +143,7 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
     forecasts = fleet(windows)
     for number, network in enumerate(networks):
         for place, its in zip(counterparts(networks[0], fleet), network.trainable_variables, strict=True):
-            np.testing.assert_array_equal(fleet.trainable_variables[place][number], its)
+            np.testing.assert_array_equal(np.asarray(fleet.trainable_variables[place])[number], its)
         for task, values in network(windows[:, number]).items():
             np.testing.assert_allclose(np.asarray(forecasts[task])[:, number], values, atol=1e-6)
 

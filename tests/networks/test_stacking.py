@@ -166,7 +166,7 @@ def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
     places = counterparts(networks[0], fleet)
     for number, one in enumerate(networks):
         for place, theirs in zip(places, one.trainable_variables, strict=True):
-            np.testing.assert_array_equal(fleet.trainable_variables[place][number], theirs)
+            np.testing.assert_array_equal(np.asarray(fleet.trainable_variables[place])[number], theirs)
 
 
 @pytest.mark.parametrize("kind", ["bilstm", "bilstm sequences", "bigru sequences"])

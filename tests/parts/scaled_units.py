@@ -12,7 +12,7 @@ from v8.windows.span import Span
 
 
 def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Undo `Scaling.scale_targets`, up to its floors; shape (W, H, C), in the task's unit."""
+    """Undo `Scaling.scale_truth`, up to its floors; shape (W, H, C), in the task's unit."""
     made = {}
     for name, values in scaled.items():
         constants, task, rolled = scaling.task(name), TASKS[name], span.rolled[name]

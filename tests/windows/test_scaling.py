@@ -66,7 +66,7 @@ def test_g1_a_target_survives_the_round_trip(
 ) -> None:
     data = make_data(make_profile(scaling=way, features=FEATURES))
     span = data.spans["test"]
-    scaled = data.scaling.scale_targets(span, span.truth)
+    scaled = {task: data.scaling.scale_truth(span, task) for task in span.truth}
     restored = restore_targets(data.scaling, span, scaled)
     assert set(scaled) == set(restored) == set(data.profile.tasks)
     for task, truth in span.truth.items():

@@ -76,7 +76,7 @@ class _Segment:
 
 def checkpointed(network: keras.Model) -> Call:
     """Return what `stateless_call` in training does, in less memory where it is differentiated."""
-    segments = [(one, _recomputed(one.call, one.num_learning)) for one in _cut(network)]
+    segments = [(one, _recomputed(one.call, one.num_learning)) for one in _segments(network)]
 
     def call(weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Any) -> Any:
         known = _by_id(network.inputs, keras.tree.flatten(inputs))
@@ -93,38 +93,45 @@ def checkpointed(network: keras.Model) -> Call:
     return call
 
 
-def _cut(network: keras.Model) -> list[_Segment]:
-    """Cut the calls into about as many pieces as each of them holds."""
+def _segments(network: keras.Model) -> list[_Segment]:
+    """Cut the calls into about as many pieces as each of them holds, and find what each reads and gives.
+
+    No gradient passes through a truth value: what makes one is called again in the piece that reads it.
+    """
     by_depth = network._nodes_by_depth  # in the order in which Keras takes the calls
     nodes = [
         node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input
     ]
-    learning = {id(tensor) for tensor in network.outputs}
-    for node in reversed(nodes):
-        is_learning = any(id(tensor) in learning for tensor in node.output_tensors)
-        if is_learning and type(node.operation).__name__ not in WITHOUT_GRADIENT:
-            learning |= set(map(id, node.input_tensors))
-    size = math.isqrt(len(nodes))
-    return _segments(network, [nodes[at : at + size] for at in range(0, len(nodes), size)], learning)
-
-
-def _segments(network: keras.Model, pieces: Sequence[Sequence[Node]], learning: set[int]) -> list[_Segment]:
-    """Find what each piece reads and gives."""
+    makers = {id(one): node for node in nodes for one in node.output_tensors if one.dtype == "bool"}
     wanted, segments = {id(tensor) for tensor in network.outputs}, []
-    for nodes in reversed(pieces):
-        made = {id(one): one for node in nodes for one in node.output_tensors}
-        reads = {id(one): one for node in nodes for one in node.input_tensors if id(one) not in made}
+    learning, size = _learning(nodes, wanted), math.isqrt(len(nodes))
+    for start in reversed(range(0, len(nodes), size)):
+        piece = nodes[start : start + size]
+        needed = [makers.get(id(one)) for node in piece for one in node.input_tensors]
+        piece = [*dict.fromkeys(one for one in needed if one and one not in piece), *piece]
+        made = {id(one): one for node in piece for one in node.output_tensors}
+        reads = {id(one): one for node in piece for one in node.input_tensors if id(one) not in made}
         gives = sorted((key for key in made if key in wanted), key=lambda key: key not in learning)
-        own = {id(one) for node in nodes for one in getattr(node.operation, "variables", ())}
+        own = {id(one) for node in piece for one in getattr(node.operation, "variables", ())}
         weights, constants = (
             [variable for variable in variables if id(variable) in own]
             for variables in (network.trainable_variables, network.non_trainable_variables)
         )
         num_learning = len(learning.intersection(gives))
         given = [made[key] for key in gives]
-        segments.append(_Segment(nodes, [*reads.values()], given, num_learning, weights, constants))
+        segments.append(_Segment(piece, [*reads.values()], given, num_learning, weights, constants))
         wanted |= set(reads)
     return segments[::-1]
+
+
+def _learning(nodes: Sequence[Node], outputs: set[int]) -> set[int]:
+    """Return the tensors, by id, on whose gradient that of the outputs depends."""
+    learning = {*outputs}
+    for node in reversed(nodes):
+        is_learning = any(id(tensor) in learning for tensor in node.output_tensors)
+        if is_learning and type(node.operation).__name__ not in WITHOUT_GRADIENT:
+            learning |= set(map(id, node.input_tensors))
+    return learning
 
 
 def _by_id(tensors: Sequence[Tensor], arrays: Sequence[Tensor]) -> dict[int, Tensor]:

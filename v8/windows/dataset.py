@@ -135,7 +135,7 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     shape = len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns)
     rows_NHC = np.zeros(shape, np.float32)
     for span in spans:
-        rows_NHC[span.anchors] = scaling.scale_targets(span, {task: span.truth[task]})[task]
+        rows_NHC[span.anchors] = scaling.scale_truth(span, task)
     return rows_NHC
 
 

@@ -150,21 +150,16 @@ class Scaling:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
         return np.maximum(range_W, self.range_floor)
 
-    def scale_targets(
-        self, span: Span, values: Mapping[str, NDArray[np.floating[Any]]]
-    ) -> dict[str, NDArray[np.float32]]:
-        """Turn values per task, (W, H, C), in its unit, into a network's targets: float32, unitless."""
-        scaled = {}
-        for task, given in values.items():
-            constants, given_WHC = self.task(task), np.asarray(given, np.float64)
-            if constants.form is TargetForm.LEVEL:
-                moved = given_WHC - np.array(constants.center)
-            elif constants.form is TargetForm.RANGED:
-                moved = _range_distance(task, span, given_WHC, self.range_floor)
-            else:
-                moved = _log_ratio(task, span, given_WHC, self.volatility_floor)
-            scaled[task] = (moved / np.array(constants.scale)).astype(np.float32)
-        return scaled
+    def scale_truth(self, span: Span, task: str) -> NDArray[np.float32]:
+        """Turn the truth of a task into a network's targets, (W, H, C), unitless."""
+        constants, truth_WHC = self.task(task), span.truth[task]
+        if constants.form is TargetForm.LEVEL:
+            moved = truth_WHC - np.array(constants.center)
+        elif constants.form is TargetForm.RANGED:
+            moved = _range_distance(task, span, truth_WHC, self.range_floor)
+        else:
+            moved = _log_ratio(task, span, truth_WHC, self.volatility_floor)
+        return (moved / np.array(constants.scale)).astype(np.float32)
 
 
 def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
