@@ -51,7 +51,7 @@ from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
 from v8.features.formulas import FLOOR_SHARE, PERIODS_S, wave
 from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES, NAIVE
-from v8.formulas.ranges import RangeEnsemble, fit_ensemble, move_terms
+from v8.formulas.ranges import RangeFormula, fit_ensemble, move_terms
 from v8.losses.metrics import measure_errors
 from v8.losses.table import diebold_mariano
 from v8.market.candles import Candles
@@ -710,7 +710,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
     return Decoded(losses, span.bar_numbers)
 
 
-def regressed(fitted: RangeEnsemble, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
+def regressed(fitted: RangeFormula, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
     """Make of ranges what the regression of `calibration: ensemble` makes of them."""
     terms, made = move_terms(np, span.standing, ranges_WH), {}
     for task, coefficients in fitted.moves.items():

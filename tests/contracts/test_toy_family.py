@@ -23,7 +23,7 @@ from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
-from v8.networks.networks import build_network, counterparts, num_parameters, stack
+from v8.networks.networks import build_network, counterparts, stack
 from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile import Profile, config_path, load_profile
 from v8.runs.local import train_all
@@ -132,7 +132,7 @@ def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> No
 def test_its_parameters_and_operations_by_hand(make_profile: Callable[..., Profile]) -> None:
     profile = toy(make_profile)
     # 12 features to 5 units to 4: 13 x 5 + 6 x 4 = 89; 7 columns in 3 steps read 4 units: 5 x 21 = 105.
-    assert num_parameters(build_network(profile, seed=1)) == 194
+    assert build_network(profile, seed=1).count_params() == 194
     assert training_flop_per_window(profile) == 3 * 2 * (12 * 5 + 5 * 4)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from v8.features.table import FeatureTable, compute_table
 from v8.formulas.ranges import (
     MEMBERS,
     KnownRanges,
-    RangeEnsemble,
+    RangeFormula,
     fit_ensemble,
     fit_log_ranges,
     fit_shares,
@@ -31,7 +32,7 @@ def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesDa
 
 
 @pytest.fixture
-def ensemble(data: SeriesData) -> RangeEnsemble:
+def ensemble(data: SeriesData) -> RangeFormula:
     return fit_ensemble(data.spans["train"])
 
 
@@ -68,14 +69,14 @@ def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Pr
     assert known_ranges(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
 
 
-def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: RangeEnsemble) -> None:
+def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: RangeFormula) -> None:
     span = data.spans["test"]
     for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
         for task, truth in span.truth.items():
             assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
 
 
-def test_only_the_past_is_read(data: SeriesData, ensemble: RangeEnsemble) -> None:
+def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None:
     """Candles after a window's last known row change nothing of its forecast."""
     span = data.spans["test"]
     first = Span(span.table, span.profile, span.anchors[:1])
@@ -85,7 +86,7 @@ def test_only_the_past_is_read(data: SeriesData, ensemble: RangeEnsemble) -> Non
         np.testing.assert_array_equal(ensemble.regress(first)[task], ensemble.regress(cut)[task])
 
 
-def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeEnsemble) -> None:
+def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeFormula) -> None:
     last = int(data.spans["train"].anchors[-1]) + data.profile.horizon_bars
     train = Span(_until(data, last), data.profile, data.spans["train"].anchors)
     again = fit_ensemble(train)
@@ -94,13 +95,13 @@ def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeEnse
 
 
 def test_no_range_beyond_those_of_the_train_span_is_forecast(
-    data: SeriesData, ensemble: RangeEnsemble
+    data: SeriesData, ensemble: RangeFormula
 ) -> None:
     train = data.spans["train"]
     high, low = (np.moveaxis(train.truth["ohlc"], -1, 0)[place] for place in (1, 2))
     constant_L1 = np.array([[9.0], *[[0.0]] * (len(ensemble.path_LH) - 1)])
     path_LH = ensemble.path_LH + constant_L1
-    wild = RangeEnsemble(ensemble.floor, ensemble.most, path_LH, {}, ensemble.lent_PHC)
+    wild = replace(ensemble, path_LH=path_LH)
     assert wild.ranges(train).max() == pytest.approx(np.log(high / low).max())
 
 

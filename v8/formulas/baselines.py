@@ -208,7 +208,7 @@ def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[flo
 
         def forecast(span: Span) -> TaskForecasts:
             if span not in walked:
-                walked[span] = ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, levels)
+                walked[span] = fitted.walk(span, levels)
             return walked[span]
 
         known[tuple(levels)] = forecast

@@ -14,9 +14,9 @@ of the week (`v8.windows.span.unheld_waves`). Then
   returns, by which forecasts are judged: for candles of the walk that these ranges make and of the bar's own
   range, for bands and volatility of the deviation that follows and of roll-forward's own.
 
-`RangePaths` knows ranges and no waves: the baseline `range_paths` computes it with `numpy`, the published
+The paths alone know ranges and no waves: the baseline `range_paths` computes them with `numpy`, the published
 file of the profile of that name with `keras.ops`; what follows the fit is written once, over an array
-namespace. `RangeEnsemble` is both, with bars chosen evenly over the span: `calibration: ensemble` adds it to
+namespace. The ensemble is both, with bars chosen evenly over the span: `calibration: ensemble` adds it to
 a network. It needs no scaling and, beside open, high, low and close, no features: ranges are read from the
 window's candles, those over more bars than the window from the features that hold them. So every network
 can have it at its side, however small its window.
@@ -41,7 +41,7 @@ K the 20 known closes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -100,9 +100,6 @@ class KnownRanges:
         return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
 
 
-ALL_RANGES: Final = KnownRanges(RANGE_BARS)  # what `RangePaths` reads from the candles of all bars behind
-
-
 def known_ranges(profile: Profile) -> KnownRanges:
     """Say which ranges behind a profile's windows tell of, each once; long ones may be missing."""
     longer = [bars for bars in RANGE_BARS if bars > profile.lookback_bars]
@@ -115,42 +112,24 @@ def known_ranges(profile: Profile) -> KnownRanges:
 
 
 @dataclass(frozen=True, eq=False)
-class RangePaths:
-    """The fitted formula of paths alone."""
+class RangeFormula:
+    """What was fitted to one series: the paths, and in an ensemble the regression."""
 
+    known: KnownRanges  # what it reads of the bars behind
     floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
-    coefficients_LH: Floats  # of the log range of each coming bar
-    lent_PHC: Floats  # the bars that paths are made of, see `lent_bars`
-
-    def ranges(self, span: Span) -> Floats:
-        """Forecast the log range of each coming bar, shape (W, H), unitless."""
-        return np.exp(ALL_RANGES.terms(span, self.floor) @ self.coefficients_LH)
-
-
-def fit_range_paths(train: Span) -> RangePaths:
-    """Fit the regressions to the train span and keep what followed its windows."""
-    ranges_WH = log_ranges(train.truth[TASK_OHLC])
-    floor = least_deviation(ranges_WH)
-    terms_WL = ALL_RANGES.terms(train, floor)
-    coefficients_LH = least_squares(terms_WL, np.log(np.maximum(ranges_WH, floor)))
-    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
-    return RangePaths(floor, coefficients_LH, lent_bars(train, np.exp(terms_WL @ coefficients_LH), drawn))
-
-
-@dataclass(frozen=True, eq=False)
-class RangeEnsemble:
-    """Both formulas, fitted to one series."""
-
-    floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
-    most: float  # log range beyond which none is forecast: the largest of the train span
     path_LH: Floats  # coefficients of the log range of each coming bar
-    moves: Mapping[str, Floats]  # per task, coefficients (H, R, C), in returns per unit of a term
-    lent_PHC: NDArray[np.float32]  # the bars that paths are made of, see `lent_bars`, as they are published
+    lent_PHC: NDArray[Any]  # the bars that paths are made of, see `lent_bars`, as they are published
+    bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
+    moves: Mapping[str, Floats] = field(default_factory=dict)
+    """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
 
     def ranges(self, span: Span) -> Floats:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
-        forecast = known_ranges(span.profile).terms(span, self.floor) @ self.path_LH
-        return np.exp(np.clip(forecast, np.log(self.floor), self.most))
+        return np.exp(np.clip(self.known.terms(span, self.floor) @ self.path_LH, *self.bounds))
+
+    def walk(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+        """Walk the paths: quantiles per task, shape (W, H, Q, C), in the task's unit."""
+        return walk_windows(span, self.ranges(span), self.lent_PHC, levels)
 
     def regress(self, span: Span) -> dict[str, Floats]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
@@ -164,29 +143,43 @@ class RangeEnsemble:
         And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
-        walked = walk_windows(span, self.ranges(span), self.lent_PHC, levels)
+        walked = self.walk(span, levels)
         parted = {task: apart(np, levels, values) for task, values in walked.items()}
         medians, distances = ({task: pair[part] for task, pair in parted.items()} for part in (0, 1))
         return dict(zip(MEMBERS, (network, self.regress(span), medians), strict=True)), distances
 
 
-def fit_ensemble(train: Span) -> RangeEnsemble:
+def fit_range_paths(train: Span) -> RangeFormula:
+    """Fit the paths alone to the train span: they read the candles of all bars behind."""
+    floor, logs_WH = _floored_logs(train)
+    known = KnownRanges(RANGE_BARS)
+    terms_WL = known.terms(train, floor)
+    path_LH = least_squares(terms_WL, logs_WH)
+    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
+    return RangeFormula(known, floor, path_LH, lent_bars(train, np.exp(terms_WL @ path_LH), drawn))
+
+
+def fit_ensemble(train: Span) -> RangeFormula:
     """Fit both formulas to the train span alone."""
-    ranges_WH = log_ranges(train.truth[TASK_OHLC])
-    floor = least_deviation(ranges_WH)
-    logs_WH = np.log(np.maximum(ranges_WH, floor))
+    floor, logs_WH = _floored_logs(train)
     known = known_ranges(train.profile)
     unheld = [1 + known.num_ranges + place for place in unheld_waves(train, known.waves)]
     terms_WL = known.terms(train, floor)
     path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
-    most = float(logs_WH.max())
-    unlent = np.empty((0, train.horizon_bars, len(OHLC)), np.float32)
-    forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
+    bounds = float(np.log(floor)), float(logs_WH.max())
+    forecast_WH = np.exp(np.clip(terms_WL @ path_LH, *bounds))
     # Evenly over the span: as good as twice as many drawn by lot, see docs/research/frontier.md.
     chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
     moves = fit_moves(train, _by_step(train, forecast_WH))
     lent_PHC = lent_bars(train, forecast_WH, chosen).astype(np.float32)
-    return RangeEnsemble(floor, most, path_LH, moves, lent_PHC)
+    return RangeFormula(known, floor, path_LH, lent_PHC, bounds, moves)
+
+
+def _floored_logs(train: Span) -> tuple[float, Floats]:
+    """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
+    ranges_WH = log_ranges(train.truth[TASK_OHLC])
+    floor = least_deviation(ranges_WH)
+    return floor, np.log(np.maximum(ranges_WH, floor))
 
 
 def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:

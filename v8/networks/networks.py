@@ -7,7 +7,6 @@ model. A layer without a twin is refused by name; nothing is run one by one behi
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
@@ -88,11 +87,6 @@ def has_teacher(profile: Profile) -> bool:
     network = profile.network
     is_taught = isinstance(network, TaughtSettings) and network.teacher_forcing > 0
     return is_taught and profile.horizon_bars > 1  # before the first bar everything is known
-
-
-def num_parameters(network: keras.Model) -> int:
-    """Count the trainable numbers of a network."""
-    return sum(math.prod(weight.shape) for weight in network.trainable_variables)
 
 
 def counterparts(network: keras.Model, other: keras.Model) -> list[int]:

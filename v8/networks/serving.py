@@ -80,7 +80,7 @@ class ServingModel(PublishedModel):
 
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
         self._graph, self._scaling = graph, scaling
-        self._ensemble: ranges.RangeEnsemble | None = None
+        self._ensemble: ranges.RangeFormula | None = None
         self._shares: Mapping[str, Floats] = {}
         self._widths: Mapping[str, Floats] = {}
         for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
@@ -88,11 +88,10 @@ class ServingModel(PublishedModel):
         load_scaling(graph.model, scaling)
         graph.holder = self
 
-    def fold_ensemble(self, ensemble: ranges.RangeEnsemble, shares: Mapping[str, Floats]) -> None:
+    def fold_ensemble(self, ensemble: ranges.RangeFormula, shares: Mapping[str, Floats]) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
-        floor = ensemble.floor
         fitted = {
-            LIMITS: [np.array([[floor, np.log(floor), ensemble.most]])],
+            LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
             RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
             PATHS: [ensemble.lent_PHC],
         }
@@ -351,7 +350,7 @@ def _walked(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[str
 
 
 def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
-    """Forecast the range of each coming bar, (B, H), as `RangeEnsemble.ranges` does."""
+    """Forecast the range of each coming bar, (B, H), as `RangeFormula.ranges` does."""
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
     row_BK = looked_up(first_B, 3, LIMITS)
     floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))

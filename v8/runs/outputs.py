@@ -6,12 +6,13 @@ Of each series the model that serves is shown. None of it is needed to go on: a 
 and a series whose files are damaged, are told and left out.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import pandas as pd
 
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
 from v8.artifacts.nested_runs import served_folder
@@ -155,15 +156,12 @@ class RunOutputs:
 
 def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:
     per_series = {result.series: dict(result.seconds) for result in results}
-    stages = list(dict.fromkeys(stage for seconds in per_series.values() for stage in seconds))
     return {
         "format": TIMING_FORMAT,
         "command": record.command,
         "machine": record.machine,
         "num_series": len(per_series),
-        "total_seconds": {
-            stage: math.fsum(seconds.get(stage, 0.0) for seconds in per_series.values()) for stage in stages
-        },
+        "total_seconds": pd.DataFrame([*per_series.values()]).sum().to_dict(),
         "series": per_series,
     }
 

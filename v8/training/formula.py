@@ -120,8 +120,7 @@ class FormulaTrainer:
         started, device = time.perf_counter(), device_of(self._model.weights[0].value)
         fitted = fit_range_paths(data.spans["train"])
         least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
-        constant_H, coefficients_RH = fitted.coefficients_LH[0], fitted.coefficients_LH[1:]
-        weights = ([[fitted.floor, least_volatility]], coefficients_RH, constant_H, fitted.lent_PHC)
+        weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.lent_PHC
         return TrainingResult(
             stopped_by="fit",
             weights=[np.array(one, np.float32) for one in weights],

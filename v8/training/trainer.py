@@ -135,7 +135,7 @@ class Trainer:
     @property
     def num_parameters(self) -> int:
         """Trainable numbers of one network."""
-        return networks.num_parameters(self.network)
+        return int(self.network.count_params())
 
     def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Train several series as one program; yield place in `members` and result, as each one ends."""
