@@ -26,6 +26,7 @@ from statistics import mean
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from v8.features.formulas import DAY_S
@@ -42,8 +43,6 @@ from v8.wording import Table, number, p_value, percent, plural
 
 MOST_FORECASTS: Final = 1_000  # newest scored forecasts of a series: ten days of 15m bars, six weeks of hours
 MIN_DAYS: Final = 7  # days (UTC) with scored forecasts from which a difference is tested
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -191,21 +190,16 @@ class _Scores:
     """One task of a series, or of several as multiples of naive's mean loss of each."""
 
     task: str  # which one
+    losses: pd.DataFrame  # mean at each close, seconds, ascending, shape (N, K), by forecaster
     num_scored: int  # forecasts behind the losses
-    times_s: NDArray[np.int64]  # closes that these were issued for, ascending, shape (N,)
-    losses: Losses  # their mean at each close; the bars are the shortest, the horizon the longest
-    bar_s: int  # seconds of a bar
+    bar_s: int  # seconds of the shortest bar
+    horizon_bars: int  # such bars in the longest horizon
     coverage: Coverage | None  # of the model's intervals, where it has some
-
-    @property
-    def by_forecaster(self) -> Mapping[str, Floats]:
-        """Losses of each forecaster, shape (N,)."""
-        return self.losses.by_task[self.task]
 
     @cached_property
     def means(self) -> dict[str, float]:
         """Mean loss of each forecaster."""
-        return {name: float(losses.mean()) for name, losses in self.by_forecaster.items()}
+        return {str(name): float(losses.to_numpy().mean()) for name, losses in self.losses.items()}
 
     @property
     def points(self) -> dict[str, float]:
@@ -214,13 +208,16 @@ class _Scores:
 
     def beside(self, best: str) -> LiveTask:
         """Put the model beside naive and the best baseline, or naive again where that is not here."""
-        num_days = len(np.unique(self.times_s // DAY_S))
+        times_s = self.losses.index.to_numpy()
+        num_days = len(np.unique(times_s // DAY_S))
         ours, points = self.means[MODEL], self.points
+        by_forecaster = {name: self.losses[name].to_numpy() for name in self.means}
+        paired = Losses({self.task: by_forecaster}, times_s // self.bar_s, self.horizon_bars)
 
         def against(baseline: str) -> Against:
             theirs = self.means[baseline]
             is_tested = not is_equal(ours, theirs) and num_days >= MIN_DAYS
-            p_value = self.losses.test(self.task, MODEL, baseline).p_value if is_tested else None
+            p_value = paired.test(self.task, MODEL, baseline).p_value if is_tested else None
             return Against(baseline, ours, theirs, p_value, p_value)
 
         # The mean over the levels of twice the pinball loss, which at the median is the model's error.
@@ -232,7 +229,7 @@ class _Scores:
             crps=mean([ours, *of_quantiles]) if of_quantiles else None,
             coverage=self.coverage if of_quantiles else None,
             naive=against(NAIVE),
-            best=against(best if best in self.by_forecaster else NAIVE),
+            best=against(best if best in points else NAIVE),
         )
 
 
@@ -287,48 +284,41 @@ def _by_series(
 
 def _scores(those: Sequence[Scored], task: str, covered: Covered) -> _Scores:
     """Join the losses of one series' issuers by the forecasters that all of them have."""
-    times_s = np.concatenate([one.issued_for_s for one in those])
-    order = np.argsort(times_s, kind="stable")
-    issuers, bar_s = [one.issuer for one in those], those[0].issuer.bar_s
-    names = [name for name in issuers[0].forecasters if all(name in one.forecasters for one in issuers)]
-    by_forecaster = {name: np.concatenate([one.of(task, name) for one in those])[order] for name in names}
-    horizon_bars = max(issuer.horizon_bars for issuer in issuers)
+    issuers = [one.issuer for one in those]
+    tables = [
+        pd.DataFrame({name: one.of(task, name) for name in one.issuer.forecasters}, one.issued_for_s)
+        for one in those
+    ]
+    losses = pd.concat(tables, join="inner").sort_index(kind="stable")
     return _Scores(
         task=task,
-        num_scored=len(times_s),
-        times_s=times_s[order],
-        losses=Losses({task: by_forecaster}, times_s[order] // bar_s, horizon_bars),
-        bar_s=bar_s,
+        losses=losses,
+        num_scored=len(losses),
+        bar_s=issuers[0].bar_s,
+        horizon_bars=max(issuer.horizon_bars for issuer in issuers),
         coverage=together(found.get(task) for issuer, found in covered if issuer in issuers),
     )
 
 
 def _together(scores: Sequence[_Scores]) -> _Scores:
-    """Add up several series' losses close by close, each series in units of naive's mean loss of it."""
+    """Add up several series' losses close by close, each series in units of naive's mean loss of it.
+
+    A market that stood still, where naive makes none, counts as 0.
+    """
     if len(scores) == 1:
         return scores[0]
     bar_s = min(one.bar_s for one in scores)
-    slots, where = np.unique(np.concatenate([one.times_s // bar_s for one in scores]), return_inverse=True)
-    by_forecaster: dict[str, Floats] = {}
-    for name in scores[0].by_forecaster:
-        if all(name in one.by_forecaster for one in scores):
-            added = np.bincount(where, np.concatenate([_in_units_of_naive(one, name) for one in scores]))
-            by_forecaster[name] = np.asarray(added * (len(slots) / len(where)), np.float64)
-    longest_s = max(one.losses.horizon_bars * one.bar_s for one in scores)
+    units = [one.losses * (1 / one.means[NAIVE] if one.means[NAIVE] > 0 else 0.0) for one in scores]
+    every = pd.concat([one.set_axis(one.index // bar_s * bar_s) for one in units], join="inner")
+    added = every.groupby(level=0).sum()
     return _Scores(
         task=scores[0].task,
-        num_scored=len(where),
-        times_s=slots * bar_s,
-        losses=Losses({scores[0].task: by_forecaster}, slots, longest_s // bar_s),
+        losses=added * (len(added) / len(every)),
+        num_scored=len(every),
         bar_s=bar_s,
+        horizon_bars=max(one.horizon_bars * one.bar_s for one in scores) // bar_s,
         coverage=together(one.coverage for one in scores),
     )
-
-
-def _in_units_of_naive(scores: _Scores, forecaster: str) -> Floats:
-    """Return losses as multiples of naive's mean; 0 in a market that stood still, where naive makes none."""
-    unit = scores.means[NAIVE]
-    return scores.by_forecaster[forecaster] / unit if unit > 0 else np.zeros(len(scores.times_s))
 
 
 def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> LiveGeneration:
