@@ -146,10 +146,12 @@ class RemoteRepo(HubRepo):
         revision = str(info.sha)
         return RemoteState(revision, bool(info.private), self.ask(lambda: self.files(revision)))
 
-    def require_private(self, seen: RemoteState) -> None:
-        """Refuse a public repository."""
-        if not seen.is_private:
+    def beside(self, staged: Wanted, *, is_private: bool) -> tuple[Wanted, RemoteState]:
+        """Look, and settle what is wanted beside what is there, which must be hidden if it is to be."""
+        seen = self.look()
+        if is_private and not seen.is_private:
             raise PublishError(**self.told("publish", "PUBLIC"))
+        return staged.settled(self, seen), seen
 
     def text(self, path: str, seen: RemoteState, most_bytes: int = MAX_TEXT_BYTES) -> Path:
         """Download a file of the repository and compare it with the id that the Hub lists.
@@ -249,8 +251,7 @@ def publish(
     def attempt() -> str:
         """Look, send what differs, look again; return the commit that holds all."""
         nonlocal sent, staged
-        seen = remote.look()
-        staged = staged.settled(remote, seen)
+        staged, seen = remote.beside(staged, is_private=is_private)
         missing = staged.difference(seen)
         if not missing:
             return seen.revision
@@ -269,8 +270,6 @@ def publish(
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         remote.check_access()
         remote.create(is_private=is_private)
-        if is_private:
-            remote.require_private(remote.insist_on(remote.look))
         revision = remote.insist_on(attempt, lambda: traffic.succeeded["PUT"])
         place = remote.collect(collection, is_private=is_private) if collection else None
         folder = "" if remote.kind == "model" else f"{remote.kind}s/"
@@ -293,8 +292,5 @@ def preview(
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         if not remote.exists():
             return staged, None
-        seen = remote.insist_on(remote.look)
-        if is_private:
-            remote.require_private(seen)
-        staged = staged.settled(remote, seen)
+        staged, seen = remote.insist_on(lambda: remote.beside(staged, is_private=is_private))
         return staged, staged.difference(seen)
