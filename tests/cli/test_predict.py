@@ -288,7 +288,7 @@ def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     done = call(str(tmp_path), "--all", "--source", "demo")
     assert (done.exit_code, done.stdout) == (3, "")
-    assert "needs a series that is finished in this folder; got none of none" in done.stderr
+    assert "must be the folder of one run, which holds run.json; got a folder without one" in done.stderr
 
 
 @pytest.fixture

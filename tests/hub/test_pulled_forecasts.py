@@ -163,7 +163,7 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
             "../../candles",
             SERIES,
             None,
-            r"needs a series that is finished in this folder; got .* of none\. Train",
+            r"must be the folder of one run, which holds run\.json; got a folder without one\. Train",
         ),
         ("nowhere/at/all", SERIES, None, r"a model is in a run folder, .*; got no such folder"),
     ],

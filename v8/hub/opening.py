@@ -14,6 +14,7 @@ from pathlib import Path
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import served_folder
+from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.client import told
@@ -109,6 +110,8 @@ class _Folder(ModelPlace):
 
     def _missing(self, series: str | None) -> ArtifactError:
         finished = [*self._finished]
+        if not finished:
+            read_run(Path(self.name))  # which says what lies there instead
         advice = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
             advice = series_advice(series, finished, "Choose one of them")
