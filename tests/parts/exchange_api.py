@@ -1,6 +1,6 @@
 """The exchange on loopback: its public API and the archive of the same candles, at a time that the test sets.
 
-`with ExchangeApi(now_s=...) as exchange:` serves `/api/v3/klines` and `/api/v3/time` as the exchange does:
+`with ExchangeApi(now_s=...) as exchange:` serves `/api/v3/klines`, `time` and `exchangeInfo` as it does:
 rows of twelve fields in milliseconds, at most 1,000, the running candle last, used weights in the headers.
 Under `/data/spot/` it serves the zips of all days and months that are over at that time, so that
 `V8_REST_URL` and `V8_VISION_URL` may both be `exchange.url`. Faults are what a test asks for.
@@ -194,6 +194,9 @@ class ExchangeApi:
             return fault, fault.body, headers
         if path == "/api/v3/time":
             return fault, json.dumps({"serverTime": int(self.now_s * 1_000)}).encode(), headers
+        if path == "/api/v3/exchangeInfo":
+            symbols = sorted({series.rpartition("-")[0] for series in self._candles})
+            return fault, json.dumps({"symbols": [_listed(symbol) for symbol in symbols]}).encode(), headers
         if path != "/api/v3/klines":
             return ApiFault(404), b"", headers
         refusal, rows = self._klines(query)
@@ -271,6 +274,13 @@ class _Server(ThreadingHTTPServer):
         """Say nothing when a client hangs up early, which some tests make it do."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+
+def _listed(symbol: str) -> dict[str, Any]:
+    """Say of a symbol in USDT what the exchange says of a market."""
+    assets = {"baseAsset": symbol.removesuffix("USDT"), "quoteAsset": "USDT"}
+    rights = {"permissions": ["SPOT"], "orderTypes": ["LIMIT"], "isSpotTradingAllowed": True}
+    return {"symbol": symbol, "status": "TRADING", "filters": [], **assets, **rights}
 
 
 def _basic(password: tuple[str, str]) -> str:

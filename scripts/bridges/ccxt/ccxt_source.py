@@ -1,0 +1,250 @@
+"""Candles of any exchange that ccxt knows, as a source of v8: a plug-in of one file.
+
+    python -m pip install ccxt
+    export V8_CCXT=kraken V8_PLUGINS=scripts/bridges/ccxt/ccxt_source.py
+    python -m v8 run --source ccxt --series BTCUSD-1h
+
+`V8_CCXT` names the exchange, and behind a colon the kind of its markets: `bybit:swap`; without it `spot`.
+`V8_CCXT_OPTIONS` is JSON that ccxt's exchange is opened with, such as `{"httpsProxy": "http://..."}`; it is
+never printed. A series is a pair by its letters: BTCUSD-1h is the market BTC/USD.
+
+The rules are those of the source `live`, whose store, paging and checks these are, in a store of its own:
+only closed candles by the exchange's time (by this machine's where it tells none), what is missing or jumps
+is asked for again until two answers agree, one row that cannot be true refuses the whole answer, holes are
+named, and a candle that is told differently later is kept beside the first. No bar is made of others.
+
+An exchange may say nothing of a span although it has older candles: where a series begins is looked for by
+halving the years since 2010. Some have no more than their newest (Kraken 720): then there are as many.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, ClassVar, Final, NoReturn
+
+import numpy as np
+import pandas as pd
+
+from v8 import storage
+from v8.columns import OHLCV, OPEN_TIME, plain_symbol
+from v8.errors import DataError, ProfileError, listed, shown
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources import downloads, rest
+from v8.market.sources.live import LiveSource
+from v8.market.sources.source import SOURCES, SourceKind
+from v8.market.sources.vision import NotArchivedError
+from v8.market.store import CandleStore
+from v8.net import PassingTroubleError, Patience, Refused, counted, tell_waiting
+from v8.registry import advice
+
+EXCHANGE_VARIABLE: Final = "V8_CCXT"
+OPTIONS_VARIABLE: Final = "V8_CCXT_OPTIONS"
+FIRST_S: Final = 1_262_304_000
+"""2010-01-01: no exchange has older candles."""
+USUAL_LIMIT: Final = 100  # candles of one answer, where ccxt does not know how many the exchange gives
+PATIENCE: Final = Patience(num_tries=4, first_s=1.0, most_s=120.0)
+_FIX: Final = f"Try again later, or name another exchange with {EXCHANGE_VARIABLE}"
+
+
+class CcxtApi(rest.KlinesApi):
+    """One exchange, asked by ccxt as `rest` asks its own: the same pages, the same doubts."""
+
+    def __init__(self, exchange: Any, kind: str) -> None:
+        self.exchange, self.kind, self.errors = exchange, kind, import_module("ccxt")
+        self.addresses = (downloads.Address(f"https://{exchange.id}"),)
+        self.downloader: Any = self  # one request at a time: ccxt keeps the exchange's limits that way
+        self._order, self._asking = [*self.addresses], threading.Lock()
+
+    def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Do some work for each item, one after the other."""
+        return [work(item) for item in counted(items, f"Asking {self.exchange.id}")]
+
+    def time_s(self) -> float:
+        """Ask for the exchange's time, seconds since the epoch; this machine's where it tells none."""
+        if not self.exchange.has.get("fetchTime"):
+            return time.time()
+        told = self._asked("fetch_time")
+        if not isinstance(told, int | float) or not rest.FIRST_TIME_S <= told / 1_000 < rest.LAST_TIME_S:
+            self._refuse(self.exchange.id, "must tell its time in milliseconds", shown(told))
+        return told / 1_000
+
+    def market(self, series: Series) -> dict[str, Any]:
+        """Return the one market of a series; `DataError` where there is none, several, or no such bar."""
+        if not self.exchange.markets:
+            self._asked("load_markets")
+        markets = [one for one in self.exchange.markets.values() if one["type"] == self.kind]
+        found = [one for one in markets if plain_symbol(f"{one['base']}{one['quote']}") == series.symbol]
+        if len(found) != 1:
+            names = sorted(plain_symbol(f"{one['base']}{one['quote']}") for one in markets)
+            rule = f"is one of the {len(names):,} markets of kind {self.kind} that {self.exchange.id} has"
+            got = listed([one["symbol"] for one in found]) or "none of that name"
+            fix = advice(
+                series.symbol, names, f"Choose another, or another kind: {EXCHANGE_VARIABLE}=ID:swap"
+            )
+            self._refuse(series, rule, got, fix)
+        if series.timeframe not in (known := self.exchange.timeframes or {}):
+            lengths = ", ".join(known) or "no length"
+            rule = f"{self.exchange.id} has bars of {lengths}, and none is made of others"
+            self._refuse(series, rule, series.timeframe, "Choose one of these timeframes")
+        return found[0]
+
+    def _page(self, span: rest.Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
+        market, step_s = self.market(span.series), self._limit(span.series) * span.series.bar_s
+        if is_newest:
+            rows = self._rows(market, span)[-most:]
+        elif most < span.num_bars:
+            rows = self._oldest(market, span, step_s)[:most]
+        else:
+            opens_s = range(span.first_s, span.last_s + 1, step_s)
+            lasts_s = [min(span.last_s, at_s + step_s - span.series.bar_s) for at_s in opens_s]
+            spans = [rest.Span(span.series, *each) for each in zip(opens_s, lasts_s, strict=True)]
+            rows = [row for each in spans for row in self._rows(market, each, each.first_s)]
+        try:
+            open_ms = np.array([row[0] for row in rows], np.int64)
+            values = np.array([row[1:6] for row in rows], np.float64).reshape(len(rows), len(OHLCV))
+        except (TypeError, ValueError) as error:
+            self._refuse(span.series, "a candle is a time and five numbers", shown(error))
+        rest._require_true(open_ms, values, span, f"{span.series} from {self.exchange.id}")
+        return pd.DataFrame(values, columns=list(OHLCV)).assign(**{OPEN_TIME: open_ms})
+
+    def _oldest(self, market: dict[str, Any], span: rest.Span, step_s: int) -> list[Any]:
+        """Return the oldest rows of a span, halving the time in which they may begin."""
+        low_s, high_s = max(span.first_s, FIRST_S), span.last_s
+        if rows := self._rows(market, span, low_s):
+            return rows
+        while high_s - low_s >= step_s:
+            middle_s = low_s + (high_s - low_s) // 2
+            if self._rows(market, span, middle_s):
+                high_s = middle_s
+            else:
+                low_s = middle_s
+        near = (self._rows(market, span, at_s) for at_s in range(low_s, high_s + 2 * step_s, step_s))
+        return next(filter(None, near), [])
+
+    def _rows(self, market: dict[str, Any], span: rest.Span, since_s: int | None = None) -> list[Any]:
+        """Ask for the rows from a time on, or the newest, and return those of a span."""
+        given = {} if since_s is None else {"since": since_s * 1_000}
+        limit, timeframe = self._limit(span.series), span.series.timeframe
+        rows = self._asked("fetch_ohlcv", market["symbol"], timeframe, limit=limit, **given)
+        try:
+            return [row for row in rows if span.first_s * 1_000 <= row[0] <= span.last_s * 1_000]
+        except (TypeError, IndexError) as error:
+            self._refuse(span.series, "a candle is a time and five numbers", shown(error))
+
+    def _limit(self, series: Series) -> int:
+        """Return how many candles one answer holds."""
+        symbol = self.market(series)["symbol"]
+        most = self.exchange.feature_value(symbol, "fetchOHLCV", "limit", USUAL_LIMIT)
+        return min(int(most or USUAL_LIMIT), rest.MOST_ROWS)
+
+    def _asked(self, call: str, *given: Any, **named: Any) -> Any:
+        """Ask ccxt, and again where trouble may pass."""
+
+        def once(left_s: float) -> Any:
+            try:
+                with self._asking:
+                    return getattr(self.exchange, call)(*given, **named)
+            except self.errors.NetworkError as error:
+                raise PassingTroubleError(shown(error, 300)) from None
+            except self.errors.BaseError as error:
+                self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
+
+        def refuse(refused: Refused) -> DataError:
+            where, rule = f"{self.exchange.id} by ccxt", f"must answer ccxt's {call}"
+            return DataError(where=where, rule=rule, got=str(refused.trouble), fix=_FIX)
+
+        def tell(trouble: PassingTroubleError, pause_s: float) -> None:
+            tell_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
+
+        return PATIENCE.insist(once, refuse, before_pause=tell)
+
+    def _refuse(self, where: object, rule: str, got: str, fix: str = _FIX) -> NoReturn:
+        told = f"{where} from {self.exchange.id}" if isinstance(where, Series) else f"{where} by ccxt"
+        raise DataError(where=told, rule=rule, got=got, fix=fix) from None
+
+
+class CcxtSource(LiveSource):
+    """Candles of the exchange that the environment names, kept in a store of its own."""
+
+    name: ClassVar = "ccxt"
+
+    def __init__(self) -> None:
+        api = CcxtApi(*opened_exchange())
+        self.exchange, self.rest, self.archive = api.exchange.id, rest.RestSource(api), NoArchive()
+        folder = (
+            f"ccxt-{self.exchange}-{api.kind}-{storage.digest_json(os.environ.get(OPTIONS_VARIABLE))[:8]}"
+        )
+        self.store = CandleStore(storage.home() / "candles" / folder)
+
+    def require(self, series: Series) -> None:
+        """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
+        with self._named():
+            super().require(series)
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles of the exchange; see `CandleSource`."""
+        with self._named():
+            return replace(super().candles(series, num_bars, end_s), source=self.name)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let errors of the rules of `live` and `rest` name this exchange and what can be done here."""
+        try:
+            yield
+        except DataError as error:
+            where = error.where
+            for other in ("from live", "from rest", "from the exchange's API"):
+                where = where.replace(other, f"from {self.exchange}")
+            fix = _FIX if "V8_REST_URL" in error.fix or "address" in error.fix else error.fix
+            raise DataError(where=where, rule=error.rule, got=error.got, fix=fix) from error
+
+
+class NoArchive:
+    """No exchange of ccxt has an archive here."""
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Refuse, so that the exchange itself is asked."""
+        raise NotArchivedError(where=str(series), rule="has an archive", got="none", fix="Ask the exchange")
+
+
+def opened_exchange() -> tuple[Any, str]:
+    """Open the exchange that the environment names, and say which kind of its markets is meant."""
+    try:
+        ccxt = import_module("ccxt")
+    except ModuleNotFoundError:
+        rule, fix = "is read by the package ccxt", "Install it: python -m pip install ccxt"
+        raise ProfileError(where="param:source ccxt", rule=rule, got="none", fix=fix) from None
+    name, _, kind = os.environ.get(EXCHANGE_VARIABLE, "").strip().partition(":")
+    if name not in ccxt.exchanges:
+        rule = f"names one of the {len(ccxt.exchanges)} exchanges of ccxt {ccxt.__version__}"
+        fix = advice(name, ccxt.exchanges, f"Write for example {EXCHANGE_VARIABLE}=kraken")
+        got = repr(name) if name else "none"
+        raise ProfileError(where=EXCHANGE_VARIABLE, rule=rule, got=got, fix=fix)
+    try:
+        options = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        rule, fix = "is a JSON object of ccxt's options", 'Write for example {"timeout": 20000}'
+        raise ProfileError(where=OPTIONS_VARIABLE, rule=rule, got="another text", fix=fix)
+    exchange = getattr(ccxt, name)({"enableRateLimit": True, **options})
+    if exchange.has.get("fetchOHLCV") is not True:
+        rule, fix = "names an exchange that gives candles", "Choose another one"
+        raise ProfileError(where=EXCHANGE_VARIABLE, rule=rule, got=f"{name}, which does not", fix=fix)
+    return exchange, kind or "spot"
+
+
+SOURCES.register(
+    SourceKind(
+        "ccxt",
+        f"candles of the exchange that {EXCHANGE_VARIABLE} names, by the package ccxt",
+        "https://github.com/ccxt/ccxt",
+        CcxtSource,
+    )
+)
