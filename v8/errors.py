@@ -77,20 +77,12 @@ def _shortened(text: str, most: int) -> str:
 
 
 def as_flag(name: str) -> str:
-    """Write a parameter as the command line takes it.
-
-    >>> as_flag("data_dir")
-    '--data-dir'
-    """
+    """Write a parameter as the command line takes it."""
     return f"--{name.replace('_', '-')}"
 
 
 def as_argument(name: str) -> str:
-    """Write a parameter as a call from Python takes it.
-
-    >>> as_argument("data_dir")
-    'data_dir='
-    """
+    """Write a parameter as a call from Python takes it."""
     return f"{name}="
 
 

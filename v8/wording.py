@@ -112,6 +112,15 @@ def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
     return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"
 
 
+def moment(text: str | None) -> str:
+    """Write an ISO time without seconds and zone.
+
+    >>> moment("2026-08-01T00:15:00+00:00"), moment("2026-08-01T00:15:00Z"), moment(None)
+    ('2026-08-01 00:15', '2026-08-01 00:15', '–')
+    """
+    return ABSENT if text is None else text[:16].replace("T", " ")
+
+
 def between(ends: Iterable[str]) -> str:
     """Write a smallest and a largest value.
 

@@ -67,7 +67,7 @@ def test_a_command_is_one_of_ours_and_the_same_in_both(name: str) -> None:
 
 
 def test_what_some_series_failed_in_does_not_stop_the_others() -> None:
-    # Exit 4 of `run`, see v8/cli/app.py.
+    # Exit 4 of `run`, see v8/errors.py.
     for line in (SERVICES["train"]["entrypoint"][2].replace("$$", "$"), unit_line("ExecStartPre")):
         for status, expected in ((0, 0), (4, 0), (3, 1)):
             told = re.sub(r"\S*\bv8 run --profile frontier", f"(exit {status})", line)

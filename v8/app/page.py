@@ -10,7 +10,6 @@ often the part was shown.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +28,7 @@ from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.storage import digest_bytes
 from v8.views.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
 from v8.views.verdict import Beside, TaskVerdict, verdict
-from v8.wording import ABSENT, Table, count, duration, percent, plural, spaced
+from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued
@@ -289,12 +288,3 @@ def _demo(is_demo: bool) -> Html:
 def _mood(rank: int | None) -> str:
     """Say what the percentile of its month says of a volatility."""
     return "unknown" if rank is None else next(mood for most, mood in _MOODS.items() if rank <= most)
-
-
-def moment(text: str) -> str:
-    """Write a time of a file for people.
-
-    >>> moment("2026-08-01T00:15:00+00:00"), moment("2026-08-01T00:15:00Z")
-    ('2026-08-01 00:15', '2026-08-01 00:15')
-    """
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"

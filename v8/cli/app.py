@@ -1,16 +1,8 @@
 """The command line: its commands, and how errors become exit codes.
 
-    0  all good
-    1  an error of v8 that none of the others describes
-    2  usage: a flag, a profile, a universe
-    3  data: candles, features, or a run folder that cannot be trusted
-    4  some series failed; the others are finished and saved
-    5  publishing and pulling: what did not reach the Hub, or was not handed out by it
-    6  a place that cannot be written: a full disk, a read-only folder
-    130  interrupted; the state is saved and the call that continues is printed
-
-A run whose every series failed for its candles or features exits 3: then the source is at fault, not
-a series. Heavy imports happen inside commands, so that `--help` and usage errors answer at once.
+The codes stand beside the errors (`v8.errors`); 0 is all good, 130 interrupted. A run whose every series
+failed for its candles or features exits 3: then the source is at fault, not a series. Heavy imports happen
+inside commands, so that `--help` and usage errors answer at once.
 """
 
 import inspect

@@ -1,13 +1,8 @@
 """What `predict` and `forecast` do and print: forecasts, at once or into the ledger.
 
-`predict` forecasts one series, several, or all that a place has models of. Of several, one that cannot be
-forecast is one line on standard error, and the others are printed all the same. Each series has a row: range
-and volatility ahead beside those of now. A few series are printed bar by bar, too. Numbers go to standard
-output; what is said about those of a CSV goes to standard error.
-
-`forecast` writes into the ledger: once the newest close of every series, what was missed since the last call,
-and scores where the truth has come; with --every it goes on at each close until Ctrl-C. Killed anywhere, the
-same command goes on.
+Of several series that are asked of `predict`, one that cannot be forecast is one line on standard error, and
+the others are printed all the same. Numbers go to standard output; what is said about those of a CSV goes to
+standard error. `forecast` goes on where it was killed.
 """
 
 import sys

@@ -9,14 +9,14 @@ there, and gives the same weights.
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from v8.artifacts.nested_runs import Decision, hold_backtest
+from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
@@ -38,7 +38,8 @@ from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
 from v8.views.markup import DEMO_WARNING
-from v8.wording import Table, count, number, plural
+from v8.views.verdict import change_table
+from v8.wording import Table, plural
 
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
@@ -198,23 +199,12 @@ def _print(came: Looked | Renewed) -> None:
 
 
 def print_decisions(renewed: Renewed) -> None:
-    """Print how good champions and challengers were, and which serve."""
-    decisions = renewed.decisions
-    tasks = " / ".join(next((one.baselines for one in decisions if one.baselines), ()))
+    """Print how good new and old models were, and which serve."""
     what = "error as a multiple of naive's on candles that neither has seen"
-    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows")
-    print_table(Table(header, map(_decision_cells, decisions), f"Generation {renewed.generation}: {what}"))
-    for one in decisions:
+    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {what}"))
+    for one in renewed.decisions:
         verdict = "the challenger serves" if one.is_replaced else "the champion stays"
         print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
-
-
-def _decision_cells(decision: Decision) -> Iterable[str]:
-    yield decision.series
-    for each in (decision.champion, decision.challenger):
-        yield f"{each.generation}: {' / '.join(map(number, each.multiples.values()))}"
-    yield " / ".join(f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
-    yield count(decision.num_windows)
 
 
 NOTE: Final = (

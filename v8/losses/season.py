@@ -4,15 +4,12 @@ A judgement holds means; a test over several series or several spans needs the w
 are judged at the same close share what happened then. A back-test keeps a season beside each of its models.
 
 A *cell* is one series in one fold of a back-test. Cells are shown together by fold and timeframe, and pooled:
-all folds, the calm ones, those with a break. What is shown of cells together:
+all folds, the calm ones, those with a break. Per forecaster the median over cells of its error as a multiple
+of naive's is told; the best baseline of a task is the one with the smallest such median of these cells.
 
-* Per forecaster the median over cells of its error as a multiple of naive's.
-* The best baseline of a task is the one with the smallest such median, chosen for these cells.
-* Whether the model differs from it by more than chance: series share their closes, so the differences of a
-  close, each as a share of its series' naive error, are averaged over series first, and the test
-  (`v8.losses.table`) sees one number a close. A window that two folds judge counts for the first.
-
-p-values are corrected together for everything of a kind that stands in one table.
+Whether the model differs from it by more than chance: series share their closes, so the differences of a
+close, each as a share of its series' naive error, are averaged over series first, and the test
+(`v8.losses.table`) sees one number a close. A window that two folds judge counts for the first.
 
 Legend: N windows, H steps of the horizon, R rows.
 """

@@ -25,8 +25,8 @@ from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.verdict import verdict
-from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
+from v8.views.verdict import change_table, verdict
+from v8.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
@@ -76,6 +76,7 @@ def model_card(
     results, first = [about.result for about in metadata], metadata[0]
     rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
+    renewed = change_table(changes)
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
         front_matter=_front_matter(run.profile_name, rows),
@@ -91,7 +92,7 @@ def model_card(
         leaderboard=_leaderboard(rows, is_tested=is_tested),
         intervals=(sure := _intervals(results)),
         sureness=_PARTS["sure" if sure else "unsure"],
-        changes=_changes(changes),
+        changes=_PARTS["changes"].format(table=renewed.markdown()) if renewed.rows else "",
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
         beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
@@ -188,8 +189,8 @@ def _data(metadata: Sequence[Metadata]) -> str:
     rows = []
     for about in metadata:
         candles, test = about.candles, about.split.test
-        read = [_time(candles.first_open), _time(candles.last_open), count(candles.num_bars)]
-        judged = _time(test.first_open), count(test.num_windows)
+        read = [moment(candles.first_open), moment(candles.last_open), count(candles.num_bars)]
+        judged = moment(test.first_open), count(test.num_windows)
         rows.append([about.series, shown(candles.source), *read, *judged])
     return Table(header, rows).markdown()
 
@@ -239,34 +240,10 @@ def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(map(shown, values))))
 
 
-def _changes(decisions: Iterable[Decision]) -> str:
-    """Return the section of a card in Markdown; empty where nothing was renewed."""
-    rows = []
-    for one in sorted(decisions, key=lambda one: one.series):
-        new, old, ends = one.challenger, one.champion, (one.judged_from, one.judged_until)
-        best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
-        multiples = (", ".join(map(number, each.multiples.values())) for each in (new, old))
-        span = f"{_time(ends[0])} to {_time(ends[1])}" if all(ends) else ABSENT
-        about = [one.series, _time(new.trained_until), _time(old.trained_until), one.stale]
-        told = (each or ABSENT for each in (*multiples, best))
-        rows.append([*about, *told, count(one.num_windows), span])
-    header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
-    return str(_PARTS["changes"]).format(table=Table(header, rows).markdown()) if rows else ""
-
-
 def change_line(decision: Decision) -> str:
     """Say in one line of a commit's description what changed of a series, and why."""
-    new, old = decision.challenger, decision.champion
+    new, old = (moment(each.trained_until) for each in (decision.challenger, decision.champion))
     return (
-        f"{decision.series}: model up to {_time(new.trained_until)} in place of {_time(old.trained_until)}. "
+        f"{decision.series}: model up to {new} in place of {old}. "
         f"Stale: {decision.stale}. Chosen: {decision.why}."
     )
-
-
-def _time(moment: str | None) -> str:
-    """Write an ISO time without seconds and zone.
-
-    >>> _time("2024-09-06T00:15:00+00:00"), _time(None)
-    ('2024-09-06 00:15', '–')
-    """
-    return ABSENT if moment is None else moment[:16].replace("T", " ")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from v8.artifacts.nested_runs import Decision
 from v8.formulas.baselines import NAIVE
 from v8.language import say, term
 from v8.losses.leaderboard import LeaderboardRow, compared, median
@@ -16,7 +17,7 @@ from v8.losses.season import TaskResult
 from v8.losses.table import BEATS, LOSES, UNKNOWN, Against, Outcome, is_equal, outcome_of
 from v8.tasks import TASKS
 from v8.views.markup import Html, element
-from v8.wording import percent
+from v8.wording import ABSENT, Table, count, moment, number, percent
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,21 @@ def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
 def furthest_first(those: Iterable[TaskVerdict]) -> list[str]:
     """Say first where a model is furthest ahead of naive, and last what cannot be compared."""
     return [*map(str, sorted(those, key=lambda one: one.naive.multiple or math.inf))]
+
+
+def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
+    """Put renewed models beside those that served, and the best baseline, by their errors over naive's."""
+    rows = []
+    for one in sorted(decisions, key=lambda one: one.series):
+        new, old = one.challenger, one.champion
+        best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
+        told = [", ".join(map(number, each.multiples.values())) for each in (new, old)]
+        times = [moment(each.trained_until) for each in (new, old)]
+        span = f"{moment(one.judged_from)} to {moment(one.judged_until)}" if one.judged_until else ABSENT
+        errors = (each or ABSENT for each in (*told, best))
+        rows.append([one.series, *times, one.stale, *errors, count(one.num_windows), span])
+    header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
+    return Table(header, rows, title)
 
 
 def opening(about: str, *sentences: str) -> Html:
