@@ -22,7 +22,7 @@ from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkS
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of
-from v8.records import Settings, adapter, checked, first_error, read_plain
+from v8.records import Settings, adapter, checked, first_error, read_plain, refusing
 from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json
 from v8.tasks import TASKS
@@ -103,30 +103,21 @@ def _of_today(calibration: str, info: pydantic.ValidationInfo) -> str:
     return calibration
 
 
-def _known_once(features: tuple[str, ...]) -> tuple[str, ...]:
-    features = indicators.plain_names(features)
-    if fault := indicators.fault_of(features):
-        raise ValueError(fault)
+_Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(indicators.plain_names)]
+
+
+def _fault_of_features(features: tuple[str, ...]) -> str | None:
     if (num := len(c.neighbours(features))) > c.MOST_NEIGHBOURS:
-        raise ValueError(f"must name features of at most {c.MOST_NEIGHBOURS} other series, not {num}")
-    if missing := [name for name in c.OHLC if name not in features]:
-        raise ValueError(f"must hold open, high, low, close; missing: {', '.join(missing)}")
-    return features
+        return f"must name features of at most {c.MOST_NEIGHBOURS} other series, not {num}"
+    missing = ", ".join(name for name in c.OHLC if name not in features)
+    return f"must hold open, high, low, close; missing: {missing}" if missing else None
 
 
-def _known_tasks(tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
-    for name in tasks:
-        if name not in TASKS:
-            raise ValueError(f"{name!r} is no task, which are {', '.join(TASKS)}{or_rather(name, TASKS)}")
-    if c.TASK_OHLC not in tasks:
-        raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
-    return tasks
-
-
-def _possible_levels(quantiles: tuple[float, ...]) -> tuple[float, ...]:
-    if fault := quantiles and fault_of(quantiles):
-        raise ValueError(fault)
-    return quantiles
+def _fault_of_tasks(tasks: dict[str, TaskSettings]) -> str | None:
+    if strange := next((name for name in tasks if name not in TASKS), None):
+        return f"{strange!r} is no task, which are {', '.join(TASKS)}{or_rather(strange, TASKS)}"
+    lacking = "must hold ohlc: the candles are what everything else is drawn on"
+    return None if c.TASK_OHLC in tasks else lacking
 
 
 class TrainingSettings(Settings):
@@ -231,7 +222,7 @@ class Profile(Settings, metaclass=_Checking):
     """One sentence for the model card."""
     newest_bars: int = Field(ge=100, le=10_000_000)
     """Candles used per series, counted back from the newest closed one."""
-    features: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_known_once)]
+    features: Annotated[_Names, refusing(indicators.fault_of), refusing(_fault_of_features)]
     """Input columns by name, in the order of the network's last axis; input width follows from it."""
     lookback_bars: int = Field(ge=2, le=10_000)
     """Rows a forecast looks at."""
@@ -242,13 +233,13 @@ class Profile(Settings, metaclass=_Checking):
     lineage's `standard` and `minmax` price levels."""
     split: SplitSettings
     network: Annotated[pydantic.SerializeAsAny[NetworkSettings], BeforeValidator(_of_its_family)]
-    tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), AfterValidator(_known_tasks)]
+    tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), refusing(_fault_of_tasks)]
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
     calibration: Annotated[str, AfterValidator(_of_today)]
     """`ensemble` mixes forecasts with a regression on past ranges and the hour and with medians of paths, as
     far as the validation span demands; `none` leaves them."""
-    quantiles: Annotated[tuple[float, ...], AfterValidator(_possible_levels)] = ()
+    quantiles: Annotated[tuple[float, ...], refusing(lambda levels: levels and fault_of(levels))] = ()
     """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
     the key."""
     covariates: tuple[TableSettings, ...] = ()

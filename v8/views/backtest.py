@@ -235,7 +235,9 @@ def backtest_page(results: BacktestResults) -> Html:
     )
     has_quantiles = any(told.crps for one in results.folds for told in one.tasks.values())
     notes = (NOTE, BREAK_RULE, *([QUANTILE_NOTE] if has_quantiles else []))
-    ranked = sorted(results.series.items(), key=_mean_against_best)
+    ranked = sorted(
+        results.series.items(), key=lambda one: fmean(told.against_best or 1.0 for told in one[1].values())
+    )
     ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
     body = [
         *(opening(*told) for told in verdicts(results)),
@@ -282,10 +284,6 @@ def _beside_table(what: str, tasks: Sequence[str], rows: Iterable[tuple[str, Tol
     lines = [[name, *(cell for task in tasks for cell in _beside(told.get(task)))] for name, told in rows]
     groups = [("", 1), *((TASKS[task].title, 2) for task in tasks)]
     return shown_table(Table(head, lines), groups=groups, class_="wrapped")
-
-
-def _mean_against_best(series: tuple[str, Told]) -> float:
-    return fmean(told.against_best or 1.0 for told in series[1].values())
 
 
 def _beside(told: TaskResult | None) -> tuple[str, str]:
