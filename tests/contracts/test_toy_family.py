@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from fleets import fleet_of
 from keras import ops
 from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
@@ -23,7 +24,7 @@ from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
-from v8.networks.networks import build_network, counterparts, stack
+from v8.networks.networks import build_network, counterparts
 from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile import Profile, config_path, load_profile
 from v8.runs.local import train_all
@@ -138,7 +139,7 @@ def test_its_parameters_and_operations_by_hand(make_profile: Callable[..., Profi
 
 def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profile]) -> None:
     networks = [build_network(toy(make_profile), seed=seed) for seed in (1, 2)]
-    fleet = stack(networks)
+    fleet = fleet_of(networks)
     windows = np.random.default_rng(1).normal(size=(5, 2, 20, 12)).astype(np.float32)
     forecasts = fleet(windows)
     for number, network in enumerate(networks):

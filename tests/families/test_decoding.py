@@ -8,10 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from fleets import fleet_of
 from keras import ops
 
 from v8.families.autoregressive import positions
-from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher, stack
+from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
 from v8.profile import Profile
 
 DECODERS = ["transformer", "gru_attention", "lstm_attention"]
@@ -121,7 +122,7 @@ def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family, dropout=0.3, teacher_forcing=0.5)
-    fleet = stack([drawn(build_network(profile, seed=1, is_taught=True))])
+    fleet = fleet_of([drawn(build_network(profile, seed=1, is_taught=True))])
     weights = [ops.convert_to_numpy(one) for one in fleet.trainable_variables]
     constants = [ops.convert_to_numpy(one) for one in fleet.non_trainable_variables]
     window = window_of(profile)[:, None]

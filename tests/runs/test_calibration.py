@@ -141,8 +141,8 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     shrinkage = calibrate(model, data)
     after = model.forecast_all(data.spans["test"].raw_windows()).points
     assert shrinkage is not None
-    assert {one.anchor for one in shrinkage.tasks} == {"ensemble"}
-    assert all(0.0 <= factor <= 0.5 for one in shrinkage.tasks for factor in one.factors)
+    assert {one["anchor"] for one in shrinkage} == {"ensemble"}
+    assert all(0.0 <= factor <= 0.5 for one in shrinkage for factor in one["factors"])
     assert any(not np.array_equal(after[task], before[task]) for task in before)
     ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
     (_, regressed, walked) = ensemble.said(span, {})[0].values()

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleets import fleet_of
 
-from v8.networks.networks import build_network, stack
+from v8.networks.networks import build_network
 from v8.profile import Profile
 from v8.training.probe import stock_optimizer
 from v8.training.step import FleetState, compiled_step, flattened, initial_state, unflattened
@@ -48,7 +49,7 @@ def test_ten_steps_equal_stock_keras(
     data = make_data(make_profile(family, training=training))
     rate = data.profile.training.learning_rate
     stock = build_network(data.profile, seed=9)
-    fleet = stack([stock])
+    fleet = fleet_of([stock])
     state = initial_state(fleet, "float32")
     stock.compile(
         stock_optimizer(data.profile.training),
@@ -92,7 +93,7 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
 
 
 def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., Profile]) -> None:
-    fleet = stack([build_network(make_profile(), seed=seed) for seed in (1, 2)])
+    fleet = fleet_of([build_network(make_profile(), seed=seed) for seed in (1, 2)])
     weights = [np.asarray(weight) for weight in fleet.trainable_variables]
     for one, other in zip(weights, unflattened(fleet, flattened(weights)), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -113,7 +114,7 @@ def three(
 def stepping(
     profile: Profile, precision: str = "float32", num_parts: int | None = None
 ) -> tuple[FleetState, Callable[..., FleetState]]:
-    fleet = stack([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
+    fleet = fleet_of([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
     return initial_state(fleet, precision), compiled_step(fleet, profile, precision, num_parts)
 
 

@@ -38,7 +38,6 @@ from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.formulas.baselines import called
-from v8.formulas.ranges import Shares
 from v8.hardware import describe_machine, peak_process_bytes, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
@@ -189,7 +188,7 @@ class Finished:
     judgement: Judgement | None  # its errors on the test span; None of a model that is not judged
     quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
     sample: ForecastSample  # A few of its forecasts of the test span, to look at
-    shares: Shares | None  # what its calibration folded into the model; None without one
+    shares: list[dict[str, Any]] | None  # what its calibration folded in, by task; None without one
     seconds: dict[str, float]  # wall time per stage
 
 
@@ -210,7 +209,6 @@ def save_description(folder: Path, finished: Finished) -> None:
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
     data, profile, candles, result = finished.data, finished.data.profile, finished.candles, finished.result
-    factors = {} if finished.shares is None else asdict(finished.shares)
     return {
         "format": ARTIFACT_FORMAT,
         "series": str(data.series),
@@ -239,7 +237,8 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "table_digest": data.table.digest,
         "split": data.describe_split(),
         "scaling": asdict(data.scaling),
-        "calibration": {"kind": profile.calibration, **factors},
+        "calibration": {"kind": profile.calibration}
+        | ({"tasks": finished.shares} if finished.shares else {}),
         "seed": finished.seed,
         "num_parameters": finished.num_parameters,
         "training": {

@@ -342,23 +342,6 @@ way costs up to 0.5 % on the validation span of real candles, and that is meant.
 EQUAL_SHARE: Final = 0.5  # of two forecasts that count alike
 
 
-@dataclass(frozen=True)
-class TaskShares:
-    """The network's share of the forecast of one task: a factor from 0 to 1 per step, unitless."""
-
-    task: str
-    factors: tuple[float, ...]
-    anchor: str = "ensemble"
-    """What the rest is; models from before have `constant` or `regression` in their files."""
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The network's shares of all tasks, in the profile's order."""
-
-    tasks: tuple[TaskShares, ...]
-
-
 def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
     """Fit everybody's shares on the validation span: per task, (M, H) in the order of `MEMBERS`.
 
@@ -389,10 +372,13 @@ def mix(shares: Mapping[str, Floats], said: Mapping[str, Mapping[str, NDArray[An
     return {task: _mixed(one, (said[member][task] for member in MEMBERS)) for task, one in shares.items()}
 
 
-def told_shares(shares: Mapping[str, Floats]) -> Shares:
-    """Say what metadata holds of the shares: the network's."""
-    kept = {task: shares_MH[MEMBERS.index("network")] for task, shares_MH in shares.items()}
-    return Shares(tuple(TaskShares(task, tuple(map(float, kept_H))) for task, kept_H in kept.items()))
+def told_shares(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
+    """Say what metadata holds of the shares: the network's, from 0 to 1 per step, and what the rest is.
+
+    Models from before have `constant` or `regression` as the anchor in their files.
+    """
+    kept = {task: shares_MH[MEMBERS.index("network")].tolist() for task, shares_MH in shares.items()}
+    return [{"task": task, "factors": kept_H, "anchor": "ensemble"} for task, kept_H in kept.items()]
 
 
 def _without_loss(truth_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:

@@ -1,8 +1,8 @@
 """Networks: a profile's layers, from scaled windows to scaled targets; and fleets of them.
 
-`stack` clones the graph of the first network with a twin for each layer and copies all weights in.
-The fleet is a functional Keras model with inputs (B, M, ...) and outputs (B, M, ...), B batch and M
-model. A layer without a twin is refused by name; nothing is run one by one behind one's back.
+`stack` clones the graph of a network with a twin for each layer and copies all weights in. The fleet is a
+functional Keras model with inputs (B, M, ...) and outputs (B, M, ...), B batch and M model. A layer without
+a twin is refused by name; nothing is run one by one behind one's back.
 
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
@@ -105,33 +105,18 @@ def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
     return [found[id(weight)] for weight in network.trainable_variables]
 
 
-def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = False) -> keras.Model:
-    """Build one fleet out of networks of the same architecture: functional, of stock layers, built.
+def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool = False) -> keras.Model:
+    """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
 
-    It has the inputs and outputs of one network and a model axis after the batch axis, a copy of every
-    weight, and the dropout seeds of the networks' layers. Both directions of bidirectional layers may run in
-    one loop (GPU).
-
-    Raises:
-        ValueError: If a layer has no twin, or the networks differ in architecture.
+    It has the inputs and outputs of the network and a model axis after the batch axis. Both directions of
+    bidirectional layers may run in one loop (GPU). Raises ValueError if a layer has no twin.
     """
-    first, num_models = networks[0], len(networks)
-    kinds = [
-        [(type(layer), [weight.shape for weight in layer.weights]) for layer in network.layers]
-        for network in networks
-    ]
-    for number, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            raise ValueError(
-                f"network {number}: must have the architecture of network 0; got other layers or shapes. "
-                "Stack networks of one profile only."
-            )
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
-        first.input,
+        network.input,
     )
     fleet = keras.models.clone_model(
-        first,
+        network,
         input_tensors=inputs,
         clone_function=lambda layer: _twin(layer, num_models),
         # Without the options that Keras noted as None, such as a mask that is not there.
@@ -143,13 +128,13 @@ def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = Fals
         if isinstance(layer, StackedBidirectional):
             layer.are_directions_merged = are_directions_merged
     # Networks built one after another have other automatic names; their order is the same.
-    fleet.stacked_names = tuple(layer.name for layer in _layers(first))
-    load(fleet, networks)
+    fleet.stacked_names = tuple(layer.name for layer in _layers(network))
+    load(fleet, [network] * num_models)
     return fleet
 
 
 def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
-    """Copy all weights and dropout seeds of `networks` into an existing fleet of the same size."""
+    """Copy all weights and dropout seeds of networks of its architecture into a fleet of as many models."""
     twins = map(fleet.get_layer, fleet.stacked_names)
     for twin, *originals in zip(twins, *(_layers(network) for network in networks), strict=True):
         if isinstance(twin, StackedLayer):

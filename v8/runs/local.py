@@ -30,15 +30,7 @@ from v8.artifacts.series_artifact import Finished, sample_forecasts, save_descri
 from v8.columns import TASK_OHLC
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.formulas.ranges import (
-    Shares,
-    conformal_widths,
-    fit_ensemble,
-    fit_shares,
-    mix,
-    network_alone,
-    told_shares,
-)
+from v8.formulas.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.hardware import has_gpu
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
@@ -269,7 +261,7 @@ class _PreparedSeries:
         self._seconds[name] = time.perf_counter() - started
 
 
-def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
+def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
     """Fit the formulas' say on the validation span and fold it in; None where the network has every share."""
     span, profile = data.spans["validation"], data.profile
     if not profile.has_paths:

@@ -190,7 +190,7 @@ class Trainer:
         if num_models not in self._programs:
 
             def stacked(network: keras.Model) -> keras.Model:
-                return networks.stack([network] * num_models, are_directions_merged=num_models > 1)
+                return networks.stack(network, num_models, are_directions_merged=num_models > 1)
 
             fleet = judged = stacked(self._trained)
             step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
