@@ -17,6 +17,7 @@ from v8.hardware import describe_machine
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say
 from v8.losses.season import POOLS
 from v8.losses.table import Outcome
+from v8.losses.worth import RULES
 from v8.market.candles import CandleReport, Gap, LostRow
 from v8.storage import packaged
 from v8.tasks import TASKS
@@ -25,6 +26,11 @@ from v8.views.comparison import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
 
+WORTH_FIGURES = (
+    *("target volatility, % a year", "utility before costs, % a year", "volatility, % a year", "right, %"),
+    *("traded, times a year", "costs, % a year", "worst fall, %", "earned, %", "filled, %", "left, %"),
+    *("width, bps", "stopped, %", "lost by stops, bps a trade", "MAE of volatility, % a year"),
+)
 PACKAGE = Path(__file__).parents[2] / "v8"
 TERMS = {
     *(task.title for task in TASKS.values()),
@@ -37,6 +43,9 @@ TERMS = {
     *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *(CLAIM_NOTE, *CLAIMED.values()),
+    *(word for rule in RULES.values() for word in (rule.title, rule.unit, rule.without) if word),
+    *("rule, unit", "best other way", "its gain", "no forecast", "model − best, 95 %"),
+    *("Gain of a day, mean over series; more is better", *WORTH_FIGURES),
     # Stages and spans.
     *("candles", "features", "windows", "build", "compile", "train", "validate", "judge", "save"),
     *("validation", "test", "rows", "embargo bars"),

@@ -13,19 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wandering import wandering
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.formulas.baselines import BASELINES
 from v8.language import language
+from v8.losses.worth import Terms, worth_of
 from v8.views.backtest import backtest_page, results_of
 from v8.views.comparison import comparison_page
+from v8.views.worth import worth_page
 from v8.wording import spaced
 
 NAMES = (
     *(name for key in BASELINES for name in (key, spaced(key))),
     *("naive", "aligned", "frontier", "stable", "range_paths", "vision", "demo", "some cores", "v8"),
     *("Diebold-Mariano", "Benjamini-Hochberg", "CRPS", "MAE", "RMSE", "pinball", "UTC", "CPU", "GPU"),
-    *("python", "keras"),
+    *("python", "keras", "QLIKE"),
 )
 UNITS = ("min", "MFLOP", "MB", "ms")
 ELSE = (
@@ -144,13 +147,22 @@ def pages(
         ]
         failures = {"fold-2": {"SOLUSDT-15m": "41"}}
         plan = replace(seasons.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
-        return str(backtest_page(results_of(plan, cells, failures)))
+        return str(backtest_page(results_of(plan, cells, failures), worths[12]))
+
+    worths = {
+        days: replace(
+            worth_of([replace(wandering(days), series=name) for name in names], Terms()), is_demo=True
+        )
+        for days in (5, 12)
+    }
 
     def comparison(**changes: Any) -> str:
         pair = profiles.worth("stable", 2.0, 0.84, 0.86), profiles.worth("aligned", 1.0, 0.9, 1.0)
         return str(comparison_page(profiles.compared(*pair, failures={"range_paths": "41"}, **changes)))
 
     return {
+        "worth": lambda: worth_page(worths[12]),
+        "worth of few days": lambda: worth_page(worths[5]),
         "report": report,
         "back-test": backtest,
         "comparison": lambda: comparison(epochs=None),
@@ -158,7 +170,9 @@ def pages(
     }
 
 
-@pytest.mark.parametrize("name", ["report", "back-test", "comparison", "comparison of speed"])
+@pytest.mark.parametrize(
+    "name", ["worth", "worth of few days", "report", "back-test", "comparison", "comparison of speed"]
+)
 def test_no_english_is_left_but_names_and_no_number_is_another(
     pages: dict[str, Callable[[], str]], name: str
 ) -> None:

@@ -95,6 +95,7 @@ COMMANDS: Final = (
         commands.features,
         commands.report,
         commands.export,
+        commands.worth,
         commands.publish,
         commands.pull,
     ),

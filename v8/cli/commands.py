@@ -207,13 +207,42 @@ def export(
         v8 export backtests/frontier --out forecasts.csv
     """
     form, names = cli.table_form("--out", out, form), _names(series) or []
-    open_candles = partial(cli.open_candles, data_dir=data_dir, tables=tables)
-    if sign := cli.opening(run):
-        tell_waiting(sign)
+    open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import export_forecasts
 
-    export_forecasts(run, out, form=form, names=names, open_source=lambda name: open_candles(source or name))
+    export_forecasts(run, out, form=form, names=names, open_source=open_source)
+
+
+def worth(
+    run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
+    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
+    fee_bps: float = Option(10.0, metavar="BPS", min=0, max=1_000, help="Fee of a trade, in 1/100 of 1 %."),
+    spread_bps: float = Option(2.0, metavar="BPS", min=0, max=1_000, help="Between bid and ask."),
+    target_pct: float = Option(40.0, metavar="PCT", min=1, max=1_000, help="Volatility of a year aimed at."),
+    max_leverage: float = Option(2.0, metavar="X", min=0.01, max=100, help="Largest position, in wealth."),
+    source: cli.OtherSourceOption = None,
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    lang: cli.LangOption = None,
+) -> None:
+    """Tell what forecasts of the test spans would have done in money, after costs, beside formulas.
+
+    Each rule is played by the model, by formulas, without a forecast, and by the truth: position by
+    volatility, limit orders, direction; and ranges and variance by scores. Funding is left out. Forecasts
+    that know what comes later are refused. Writes worth.html, worth.json and worth.csv into RUN.
+
+    Examples:
+        v8 worth runs/frontier
+        v8 worth backtests/frontier --fee-bps 5 --spread-bps 1
+    """
+    names, open_source = _names(series) or [], cli.candles_of_models(run, source, data_dir, tables)
+
+    from v8.cli.forecasts import print_worth
+    from v8.losses.worth import BPS, Terms
+
+    terms = Terms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
+    print_worth(run, terms=terms, names=names, open_source=open_source)
 
 
 def publish(
@@ -454,6 +483,7 @@ def backtest(
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
+    is_worth: bool = Option(False, "--worth", help="Tell what they are worth in money, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
     """Judge a profile over many seasons, fitted anew for each; the same call again continues.
@@ -478,10 +508,15 @@ def backtest(
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     out = out or Path("backtests") / budget.name
     results = judge_seasons(out, wanted, candles, train_all)
-    if forecasts and results.cells:
-        from v8.cli.forecasts import export_forecasts
+    if results.cells and (forecasts or is_worth):
+        from v8.cli.forecasts import export_forecasts, print_worth
+        from v8.losses.worth import Terms
+        from v8.views.backtest import write_backtest
 
-        export_forecasts(out, forecasts, form=form, open_source=lambda _: candles)
+        if forecasts:
+            export_forecasts(out, forecasts, form=form, open_source=lambda _: candles)
+        if is_worth:
+            write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
     if results.failures:
         raise Exit(SeriesError.exit_code)
 

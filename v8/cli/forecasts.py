@@ -15,7 +15,7 @@ from typing import Any, Final
 import pandas as pd
 
 from v8.cli.options import place_words, require_picture
-from v8.cli.printing import print_json, print_lines, print_table, tell
+from v8.cli.printing import print_json, print_lines, print_page, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.hub.opening import ModelPlace
@@ -24,6 +24,7 @@ from v8.live import DEFAULT_LEDGER
 from v8.live.issuing import Issued, age, issue_each
 from v8.live.ledger import Ledger
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
+from v8.losses.worth import Worth
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
@@ -32,6 +33,9 @@ from v8.net import counted
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.runs.engines import place as place_models
 from v8.runs.export import write_forecasts
+from v8.runs.worth import measure_worth
+from v8.views import worth as page
+from v8.views.markup import DEMO_WARNING
 from v8.wording import Table, number, percent, plural, price
 
 MOST_WHOLE: Final = 4
@@ -175,6 +179,20 @@ def export_forecasts(place: Path, file: Path, **given: Any) -> None:
     with quiet_start():
         num_rows = write_forecasts(place, file, **given)
     print_lines(f"Written: {file}, {num_rows:,} rows.")
+
+
+def print_worth(place: Path, **given: Any) -> Worth:
+    """Print what forecasts of a place are worth, as `measure_worth` finds it, and write it there."""
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    with quiet_start():
+        worth = measure_worth(place, **given)
+    print_lines(*([DEMO_WARNING] if worth.is_demo else []), *page.sentences(worth))
+    for table in (page.rules_table(worth.together, page.TITLE), *page.figure_tables(worth)):
+        print_table(table)
+    *_, html = files = page.write_worth(place, worth)
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    print_page(html)
+    return worth
 
 
 def issue_forecasts(

@@ -169,6 +169,15 @@ def opening(where: Path | str) -> str:
     return f"Opening {where}: TensorFlow starts, which takes some seconds." if is_there else ""
 
 
+def candles_of_models(
+    place: Path, source: str | None, data_dir: Path | None, tables: Path | None
+) -> Callable[[str], CandleSource]:
+    """Return what opens candles for the models of a place: another source, or the one that a model names."""
+    if sign := opening(place):
+        tell_waiting(sign)
+    return lambda name: open_candles(source or name, data_dir, tables)
+
+
 def place_words(where: Path | str) -> tuple[str, ...]:
     """Return the words of a command line that name a place of models."""
     return (str(where),) if isinstance(where, Path) else ("--repo", where)

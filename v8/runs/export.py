@@ -25,6 +25,7 @@ from v8.artifacts.run_folder import pin_of
 from v8.errors import ArtifactError, DataError, listed
 from v8.features.table import compute_table
 from v8.hub.opening import open_place
+from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.sources.source import CandleSource
 from v8.net import counted
@@ -61,7 +62,10 @@ def write_forecasts(
         nonlocal num_rows
         writer: Any = None
         with ExitStack() as opened:
-            for frame in _frames(place, cache(open_source), names):
+            for fold, forecaster, candles in opened_models(place, open_source, names):
+                frame = forecast_test_span(forecaster, candles)
+                frame.insert(0, "series", str(forecaster.series))
+                frame.insert(1, "fold", fold)
                 if form == "csv":
                     frame.to_csv(aside, mode="a", header=not num_rows, index=False, lineterminator="\n")
                 else:
@@ -74,10 +78,18 @@ def write_forecasts(
     return num_rows
 
 
-def _frames(
-    place: Path, open_source: Callable[[str], CandleSource], names: Sequence[str]
-) -> Iterator[pd.DataFrame]:
-    """Yield the table of each model; the folds of a back-test count from 1, and 0 is none."""
+def opened_models(
+    place: Path, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+) -> Iterator[tuple[int, Forecaster, Candles]]:
+    """Open the models of a place, or of some series of it, with the candles that they were made from.
+
+    The folds of a back-test count from 1, any other place is 0; `open_source` opens a source by its name.
+
+    Raises:
+        ArtifactError: If a model is not there or cannot be trusted.
+        DataError: If the source has other candles than those that a model was made from.
+    """
+    opened = cache(open_source)
     folders = {0: place}
     if (place / PLAN_FILE).exists():
         folders = {fold.number: place / fold.folder for fold in read_plan(place).folds}
@@ -89,17 +101,10 @@ def _frames(
     wanted = [one for one in found if not names or one[2] in names]
     for number, models, name in counted(wanted, "Forecasting test spans"):
         forecaster = models.open(name)
-        frame = forecast_test_span(forecaster, open_source(forecaster.about.candles.source))
-        frame.insert(0, "series", name)
-        frame.insert(1, "fold", number)
-        yield frame
+        yield number, forecaster, _candles_of(forecaster, opened(forecaster.about.candles.source))
 
 
-def forecast_test_span(forecaster: Forecaster, source: CandleSource) -> pd.DataFrame:
-    """Return what a model forecasts of its test span, as the module says, without series and fold.
-
-    Raises `DataError` if the source has other candles than those that it was made from.
-    """
+def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
     about, profile = forecaster.about, forecaster.about.trained_profile
     last_s = about.candles.last_open_s
     candles = Companions.of(profile).candles(source, forecaster.series, profile.newest_bars, last_s)
@@ -107,6 +112,12 @@ def forecast_test_span(forecaster: Forecaster, source: CandleSource) -> pd.DataF
         where, rule = str(forecaster.series), f"its model was made from {about.candles}"
         fix = "Name where these are: param:source, param:data_dir, param:tables"
         raise DataError(where=where, rule=rule, got=str(found), fix=fix)
+    return candles
+
+
+def forecast_test_span(forecaster: Forecaster, candles: Candles) -> pd.DataFrame:
+    """Return what a model forecasts of its test span, as the module says, without series and fold."""
+    about, profile = forecaster.about, forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
     rows = split_rows(len(table), profile, where=about.series)["test"]
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)

@@ -21,6 +21,7 @@ from v8.language import language, of_pages, say, term
 from v8.losses import season
 from v8.losses.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
 from v8.losses.table import ALPHA, BEATS, LOSES
+from v8.losses.worth import Worth
 from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
@@ -28,6 +29,7 @@ from v8.views.figures import Dot, change_pct, spread_figure
 from v8.views.markup import Html, document, element, facts, folded, join, plot, shown_table
 from v8.views.page import marked
 from v8.views.verdict import TaskVerdict, furthest_first, in_words, opening, titled
+from v8.views.worth import worth_section
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 2
@@ -128,12 +130,12 @@ def results_of(
     return BacktestResults(**vars(seasons_of(cells)), plan=plan, failures=those)
 
 
-def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
+def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = None) -> list[Path]:
     """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
     files = [path / RESULTS_FILE, path / PAGE_FILE]
     write_json(files[0], results.to_json())
     with language(of_pages()):
-        write_text(files[1], backtest_page(results))
+        write_text(files[1], backtest_page(results, worth))
     return files
 
 
@@ -222,8 +224,8 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
             yield [about, *furthest_first(TaskVerdict.pooled(*told) for told in pool.tasks.items())]
 
 
-def backtest_page(results: BacktestResults) -> Html:
-    """Return the page; charts on it need a browser, tables do not."""
+def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
+    """Return the page, and in it what forecasts are worth in money where that was asked for."""
     plan, tasks = results.plan, results.tasks
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
     rows += sorted((plan.missing or {}).items())
@@ -243,6 +245,7 @@ def backtest_page(results: BacktestResults) -> Html:
         *(opening(*told) for told in verdicts(results)),
         _picture(results),
         element("p", headline(results), class_="soft"),
+        *(worth_section(worth) if worth else []),
         element("h2", say("Season by season")),
         _beside_table("season", tasks, seasons),
         element("p", term(SEASON_NOTE), class_="soft"),
