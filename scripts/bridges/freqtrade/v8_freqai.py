@@ -1,0 +1,77 @@
+"""A FreqAI model that forecasts with a published repository of v8, and the strategy that trades by it.
+
+Nothing is trained here: the configuration says whose models forecast, `"v8": {"models": "user/name"}`, and
+each window of FreqAI gets what they say, from candles up to its rows. Two labels: the volatility of a year
+by the bars ahead, and the log distance from the close to the lowest low that they may see.
+
+freqtrade is GPL-3.0, and whoever passes on both together is bound by it. v8 neither imports nor contains it.
+"""
+
+from typing import Any
+
+import numpy as np
+from freqtrade.freqai.data_kitchen import FreqaiDataKitchen
+from freqtrade.freqai.freqai_interface import IFreqaiModel
+from numpy.typing import NDArray
+from pandas import DataFrame
+from v8_columns import RANGE_TO_VARIANCE, STOP, VOLATILITY, YEAR, bar_of, beside, forecasts_from, with_usual
+from v8_strategy import V8Strategy, series_of
+
+AHEAD_BARS = 10
+LABELS = (f"&-{VOLATILITY}", f"&-{STOP}")
+
+
+class V8Forecaster(IFreqaiModel):
+    """What the models of a repository, or of a run's folder, say."""
+
+    def __init__(self, config: dict[str, Any], **kwargs: Any) -> None:
+        """Open the place; whatever is wrong with it stops the bot at once."""
+        super().__init__(config=config)
+        self.forecasts = forecasts_from(config.get("v8", {}))
+
+    def train(self, unfiltered_df: DataFrame, pair: str, dk: FreqaiDataKitchen, **kwargs: Any) -> str:
+        """Train nothing; note the spread of the labels, as FreqAI asks for it."""
+        given = (dk.training_features_list, dk.label_list)
+        dk.make_train_test_datasets(*dk.filter_features(unfiltered_df, *given, training_filter=True))
+        dk.fit_labels()
+        dk.feature_pipeline, dk.label_pipeline = self.define_data_pipeline(), self.define_label_pipeline()
+        return pair
+
+    def fit(self, data_dictionary: dict[str, Any], dk: FreqaiDataKitchen, **kwargs: Any) -> None:
+        """Fit nothing: `train` does not ask for it."""
+
+    def predict(
+        self, unfiltered_df: DataFrame, dk: FreqaiDataKitchen, **kwargs: Any
+    ) -> tuple[DataFrame, NDArray[np.int_]]:
+        """Return both labels of each row, and 1 where there is a forecast, 0 elsewhere."""
+        dk.find_features(unfiltered_df)
+        candles = self.data_provider.get_pair_dataframe(dk.pair, self.config["timeframe"])
+        known = candles[candles["date"] <= unfiltered_df["date"].max()]
+        told = beside(known, self.forecasts(series_of(dk.pair, self.config["timeframe"]), known))
+        rows = unfiltered_df[["date"]].merge(told, how="left", on="date", validate="one_to_one")
+        labels = DataFrame({LABELS[0]: rows[VOLATILITY], LABELS[1]: np.log(rows[STOP] / rows["close"])})
+        return labels.fillna(0.0), labels.notna().all(axis=1).to_numpy(int)
+
+
+class V8FreqaiStrategy(V8Strategy):
+    """`V8Strategy` by what a FreqAI model says."""
+
+    def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
+        """Take the labels where there is a forecast."""
+        frame = self.freqai.start(dataframe, metadata, self)
+        told = [frame[label].where(frame["do_predict"] == 1) for label in LABELS]
+        return with_usual(frame.assign(**{VOLATILITY: told[0], STOP: frame["close"] * np.exp(told[1])}))
+
+    def feature_engineering_standard(
+        self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any
+    ) -> DataFrame:
+        """Name a feature, because FreqAI wants one; models of v8 make their own from the candles."""
+        return dataframe.assign(**{"%-close": dataframe["close"]})
+
+    def set_freqai_targets(self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any) -> DataFrame:
+        """Say what came of both labels."""
+        squares = np.log(dataframe["high"] / dataframe["low"]) ** 2
+        variance = RANGE_TO_VARIANCE * (YEAR / bar_of(dataframe)) * squares.rolling(AHEAD_BARS).mean()
+        lowest = np.log(dataframe["low"].rolling(AHEAD_BARS).min().shift(-AHEAD_BARS) / dataframe["close"])
+        came = (np.sqrt(variance).shift(-AHEAD_BARS), lowest)
+        return dataframe.assign(**dict(zip(LABELS, came, strict=True)))

@@ -1,0 +1,237 @@
+"""The bridge to freqtrade: what it joins, sizes and stops, and what freqtrade itself makes of it."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import v8_columns
+from app_answers import answering
+from freqtrade_place import BRIDGE, configuration, markets, write_candles
+from v8_columns import (
+    STOP,
+    USABLE_FROM,
+    USUAL,
+    VOLATILITY,
+    beside,
+    forecasts_from,
+    of_export,
+    row_of,
+    stop,
+    volatility,
+)
+
+from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.runs.export import write_forecasts
+
+SERIES = "BTCUSDT-1h"
+HOUR = pd.Timedelta(hours=1)
+
+
+def candles_of(num_bars: int) -> pd.DataFrame:
+    """Return candles of the simulated market as freqtrade has them."""
+    frame = open_source("demo").candles(Series.parse(SERIES), num_bars).to_frame()
+    return frame.rename_axis("date").reset_index()
+
+
+def forecasts_of(candles: pd.DataFrame, steps: int = 3) -> pd.DataFrame:
+    """Return forecasts of every close by the ranges before it, in the rows of an export."""
+    spread = ((candles["high"] - candles["low"]) / 2).rolling(20).mean()
+    rows = []
+    for step in range(1, steps + 1):
+        wide = spread * np.sqrt(step)
+        told = {"high": candles["close"] + wide, "low": candles["close"] - wide, "close": candles["close"]}
+        told |= {"low_q5": told["low"] - wide, "low_q95": told["low"] + wide / 2, "close_truth": -1.0}
+        issued = candles["date"] + HOUR
+        frame = pd.DataFrame({"series": SERIES, "fold": 0, "issued_at": issued, "step": step, **told})
+        rows.append(frame.assign(open_time=issued + (step - 1) * HOUR))
+    return pd.concat(rows).dropna().sort_values(["issued_at", "step"])
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    file = tmp_path / "forecasts.parquet"
+    forecasts_of(candles_of(400)).to_parquet(file)
+    return file
+
+
+def test_its_examples_say_what_it_does() -> None:
+    assert doctest.testmod(v8_columns).failed == 0
+
+
+def test_a_forecast_stands_beside_the_candle_at_whose_close_it_was_issued_and_beside_no_other(
+    export: Path,
+) -> None:
+    candles = candles_of(400)
+    told = of_export(str(export))(SERIES, candles)
+    assert not [name for name in told if "truth" in name]
+    joined = beside(candles, told)
+    assert len(joined) == 400 and joined[VOLATILITY].isna().sum() == 19  # ranges of 20 bars
+    row = joined.iloc[100]
+    known = told[told[USABLE_FROM] == row["date"] + HOUR].iloc[0]
+    assert row[STOP] == known["low_q5_ahead_3"] == min(known[f"low_q5_ahead_{step}"] for step in (1, 2, 3))
+    late = told.assign(**{USABLE_FROM: told[USABLE_FROM] + pd.Timedelta(minutes=1)})
+    assert beside(candles, late)[VOLATILITY].isna().all()
+
+
+def test_what_comes_later_changes_nothing_before(export: Path) -> None:
+    candles, told = candles_of(400), of_export(str(export))(SERIES, candles_of(400))
+    whole, cut = beside(candles, told), beside(candles[:300], told)
+    pd.testing.assert_frame_equal(whole[:300], cut)
+    changed = told.assign(high_ahead_1=told["high_ahead_1"].where(told.index < 300, 1e9))
+    pd.testing.assert_frame_equal(beside(candles, changed)[:300], cut)
+    assert cut[USUAL].iloc[299] == cut[VOLATILITY].iloc[100:300].median()
+
+
+def test_of_folds_that_overlap_the_newest_model_is_heard(tmp_path: Path) -> None:
+    first = forecasts_of(candles_of(60))
+    second = first[first["issued_at"] > first["issued_at"].median()].assign(fold=1, low_q5=7.0)
+    file = tmp_path / "forecasts.csv"
+    pd.concat([first, second]).to_csv(file, index=False)
+    joined = beside(candles_of(60), of_export(str(file))(SERIES, candles_of(60)))
+    assert joined[STOP].iloc[-1] == 7.0 and joined[STOP].iloc[25] > 7.0
+
+
+def test_volatility_and_stop_are_those_of_the_bars_ahead() -> None:
+    told = {"high_ahead_1": [110.0], "low_ahead_1": [100.0], "high_ahead_2": [121.0], "low_ahead_2": [100.0]}
+    squares = (np.log(1.1) ** 2 + np.log(1.21) ** 2) / 2
+    yearly = np.sqrt(squares / (4 * np.log(2)) * 365 * 24)
+    assert volatility(pd.DataFrame(told), HOUR).tolist() == pytest.approx([yearly])
+    assert stop(pd.DataFrame(told)).tolist() == [100.0]  # no quantiles: the lows themselves
+    told |= {"low_q2.5_ahead_1": [97.0], "low_q10_ahead_1": [98.0], "low_q2.5_ahead_2": [96.0]}
+    assert stop(pd.DataFrame(told)).tolist() == [96.0]
+
+
+def test_forecasts_come_from_one_place_that_holds_the_series(export: Path) -> None:
+    with pytest.raises(ValueError, match="names one of export, models, api; got export, api"):
+        forecasts_from({"export": str(export), "api": "http://127.0.0.1:8008"})
+    with pytest.raises(ValueError, match="must hold ETHUSDT-1h; got BTCUSDT-1h"):
+        forecasts_from({"export": str(export)})("ETHUSDT-1h", candles_of(40))
+
+
+def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(closed: pd.Timestamp, low: float) -> dict[str, Any]:
+        bar = {"open_time": closed.isoformat(), "high": 101.0, "low": 99.0, "low_q05": low}
+        return {"first_bar": closed.isoformat(), "forecast": [bar]}
+
+    candles = candles_of(40)
+    newest = candles["date"].iloc[-1] + HOUR
+    assert row_of(answer(newest, 98.0))["low_q5_ahead_1"] == 98.0
+    monkeypatch.setenv("V8_APP_TOKEN", "secret")
+    with answering([answer(newest - HOUR, 97.0), answer(newest, 98.0)]) as app:
+        ask = forecasts_from({"api": app.address})
+        joined = beside(candles, ask(SERIES, candles))
+        assert beside(candles, ask(SERIES, candles)).equals(joined)  # what is known is not asked for again
+    assert app.asked == [(f"/api/forecast/{SERIES}", "Bearer secret")] * 2
+    assert joined[STOP].dropna().tolist() == [97.0, 98.0]
+
+
+def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) -> None:
+    place, file = trained_run.path, tmp_path / "forecasts.parquet"
+    source = open_source("files", data_dir=trained_run.candles_dir)
+    write_forecasts(place, file, form="parquet", open_source=lambda name: source)
+    candles = trained_run.candles.to_frame().rename_axis("date").reset_index()
+    with pytest.warns(SeenCandlesWarning):  # before the test span
+        frames = [
+            beside(candles, forecasts_from({kind: str(where)})("BTCUSDT-15m", candles))
+            for kind, where in (("export", file), ("models", place))
+        ]
+    exported, forecast = (frame.dropna(subset=[VOLATILITY]) for frame in frames)
+    assert 0 < len(exported) < len(forecast)  # the test span, and all candles
+    both = forecast.loc[exported.index, [VOLATILITY, STOP]]
+    pd.testing.assert_frame_equal(exported[[VOLATILITY, STOP]], both, rtol=1e-6)
+
+
+FREQAI = {
+    **{"enabled": True, "identifier": "v8", "train_period_days": 5, "backtest_period_days": 10},
+    **{"save_backtest_models": False, "activate_tensorboard": False, "model_training_parameters": {}},
+    "feature_parameters": {
+        **{"include_timeframes": ["1h"], "include_corr_pairlist": [], "indicator_periods_candles": [10]}
+    },
+    "data_split_parameters": {"test_size": 0, "shuffle": False},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a place of freqtrade's with candles of the simulated market."""
+    pytest.importorskip("freqtrade", reason="freqtrade is not installed here, and v8 does not need it")
+    for folder in ("strategies", "models", "backtest_results"):
+        (tmp_path / "user_data" / folder).mkdir(parents=True)
+    write_candles(tmp_path / "user_data", "BTC/USDT", "1h", candles_of(3_000).set_index("date"))
+    forecasts_of(candles_of(3_000)).to_parquet(tmp_path / "forecasts.parquet")
+    return tmp_path
+
+
+def said(place: Path, command: str, *words: str, strategy: str = "V8Strategy", **more: Any) -> str:
+    """Call freqtrade over the newest 60 days, and return what it said."""
+    end = candles_of(1)["date"].iloc[0]
+    span = f"{end - pd.Timedelta(days=60):%Y%m%d}-{end:%Y%m%d}"
+    with markets("BTC") as address:
+        v8 = {"export": str(place / "forecasts.parquet")}
+        file = place / "config.json"
+        file.write_text(json.dumps(configuration(address, ["BTC/USDT"], v8, timeframe="1h", **more)))
+        places = ("--config", file, "--user-data-dir", place / "user_data", "--strategy-path", BRIDGE)
+        call = (sys.executable, "-m", "freqtrade", command, *places, "--timerange", span)
+        env = {**os.environ, "COLUMNS": "200", "HOME": str(place)}
+        done = subprocess.run(
+            [*map(str, call), "--strategy", strategy, *words],
+            capture_output=True, text=True, env=env, check=False, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def trades(place: Path) -> list[dict[str, Any]]:
+    """Return the trades of the newest back-test."""
+    newest = max((place / "user_data/backtest_results").glob("*.zip"), key=lambda file: file.stat().st_mtime)
+    with zipfile.ZipFile(newest) as held:
+        (content,) = (
+            json.loads(held.read(name)) for name in held.namelist() if name == f"{newest.stem}.json"
+        )
+    (told,) = content["strategy"].values()
+    return [{key: value for key, value in trade.items() if key != "orders"} for trade in told["trades"]]
+
+
+def test_freqtrade_trades_by_it_and_does_the_same_again(place: Path) -> None:
+    said(place, "backtesting", "--cache", "none")
+    first = trades(place)
+    candles = candles_of(3_000)
+    told = beside(candles, of_export(str(place / "forecasts.parquet"))(SERIES, candles)).set_index("date")
+    assert len(first) > 5
+    for trade in first:
+        known = told.loc[pd.Timestamp(trade["open_date"]) - HOUR]  # the candle that had closed by then
+        assert known[VOLATILITY] <= known[USUAL]
+        assert trade["stop_loss_abs"] == pytest.approx(known[STOP], rel=1e-3)
+        assert trade["stake_amount"] <= 10_500 * min(0.3 / known[VOLATILITY], 1.0)
+    said(place, "backtesting", "--cache", "none")
+    assert trades(place) == first
+
+
+def test_freqtrade_finds_no_look_ahead(place: Path) -> None:
+    table = said(place, "lookahead-analysis", "--minimum-trade-amount", "3", "--targeted-trade-amount", "5")
+    assert "V8Strategy: no bias detected" in table
+
+
+def test_a_freqai_model_gives_the_same_trades(place: Path) -> None:
+    said(place, "backtesting", "--cache", "none")
+    plain = trades(place)
+    model = ("--freqaimodel", "V8Forecaster", "--freqaimodel-path", str(BRIDGE))
+    said(place, "backtesting", "--cache", "none", *model, strategy="V8FreqaiStrategy", freqai=FREQAI)
+    keys = ("open_date", "close_date", "open_rate", "close_rate")
+    assert [[one[key] for key in keys] for one in trades(place)] == [
+        [one[key] for key in keys] for one in plain
+    ]
