@@ -70,16 +70,20 @@ def of_export(file: str) -> Forecasts:
 
 def of_models(place: str) -> Forecasts:
     """Let the models of a run's folder, or of a repository `user/name`, forecast from these very candles."""
-    import v8  # noqa: PLC0415 - other forecasts need no v8 here
-
-    model = cache(lambda series: v8.load(place, series))
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
         given = candles.rename(columns={"date": "open_time"}).set_index("open_time")[OHLCV]
-        frame = model(series).forecast_history(given, as_frame=True)
+        frame = _model(place, series).forecast_history(given, as_frame=True)
         return frame[[USABLE_FROM, *(name for name in frame if "_ahead_" in name)]].reset_index(drop=True)
 
     return forecasts
+
+
+@cache  # a bot opens its strategy anew for every back-test
+def _model(place: str, series: str) -> Any:
+    import v8  # noqa: PLC0415 - other forecasts need no v8 here
+
+    return v8.load(place, series)
 
 
 def of_app(address: str) -> Forecasts:

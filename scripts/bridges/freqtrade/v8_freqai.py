@@ -1,8 +1,8 @@
 """A FreqAI model that forecasts with a published repository of v8, and the strategy that trades by it.
 
 Nothing is trained here: the configuration says whose models forecast, `"v8": {"models": "user/name"}`, and
-each window of FreqAI gets what they say, from candles up to its rows. Two labels: the volatility of a year
-by the bars ahead, and the log distance from the close to the lowest low that they may see.
+each window of FreqAI gets what they say, from candles up to its rows. Three labels: the volatility of a year
+by the bars ahead, what is usual of it, and the log distance from the close to the lowest of their lows.
 
 freqtrade is GPL-3.0, and whoever passes on both together is bound by it. v8 neither imports nor contains it.
 """
@@ -14,11 +14,21 @@ from freqtrade.freqai.data_kitchen import FreqaiDataKitchen
 from freqtrade.freqai.freqai_interface import IFreqaiModel
 from numpy.typing import NDArray
 from pandas import DataFrame
-from v8_columns import RANGE_TO_VARIANCE, STOP, VOLATILITY, YEAR, bar_of, beside, forecasts_from, with_usual
+from v8_columns import (
+    RANGE_TO_VARIANCE,
+    STOP,
+    USUAL,
+    VOLATILITY,
+    YEAR,
+    bar_of,
+    beside,
+    forecasts_from,
+    with_usual,
+)
 from v8_strategy import V8Strategy, series_of
 
 AHEAD_BARS = 10
-LABELS = (f"&-{VOLATILITY}", f"&-{STOP}")
+LABELS = {name: f"&-{name}" for name in (VOLATILITY, USUAL, STOP)}
 
 
 class V8Forecaster(IFreqaiModel):
@@ -43,13 +53,14 @@ class V8Forecaster(IFreqaiModel):
     def predict(
         self, unfiltered_df: DataFrame, dk: FreqaiDataKitchen, **kwargs: Any
     ) -> tuple[DataFrame, NDArray[np.int_]]:
-        """Return both labels of each row, and 1 where there is a forecast, 0 elsewhere."""
+        """Return the labels of each row, and 1 where there is a forecast, 0 elsewhere."""
         dk.find_features(unfiltered_df)
         candles = self.data_provider.get_pair_dataframe(dk.pair, self.config["timeframe"])
         known = candles[candles["date"] <= unfiltered_df["date"].max()]
         told = beside(known, self.forecasts(series_of(dk.pair, self.config["timeframe"]), known))
         rows = unfiltered_df[["date"]].merge(told, how="left", on="date", validate="one_to_one")
-        labels = DataFrame({LABELS[0]: rows[VOLATILITY], LABELS[1]: np.log(rows[STOP] / rows["close"])})
+        rows[STOP] = np.log(rows[STOP] / rows["close"])
+        labels = rows[[*LABELS]].rename(columns=LABELS)
         return labels.fillna(0.0), labels.notna().all(axis=1).to_numpy(int)
 
 
@@ -59,8 +70,8 @@ class V8FreqaiStrategy(V8Strategy):
     def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Take the labels where there is a forecast."""
         frame = self.freqai.start(dataframe, metadata, self)
-        told = [frame[label].where(frame["do_predict"] == 1) for label in LABELS]
-        return with_usual(frame.assign(**{VOLATILITY: told[0], STOP: frame["close"] * np.exp(told[1])}))
+        told = {name: frame[label].where(frame["do_predict"] == 1) for name, label in LABELS.items()}
+        return frame.assign(**told | {STOP: frame["close"] * np.exp(told[STOP])})
 
     def feature_engineering_standard(
         self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any
@@ -69,9 +80,9 @@ class V8FreqaiStrategy(V8Strategy):
         return dataframe.assign(**{"%-close": dataframe["close"]})
 
     def set_freqai_targets(self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any) -> DataFrame:
-        """Say what came of both labels."""
+        """Say what came of each label."""
         squares = np.log(dataframe["high"] / dataframe["low"]) ** 2
         variance = RANGE_TO_VARIANCE * (YEAR / bar_of(dataframe)) * squares.rolling(AHEAD_BARS).mean()
-        lowest = np.log(dataframe["low"].rolling(AHEAD_BARS).min().shift(-AHEAD_BARS) / dataframe["close"])
-        came = (np.sqrt(variance).shift(-AHEAD_BARS), lowest)
-        return dataframe.assign(**dict(zip(LABELS, came, strict=True)))
+        lows = dataframe["low"].rolling(AHEAD_BARS).min().shift(-AHEAD_BARS)
+        came = with_usual(DataFrame({VOLATILITY: np.sqrt(variance).shift(-AHEAD_BARS)}))
+        return dataframe.join(came.assign(**{STOP: np.log(lows / dataframe["close"])}).rename(columns=LABELS))
