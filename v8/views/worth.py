@@ -71,7 +71,7 @@ def _cells(one: Result) -> Iterator[str]:
 
 
 def figure_tables(worth: Worth) -> Iterator[Table]:
-    """Yield the figures of each rule by forecaster, medians over test spans."""
+    """Yield the figures of each rule by forecaster, means over windows."""
     for rule, told in worth.figures.items():
         rows = [[term(spaced(str(name))), *map(number, values)] for name, values in told.items()]
         yield Table(["", *told.index], rows, RULES[rule].title)
