@@ -9,8 +9,7 @@ commit it builds on: then the Hub itself refuses a second one.
 """
 
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,12 +45,6 @@ class Difference:
     additions: Mapping[str, Path]  # local file per path that is new or has other content
     deletions: tuple[str, ...]  # paths that go
     held: frozenset[str]  # every path that the repository holds now
-
-    @classmethod
-    def of(cls, wanted: Mapping[str, Path], seen: RemoteState, deletions: Iterable[str]) -> Self:
-        """Compare wanted files with what a repository holds, by content."""
-        additions = {path: file for path, file in wanted.items() if not is_listed(file, seen.files.get(path))}
-        return cls(additions, tuple(sorted(set(deletions) - wanted.keys())), frozenset(seen.files))
 
     def __bool__(self) -> bool:
         return bool(self.additions or self.deletions)
@@ -91,7 +84,7 @@ class Published:
     collection: str | None = None  # address of the collection that it stands in, where one was asked for
 
 
-class Publication(ABC):
+class Publication:
     """Files in a folder that a repository is to hold."""
 
     kind: ClassVar[Kind] = "model"
@@ -100,11 +93,9 @@ class Publication(ABC):
     """Files that a repository may have that holds none of ours: what the Hub's own page creates."""
     marker: str  # lies in every repository that was published into
     rule: ClassVar[str]  # where this goes
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """Title of the commit."""
+    folder: Path  # where the files lie
+    paths: tuple[str, ...]  # of those that are wanted, relative, with forward slashes
+    title: str  # of the commit
 
     def changelog(self, missing: Difference) -> str:
         """Return what the commit says below its title; nothing unless there is more to say."""
@@ -121,9 +112,16 @@ class Publication(ABC):
         self.require_ours(remote, seen)
         return self
 
-    @abstractmethod
+    def is_passing(self, path: str) -> bool:
+        """Tell whether a file that is there and not wanted goes."""
+        return False
+
     def difference(self, seen: RemoteState) -> Difference:
         """Compare what is wanted with what is there, by content."""
+        wanted = {path: self.folder / path for path in self.paths}
+        additions = {path: file for path, file in wanted.items() if not is_listed(file, seen.files.get(path))}
+        deletions = sorted(filter(self.is_passing, seen.files.keys() - wanted.keys()))
+        return Difference(additions, tuple(deletions), frozenset(seen.files))
 
 
 Wanted = TypeVar("Wanted", bound=Publication)

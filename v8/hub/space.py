@@ -26,7 +26,7 @@ from packaging.version import Version
 from v8.errors import PublishError
 from v8.hub import hub_endpoint
 from v8.hub.client import told
-from v8.hub.publish import Difference, Publication, RemoteState
+from v8.hub.publish import Publication
 from v8.hub.pull import pull
 from v8.profile import config_path
 from v8.storage import packaged, write_bytes, write_text
@@ -49,10 +49,7 @@ _LINUX: Final = {
 
 @dataclass(frozen=True)
 class StagedSpace(Publication):
-    """The files of a Space in a folder, by relative names with forward slashes, ascending.
-
-    It shows the models of `repo`.
-    """
+    """The files of a Space."""
 
     kind, flag = "space", "param:space"
     ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
@@ -61,18 +58,11 @@ class StagedSpace(Publication):
 
     folder: Path
     paths: tuple[str, ...]
-    repo: str
+    title: str
 
-    @property
-    def title(self) -> str:
-        """Title of the commit."""
-        return f"Publish the page of {self.repo}"
-
-    def difference(self, seen: RemoteState) -> Difference:
-        """Compare the files with what a Space holds."""
-        files = {path: self.folder / path for path in self.paths}
-        ours = (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/"))
-        return Difference.of(files, seen, ours)
+    def is_passing(self, path: str) -> bool:
+        """Tell whether a file is one of what was the package."""
+        return path.startswith(f"{PACKAGE_FOLDER}/")
 
 
 def stage(folder: Path, space: str, repo: str) -> StagedSpace:
@@ -95,7 +85,7 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
         write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return StagedSpace(folder, tuple(paths), repo)
+    return StagedSpace(folder, tuple(paths), f"Publish the page of {repo}")
 
 
 def pinned(package: str, extra: str) -> list[str]:

@@ -64,6 +64,8 @@ class Staged(Publication):
         self._describe()
         # What is sent must be what pulling accepts.
         self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
+        self.paths = tuple(file.path for file in self.files)
+        self.title = f"Publish {len(self.metadata)} models of {self.record.profile_name}"
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
@@ -71,21 +73,14 @@ class Staged(Publication):
         files = {*self.manifest.files, ListedFile.read(self.folder, MANIFEST_FILE)} - {*self.kept}
         return tuple(sorted(files, key=lambda file: file.path))
 
-    @property
-    def title(self) -> str:
-        """Title of the commit."""
-        return f"Publish {len(self.metadata)} models of {self.record.profile_name}"
-
     def changelog(self, missing: Difference) -> str:
         """Say what of the renewed models the commit brings, and why each was renewed."""
         brought = self.changes.keys() & map(series_of, missing.additions)
         return "\n".join(change_line(self.changes[series]) for series in sorted(brought))
 
-    def difference(self, seen: RemoteState) -> Difference:
-        """Compare the files with what a repository holds."""
-        wanted = {file.path: self.folder / file.path for file in self.files}
-        ours = filter(layout.is_published_path, seen.files) if self.is_pruning else ()
-        return Difference.of(wanted, seen, ours)
+    def is_passing(self, path: str) -> bool:
+        """Tell whether a file is of a model that goes."""
+        return self.is_pruning and layout.is_published_path(path)
 
     def settled(self, remote: RemoteRepo, seen: RemoteState) -> "Staged":
         """Return what the repository is to hold: the run, beside the models that stay.

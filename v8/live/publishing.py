@@ -26,7 +26,7 @@ from v8.errors import PublishError, listed
 from v8.hub import hub_endpoint
 from v8.hub.client import is_listed
 from v8.hub.layout import CARD_FILE
-from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
+from v8.hub.publish import Publication, RemoteRepo, RemoteState
 from v8.live.entries import Entry, Score
 from v8.live.ledger import Ledger
 from v8.live.record import live_record, record_sentences, record_table
@@ -59,17 +59,8 @@ class LedgerDataset(Publication):
 
     def __post_init__(self) -> None:
         self._days = {iso(day_s)[:10]: day_s for day_s in self.ledger.days(self.place)}
-        self.marker = f"forecasts/{min(self._days)}.parquet"
+        self.marker, self.title = f"forecasts/{min(self._days)}.parquet", f"Forecasts up to {max(self._days)}"
         write_text(self.folder / CARD_FILE, dataset_card(self.repo, self.ledger, self.place))
-
-    @property
-    def title(self) -> str:
-        """Title of the commit."""
-        return f"Forecasts up to {max(self._days)}"
-
-    def difference(self, seen: RemoteState) -> Difference:
-        """Compare the files with what is there."""
-        return Difference.of({path: self.folder / path for path in self.paths}, seen, ())
 
     def settled(self, remote: RemoteRepo, seen: RemoteState) -> "LedgerDataset":
         """Find out what is to be added; `PublishError` if the ledger lacks a row that stands there."""
