@@ -148,7 +148,9 @@ def _tamed(node: Any, depth: int = 0) -> Any:
     return node
 
 
-def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str) -> None:
+def check_format(
+    content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str = "Use the v8 that wrote it"
+) -> None:
     """Refuse a file, such as `what` "run", whose key `format` is none of the `known`, the last the newest."""
     found = content.get("format") if isinstance(content, dict) else None
     if found not in known or isinstance(found, bool):

@@ -258,8 +258,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
 
     Raises `ArtifactError` if it is of an unknown format, or a key is missing, damaged or no plain word.
     """
-    fix = "Use the v8 that wrote it"
-    records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
+    records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where)
     whole = {**content, "content": content}
     return records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
 

@@ -173,11 +173,9 @@ def read_serving(run: Path) -> Serving:
     if not file.exists() and not file.is_symlink():
         return Serving(run, {}, ())
     run_folder.require_own_files(run)
-    where, fix = str(file), "Use the v8 that wrote it"
-    content = records.read_json_object(file, fix=_SERVING_FIX)
-    records.check_format(content, (SERVING_FORMAT,), what="serving", where=where, fix=fix)
-    whole = {**content, "run": run}
-    return records.checked(Serving, whole, where=where, fix=_SERVING_FIX, rule=records.AS_WRITTEN)
+    content = {**records.read_json_object(file, fix=_SERVING_FIX), "run": run}
+    records.check_format(content, (SERVING_FORMAT,), what="serving", where=str(file))
+    return records.checked(Serving, content, where=str(file), fix=_SERVING_FIX, rule=records.AS_WRITTEN)
 
 
 def served_folder(run: Path, series: str) -> Path:

@@ -153,9 +153,7 @@ class Manifest(_Strict):
         Raises `ArtifactError` if it is of an unknown format, incomplete, or names a file that no
         published run holds.
         """
-        records.check_format(
-            content, (MANIFEST_FORMAT,), what="manifest", where=where, fix="Use the v8 that published it"
-        )
+        records.check_format(content, (MANIFEST_FORMAT,), what="manifest", where=where)
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
         # Older ones have no picture.
