@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from v8.app.answers import ROUTES
+from v8.app.answers import description
 from v8.app.guard import Policy
 from v8.app.page import tick_decimals
 from v8.app.places import FleetForecasts
@@ -49,7 +49,7 @@ def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: 
 
 def test_every_route_that_is_described_is_there_and_no_other(served: Any) -> None:
     described = served.get("/openapi.json").json()["paths"]
-    assert described.keys() == ROUTES.keys()
+    assert described.keys() == description()["paths"].keys()
     for route in described:
         told = served.get(route.replace("{series}", ETH))
         assert told.status == 200, route
@@ -390,4 +390,5 @@ def test_prices_are_written_by_their_ticks() -> None:
 def test_the_page_on_the_api_lists_every_route() -> None:
     page = (Path(__file__).parents[2] / "docs/en/how-to/page-and-api.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| `(/[^`]*)` \| ([^|]*) \|$", page, re.MULTILINE))
-    assert {route: about.replace("`", "") for route, about in rows.items()} == ROUTES
+    told = {route: about["get"]["summary"] for route, about in description()["paths"].items()}
+    assert {route: about.replace("`", "") for route, about in rows.items()} == told

@@ -38,12 +38,6 @@ class RequestError(V8Error):
     status = 400
 
 
-class UnknownSeriesError(RequestError):
-    """A series that is asked for and not shown."""
-
-    status = 404
-
-
 def written(content: Any) -> bytes:
     """Write JSON that is no markup whoever reads it; what is no finite number is refused."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
@@ -185,7 +179,9 @@ def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
     names = [str(series) for series in known]
     rule, fix = f"is one of the {len(names)} that /api/series lists", "Choose one of these"
     got, fix = shown(repr(name), 80), series_advice(name, names, fix)
-    return UnknownSeriesError(where="series", rule=rule, got=got, fix=fix)
+    error = RequestError(where="series", rule=rule, got=got, fix=fix)
+    error.status = 404
+    return error
 
 
 def limit_of(text: str | None) -> int:
@@ -247,7 +243,3 @@ def description() -> dict[str, Any]:
     told: dict[str, Any] = yaml.safe_load(packaged("v8.app", "api.yaml"))
     told["info"]["version"] = VERSION
     return told
-
-
-ROUTES: Final = {path: told["get"]["summary"] for path, told in description()["paths"].items()}
-"""Per route what it answers, for people."""

@@ -46,11 +46,7 @@ def is_published_path(path: str) -> bool:
     >>> is_published_path("models/BTCUSDT-15m/model.keras"), is_published_path("models/../model.keras")
     (True, False)
     """
-    if path in ROOT_FILES:
-        return True
-    folder, _, rest = path.partition("/")
-    series, _, name = rest.partition("/")
-    return folder == MODELS_FOLDER and is_series_name(series) and name in SERIES_FILES
+    return path in ROOT_FILES or series_of(path) is not None
 
 
 def series_folder(series: str) -> str:
@@ -68,7 +64,10 @@ def series_of(path: str) -> str | None:
     >>> series_of("models/BTCUSDT-15m/model.keras"), series_of("README.md"), series_of("models/../a/b")
     ('BTCUSDT-15m', None, None)
     """
-    return path.split("/")[1] if is_published_path(path) and path not in ROOT_FILES else None
+    folder, _, rest = path.partition("/")
+    series, _, name = rest.partition("/")
+    is_of_series = folder == MODELS_FOLDER and is_series_name(series) and name in SERIES_FILES
+    return series if is_of_series else None
 
 
 def _unpublished(path: str) -> str | None:
