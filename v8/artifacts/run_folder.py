@@ -325,7 +325,8 @@ def read_run(path: Path) -> RunRecord:
         fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
         raise ArtifactError(where=where, rule=rule, got=kind if path.is_dir() else "no such folder", fix=fix)
     content = records.read_json_object(file, fix=other.capitalize())
-    records.check_format(content, (RUN_FORMAT,), what="run", where=str(file))
+    fix = f"Use the v8 that wrote it, or {other}"
+    records.check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
     fix = f"Restore the file, or {other}"
     record = records.checked(RunRecord, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     records.checked(_Names, content, where=str(file), fix=fix)
