@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,17 @@ from narrow import require_narrow
 from signs import without_signs
 from typer.testing import CliRunner
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
+from webhooks import SECRET, WebhookReceiver
 
 from v8.artifacts.nested_runs import Serving
 from v8.cli.app import app
 from v8.live import watching
 from v8.live.entries import GIVEN_UP_S
 from v8.live.ledger import Ledger
+from v8.live.posting import SECRET_VARIABLE
 from v8.live.record import live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
-from v8.market.series import Series
+from v8.market.series import Series, iso
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
 HOUR_S, BAR_S = 3_600, 900
@@ -338,11 +341,11 @@ def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
     assert ledger_rows(tmp_path / "cut.sqlite") == ledger_rows(tmp_path / "straight.sqlite")
 
 
-def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not(
+def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts_it_once(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, tmp_path: Path
 ) -> None:
-    """`scripts/drill.py --only ledger` does it ten times, at random."""
-    num_closes = 6
+    """`scripts/drill.py --only ledger` kills it ten times, at random. The receiver is down for ten closes."""
+    num_closes = 11
     watch, ledger = watch_place(name="straight.sqlite")
     for number in range(num_closes):
         exchange.now_s = BEGIN_S + number * BAR_S + AFTER_CLOSE_S
@@ -350,28 +353,55 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not(
     ledger.close()
     exchange.now_s = BEGIN_S + AFTER_CLOSE_S
     killed = workplace.runs / "killed.sqlite"
-    addresses = {"V8_REST_URL": exchange.url, "V8_VISION_URL": exchange.url, "NO_PROXY": "127.0.0.1"}
+    env = {"V8_REST_URL": exchange.url, "V8_VISION_URL": exchange.url, "NO_PROXY": "127.0.0.1"}
+    env |= {"V8_HOME": str(tmp_path / "other home"), SECRET_VARIABLE: SECRET}
+    output = tmp_path / "output.txt"
 
     def start() -> subprocess.Popen[Any]:
-        return subprocess.Popen(
-            [sys.executable, MOVED_CLOCK, "forecast", workplace.run, "--every", "--ledger", killed],
-            env={**workplace.env, **addresses, "V8_HOME": str(tmp_path / "other home")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        words = ["forecast", workplace.run, "--every", "--ledger", killed, f"--post={receiver.url}"]
+        with output.open("a") as out:
+            return subprocess.Popen(
+                [sys.executable, MOVED_CLOCK, *words],
+                env={**workplace.env, **env},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
 
-    replay = WatchedReplay(exchange, killed, "./tiny", start)
-    try:
-        replay.go((SHORT, LONG), num_closes, {3: 0.05})
-        replay.process.send_signal(signal.SIGINT)
-        output, _ = replay.process.communicate(timeout=60)
-    finally:
-        replay.process.kill()
-    assert replay.process.returncode == 130, output
-    assert output.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
-    assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in output
-    assert ledger_rows(killed) == ledger_rows(tmp_path / "straight.sqlite")
+    with WebhookReceiver() as receiver:
+        receiver.status = 503
+        replay = WatchedReplay(exchange, killed, "./tiny", start)
+
+        def at_close(number: int) -> None:
+            if number == num_closes - 2:
+                assert receiver.num_asked > 0
+                receiver.status = 204
+
+        try:
+            replay.go((SHORT, LONG), num_closes, {3: 0.05, num_closes - 1: 0.05}, at_close)
+            waits_until_s = time.monotonic() + 60
+            while len(receiver.forecasts) < num_closes + 3 and time.monotonic() < waits_until_s:
+                time.sleep(0.05)
+            replay.process.send_signal(signal.SIGINT)
+            replay.process.wait(60)
+        finally:
+            replay.process.kill()
+    told = output.read_text()
+    assert replay.process.returncode == 130, told
+    again = f"forecast {workplace.run} --every --ledger {killed} --post=URL"
+    assert told.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
+    assert told.splitlines()[-1].endswith(again)
+    assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in told
+    assert "takes each message with an answer of 2xx; got status 503" in told
+    assert SECRET not in told and "in-the-address" not in told
+    rows = ledger_rows(killed)
+    assert rows == ledger_rows(tmp_path / "straight.sqlite")
+    issued = [(series, iso(issued_for_s)) for _, series, issued_for_s, *_ in rows["forecasts"]]
+    assert sorted(receiver.forecasts) == sorted(issued)
+    assert len({number for number, _ in receiver.taken}) == len(receiver.taken) == num_closes + 3
+    for name in (SHORT, LONG):  # in order
+        assert [each for each in receiver.forecasts if each[0] == name] == [
+            each for each in issued if each[0] == name
+        ]
 
 
 def test_forecast_once_says_what_it_did_and_how_to_look_at_it(

@@ -250,7 +250,7 @@ def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: M
     with Ledger.open_to_write(path) as ledger:
         ledger.add(make_entry())
     change_anyway(path, "DELETE FROM issuers")
-    with pytest.raises(ArtifactError, match=r"must be a ledger as v8 wrote it; got issuer 1 with"):
+    with pytest.raises(ArtifactError, match=r"must be a ledger's file as v8 wrote it; got issuer 1 with"):
         read_all(path)
 
 

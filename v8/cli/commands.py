@@ -401,6 +401,7 @@ def forecast(
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
+    post: str | None = Option(None, metavar="URL", envvar="V8_POST_URL", help="Send all there, signed."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
@@ -412,6 +413,7 @@ def forecast(
 
     Examples:
         v8 forecast runs/frontier --every
+        v8 forecast runs/frontier --every --post https://you.example/hooks/v8
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
     where, names = cli.one_place("forecast", run, repo), _names(series)
@@ -422,11 +424,13 @@ def forecast(
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
     from v8.cli.forecasts import issue_forecasts
+    from v8.live.posting import Receiver
     from v8.live.watching import ServingModels
 
+    receiver = Receiver(post) if post else None
     find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
     again = partial(cli.open_candles, source, data_dir)
-    raise Exit(issue_forecasts(where, find, ledger, again, is_for_ever=every))
+    raise Exit(issue_forecasts(where, find, ledger, again, receiver, is_for_ever=every))
 
 
 def track(

@@ -8,6 +8,7 @@ standard error. `forecast` goes on where it was killed.
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -23,13 +24,14 @@ from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.issuing import Issued, age, issue_each
 from v8.live.ledger import Ledger
+from v8.live.posting import Receiver, keep_sending, send_messages
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.losses.worth import Worth
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
-from v8.net import counted
+from v8.net import counted, in_thread
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.runs.engines import place as place_models
 from v8.runs.export import write_forecasts
@@ -200,11 +202,16 @@ def issue_forecasts(
     find_models: Callable[[], ServingModels],
     ledger: Path,
     open_candles: Callable[[], CandleSource],
+    receiver: Receiver | None,
     *,
     is_for_ever: bool,
 ) -> int:
-    """Forecast the models of a place into a ledger, print what was done, and return the exit code."""
-    set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*sys.argv[1:])}")
+    """Forecast the models of a place into a ledger, print what was done, and return the exit code.
+
+    What happens is sent to a receiver, if there is one.
+    """
+    words = [word.replace(receiver.url, "URL") if receiver else word for word in sys.argv[1:]]
+    set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*words)}")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
         models = find_models()  # before a file is made
@@ -215,14 +222,19 @@ def issue_forecasts(
                     models.forecaster(name)
         place = book.place(where)
         settle_s = jitter_s(place) if is_for_ever else 0
-        watch = Watch(models, open_candles, book, place, tell=tell, settle_s=settle_s)
+        given: dict[str, Any] = {"settle_s": settle_s, "is_posting": receiver is not None}
+        watch = Watch(models, open_candles, book, place, tell=tell, **given)
+        if receiver and is_for_ever:
+            in_thread(partial(keep_sending, ledger, place, receiver, tell))
         if is_for_ever:
             watch.keep_going(
                 lambda woken: print_lines(f"{_done(woken)}; next at {iso(watch.next_close_s(woken.now_s))}")
             )
         woken = watch.wake()
-    words = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
-    print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *words)}")
+        if receiver:
+            send_messages(ledger, place, receiver)
+    shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
+    print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *shown)}")
     if not woken.failures:
         return 0
     return SeriesError.exit_code if woken.num_issued else next(iter(woken.failures.values())).exit_code

@@ -105,6 +105,15 @@ class Issuer:
         """Say which generation of the place's models it is of: until when it has seen, and its digest."""
         return f"{iso(self.seen_until_s)} {self.model_sha256[:12]}"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return which model it is as plain JSON values."""
+        return {
+            "model_sha256": self.model_sha256,
+            "revision": self.revision,
+            "seen_until": iso(self.seen_until_s),
+            "profile": self.profile,
+        }
+
     def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
         """Part values of shape (..., V) by task, each (..., H, C)."""
         parts, start, num_bars = {}, 0, self.horizon_bars
@@ -139,6 +148,19 @@ class Entry:
     def due_s(self) -> int:
         """When the last forecast bar closes."""
         return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, per column what every forecaster said of the bars ahead."""
+        issuer, parts = self.issuer, self.issuer.split(self.values)
+        said = {
+            column: dict(zip(issuer.forecasters, parts[task][..., number].tolist(), strict=True))
+            for task, columns in issuer.tasks.items()
+            for number, column in enumerate(columns)
+        }
+        times = {"issued_for": iso(self.issued_for_s), "written_at": iso(self.written_s)}
+        about = {"series": issuer.series, "model": issuer.to_json(), "candles_digest": self.candles_digest}
+        opens = [iso(at_s) for at_s in range(self.issued_for_s, self.due_s, issuer.bar_s)]
+        return {**times, **about, "open_time": opens, "forecasts": said}
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,12 +143,45 @@ def place_name(place: Path | str, ledger: Path) -> str:
     return folder.as_posix()
 
 
-class Ledger:
+class Database:
+    """An open SQLite file, of one thread at a time, whose troubles are errors of ours."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection = path, connection
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, **named: Any) -> list[Any]:
+        with spoken(self.path):
+            return self._connection.execute(query, named).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of the block or nothing."""
+        with spoken(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.rollback()
+                raise
+            self._connection.execute("COMMIT")
+
+
+class Ledger(Database):
     """An open ledger, of one thread at a time; `open` and `open_to_write` make one."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
-        self.path = path
-        self._connection, self._lock = connection, lock
+        super().__init__(path, connection)
+        self._lock = lock
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -170,15 +203,9 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file and let it go."""
-        self._connection.close()
+        super().close()
         if self._lock:
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def place(self, place: Path | str) -> str:
         """Name a place of models as this ledger does, see `place_name`."""
@@ -250,6 +277,19 @@ class Ledger:
         """Return the forecasts for the closes of a day and their scores, without truths, in order of time."""
         which = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
         return [(entry, score) for _, entry, score in self._entries(place, series, which, day_s=day_s)]
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest forecast of all; 0 without any."""
+        return int(self._rows("SELECT COALESCE(MAX(id), 0) FROM forecasts")[0][0])
+
+    def since(self, place: Path | str, number: int) -> Iterator[Entry]:
+        """Yield what was forecast after a number, in order."""
+        query = (
+            "SELECT forecasts.id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
+            "JOIN tracks ON tracks.id = track WHERE place = :place AND forecasts.id > :number ORDER BY 1"
+        )
+        yield from (self._entry(*row) for row in self._rows(query, place=self.place(place), number=number))
 
     def tally(self, place: Path | str, series: str) -> Tally:
         """Count the forecasts of a series."""
@@ -356,22 +396,6 @@ class Ledger:
         found = self._rows(track, place=self.place(place), series=series)
         return self._rows(query, track=found[0][0] if found else None, **named)
 
-    def _rows(self, query: str, **named: Any) -> list[Any]:
-        with _spoken(self.path):
-            return self._connection.execute(query, named).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Do all of the block or nothing."""
-        with _spoken(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._connection.rollback()
-                raise
-            self._connection.execute("COMMIT")
-
     @contextmanager
     def _as_written(self, what: str) -> Iterator[None]:
         try:
@@ -395,7 +419,7 @@ def _make(path: Path) -> None:
 def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
     """Open a ledger's file that is there, and look at its schema."""
     mode = _mode(path, is_writer=is_writer)
-    with _spoken(path):
+    with spoken(path):
         address = f"{path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
         try:
@@ -436,7 +460,7 @@ def _mode(path: Path, *, is_writer: bool) -> str:
 
 
 @contextmanager
-def _spoken(path: Path) -> Iterator[None]:
+def spoken(path: Path) -> Iterator[None]:
     """Turn what SQLite says, and text that is no UTF-8, into an error of ours."""
     try:
         yield
@@ -454,4 +478,4 @@ def _spoken(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, got: str) -> V8Error:
-    return ArtifactError(where=str(path), rule="must be a ledger as v8 wrote it", got=got, fix=_FIX)
+    return ArtifactError(where=str(path), rule="must be a ledger's file as v8 wrote it", got=got, fix=_FIX)

@@ -129,12 +129,8 @@ class LiveGeneration:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        issuer = self.issuer
         return {
-            "model_sha256": issuer.model_sha256,
-            "revision": issuer.revision,
-            "seen_until": iso(issuer.seen_until_s),
-            "profile": issuer.profile,
+            **self.issuer.to_json(),
             "first": None if self.first_s is None else iso(self.first_s),
             "last": None if self.last_s is None else iso(self.last_s),
             "tasks": {task: live.to_json() for task, live in self.tasks.items()},

@@ -69,13 +69,13 @@ NOT_TRAINED = "the challenger could not be trained"
 
 
 def recorded_losses(
-    ledger: Ledger | None, run: Path, series: Series, model_sha256: str, start_s: int
+    ledger: Ledger | None, place: Path | str, series: Series, model_sha256: str, start_s: int
 ) -> Losses | None:
     """Return those of the live record that one model issued in time; None where it issued none.
 
     Forecasts count that were issued for closes from `start_s` on, seconds since the epoch, UTC.
     """
-    scored_by = ledger.scored(run, str(series)) if ledger else []
+    scored_by = ledger.scored(place, str(series)) if ledger else []
     found = [one for one in scored_by if one.issuer.model_sha256 == model_sha256]
     if not found:
         return None

@@ -20,7 +20,7 @@ Legend: H steps of the horizon, C columns of a task.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -38,6 +38,7 @@ from v8.formulas.baselines import BASELINES, Forecast
 from v8.hub.opening import open_place
 from v8.live.entries import Entry, Issuer, quantile_forecaster, score, truth_bars
 from v8.live.ledger import Ledger
+from v8.live.posting import Outbox
 from v8.losses.judgement import MODEL
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -259,6 +260,7 @@ class Watch:
     place: str  # as the ledger names it
     tell: Callable[[str], object] = field(kw_only=True)  # told of trouble, one line each
     settle_s: int = field(default=0, kw_only=True)  # seconds after a close from which its candle is asked for
+    is_posting: bool = field(default=False, kw_only=True)  # whether what happens goes into the outbox
     _memories: dict[Series, _Memory] = field(default_factory=lambda: defaultdict(_Memory), init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -288,6 +290,7 @@ class Watch:
 
     def wake(self) -> Wake:
         """Do all that is due. Raises `V8Error` if the source does not tell the time."""
+        self._collect()  # what a process that was killed left; at first, from where on there is news
         source = self.open_source()
         woken = Wake(present_of(source))
         due = [series for series in map(Series.parse, self.models.series) if self._due(series, woken.now_s)]
@@ -299,7 +302,14 @@ class Watch:
         for name in counted(self.models.series, "Forecasting"):
             with self._told_of(name, woken):
                 self._serve(Series.parse(name), source, woken)
+        self._collect()
         return woken
+
+    def _collect(self) -> None:
+        """Put what was written since the last time into the outbox, where it is sent."""
+        if self.is_posting:
+            with self._told_of("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
+                outbox.collect(self.ledger, self.models.forecaster)
 
     def _serve(self, series: Series, source: CandleSource, woken: Wake) -> None:
         """Issue and score all that is due of one series, from candles that are asked for once."""
@@ -413,4 +423,7 @@ class Watch:
         """Tell trouble that was not told of the same last, nor of another: a table lacks for all series."""
         if str(error) not in self._told.values():
             self.tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
+            if self.is_posting:  # what the outbox lacks is told by who collects
+                with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+                    outbox.put("forecast.refused", int(time.time()), {"what": what, "error": str(error)})
         self._told[what] = str(error)

@@ -40,7 +40,7 @@ _CHUNK_BYTES = 1 << 16
 _NOT_FOUND = 404
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of failures that may pass
 _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
-_BROKEN = (OSError, HTTPError, HTTPException, ValueError)
+BROKEN = (OSError, HTTPError, HTTPException, ValueError)
 """What a broken answer raises: those of requests are OSErrors, and a bad header may raise any of them."""
 
 Item = TypeVar("Item")
@@ -194,7 +194,7 @@ class Downloader:
             raise DataError(where=url, rule=rule, got=got, fix=f"Check {etiquette.variable}") from error
         except DataError:
             raise
-        except _BROKEN as error:
+        except BROKEN as error:
             raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 
     def _gave_up(self, waiting: "_Waiting", refused: Refused) -> DataError:

@@ -1,0 +1,337 @@
+"""What is sent: signed, in order, until it is taken, and nothing of it twice."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ledger_entries import FIRST_S, made_entry
+from webhooks import SECRET, WebhookReceiver
+
+from v8.errors import ArtifactError, ProfileError, PublishError
+from v8.live import posting
+from v8.live.ledger import Ledger
+from v8.live.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
+from v8.net import Patience
+
+PLACE = "./tiny"
+HASTY = Patience(num_tries=3, sleep=lambda seconds: None)
+
+
+@pytest.fixture
+def receiver() -> Iterator[WebhookReceiver]:
+    with WebhookReceiver() as opened:
+        yield opened
+
+
+@pytest.fixture
+def outbox(ledger: Ledger) -> Iterator[Outbox]:
+    with Outbox(ledger.path, PLACE) as opened:
+        opened.collect(ledger, no_model)
+        yield opened
+
+
+def no_model(series: str) -> Any:
+    """No model is there: it is told of elsewhere."""
+    raise ArtifactError(where=series, rule="must be there", got="none", fix="Train it")
+
+
+@pytest.fixture
+def send(ledger: Ledger, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Send what waits."""
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    return lambda: send_messages(ledger.path, PLACE, Receiver(receiver.url), HASTY)
+
+
+def test_a_message_says_what_everybody_forecast_and_is_signed(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    ledger.add(entry := made_entry(0))
+    outbox.collect(ledger, no_model)
+    send()
+    ((number, told),) = receiver.taken  # which it takes only signed
+    assert re.fullmatch("msg_[0-9a-f]{32}", number)
+    assert (told["type"], told["timestamp"]) == ("forecast.issued", "2023-11-15T00:00:05Z")
+    data = told["data"]
+    assert (data["place"], data["series"], data["issued_for"]) == (
+        PLACE,
+        "BTCUSDT-15m",
+        "2023-11-15T00:00:00Z",
+    )
+    assert data["open_time"] == ["2023-11-15T00:00:00Z", "2023-11-15T00:15:00Z"]
+    assert data["model"]["model_sha256"] == entry.issuer.model_sha256
+    # Two bars of four prices, bar by bar, then two of volatility: 100, 101, ... for the model, then naive.
+    assert [*data["forecasts"]] == ["open", "high", "low", "close", "volatility"]
+    assert [*data["forecasts"]["close"]] == ["model", "roll_forward", "har"]
+    assert data["forecasts"]["close"]["model"] == [103.0, 107.0]
+    assert data["forecasts"]["volatility"]["roll_forward"] == [118.0, 119.0]
+
+
+def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_back(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    receiver.status = 503
+    for number in range(10):
+        ledger.add(made_entry(number))
+        outbox.collect(ledger, no_model)
+        with pytest.raises(
+            PublishError, match="takes each message with an answer of 2xx; got status 503"
+        ) as error:
+            send()
+        assert str(error.value).startswith(f"{receiver.url.split('/')[2]}: ") and "key=" not in str(
+            error.value
+        )
+    assert (receiver.num_asked, receiver.taken) == (30, [])
+    receiver.status = 200
+    send()
+    assert [close for _, close in receiver.forecasts] == [
+        f"2023-11-15T{quarter // 4:02}:{quarter % 4 * 15:02}:00Z" for quarter in range(10)
+    ]
+    assert len({number for number, _ in receiver.taken}) == 10
+    send()
+    assert len(receiver.taken) == 10
+
+
+def test_what_stood_in_the_ledger_before_is_no_news(
+    ledger: Ledger, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    ledger.add(made_entry(0))
+    for number in (1, 2):
+        with Outbox(ledger.path, PLACE) as outbox:
+            outbox.collect(ledger, no_model)
+            ledger.add(made_entry(number))
+            outbox.collect(ledger, no_model)
+    send()
+    assert [close for _, close in receiver.forecasts] == ["2023-11-15T00:15:00Z", "2023-11-15T00:30:00Z"]
+
+
+def test_a_process_that_is_killed_between_ledger_and_outbox_loses_and_doubles_nothing(
+    ledger: Ledger,
+    outbox: Outbox,
+    receiver: WebhookReceiver,
+    send: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(3):
+        ledger.add(made_entry(number))
+    real, calls = Outbox.put, []
+
+    def dies(self: Outbox, *given: Any) -> None:
+        calls.append(given)
+        real(self, *given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Outbox, "put", dies)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.collect(ledger, no_model)
+    outbox.close()
+    with Outbox(ledger.path, PLACE) as again:
+        again.collect(ledger, no_model)
+        again.collect(ledger, no_model)
+    send()
+    assert len(receiver.forecasts) == len({*receiver.forecasts}) == 3
+
+
+def test_who_dies_before_the_answer_is_noted_sends_the_same_id_again(
+    ledger: Ledger,
+    outbox: Outbox,
+    receiver: WebhookReceiver,
+    send: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger.add(made_entry(0))
+    outbox.collect(ledger, no_model)
+    real = Receiver.send
+
+    def dies(self: Receiver, *given: str) -> None:
+        real(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Receiver, "send", dies)
+        with pytest.raises(KeyboardInterrupt):
+            send()
+    send()
+    assert len(receiver.taken) == 2 and receiver.taken[0] == receiver.taken[1]
+
+
+def test_late_forecasts_and_other_models_are_told(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    other = replace(made_entry().issuer, model_sha256="4" * 64, seen_until_s=FIRST_S)
+    ledger.add(made_entry(0))
+    ledger.add(made_entry(1, delay_s=900))
+    ledger.add(made_entry(2, other))
+    outbox.collect(ledger, no_model)
+    send()
+    assert receiver.kinds == ["forecast.issued", "forecast.late", "model.replaced", "forecast.issued"]
+    data = receiver.taken[2][1]["data"]
+    assert (data["series"], data["before"]) == ("BTCUSDT-15m", "0" * 64)
+    assert (data["now"]["model_sha256"], data["now"]["seen_until"]) == ("4" * 64, "2023-11-15T00:00:00Z")
+
+
+def test_another_place_of_the_same_ledger_waits_for_its_own_receiver(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    with Outbox(ledger.path, "./other") as other:
+        other.collect(ledger, no_model)
+        ledger.add(made_entry(0, replace(made_entry().issuer, place="./other")))
+        outbox.collect(ledger, no_model)
+        other.collect(ledger, no_model)
+    send()
+    assert receiver.taken == []
+    send_messages(ledger.path, "./other", Receiver(receiver.url), HASTY)
+    assert len(receiver.taken) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "you.example",
+        "ftp://you.example",
+        "http://me:pass@you.example/",
+        "http://",
+        "http://a b",
+        "https://you.example/hooks?key=pass word",
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_not_repeated(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    with pytest.raises(ProfileError, match="--post: is http://HOST/PATH or https://HOST/PATH") as error:
+        Receiver(url)
+    assert "pass" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [None, "", "short", "whsec_short", f"whsec_{'=' * 40}", "whsec_" + "A" * 33, f"whsec_{'A' * 31}="],
+)
+def test_a_secret_that_is_none_is_refused_and_not_shown(
+    secret: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    if secret is not None:
+        monkeypatch.setenv(SECRET_VARIABLE, secret)
+    with pytest.raises(ProfileError, match="at least 24 bytes in base64") as error:
+        Receiver("https://you.example/hooks")
+    assert not secret or secret not in str(error.value)
+
+
+def test_a_secret_as_the_advice_makes_it_is_taken_and_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (24, 32, 64):
+        monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + b64encode(bytes(range(size))).decode())
+        receiver = Receiver("https://you.example:8443/hooks/in-the-path")
+        assert receiver._secret == bytes(range(size))
+        assert receiver.host == "you.example:8443"
+        assert "in-the-path" not in repr(receiver) and "whsec" not in repr(receiver)
+
+
+def test_a_file_that_is_no_outbox_is_refused_and_left_alone(ledger: Ledger) -> None:
+    path = ledger.path.with_name(f"{ledger.path.name}.outbox")
+    path.write_bytes(b"something else" * 100)
+    with pytest.raises(Exception, match=r"ledger\.sqlite\.outbox") as error:
+        Outbox(ledger.path, PLACE)
+    assert "must be a ledger's file as v8 wrote it; got file is not a database" in str(error.value)
+    assert path.read_bytes() == b"something else" * 100
+
+
+def test_neither_secret_nor_address_is_written(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    ledger.add(made_entry(0))
+    outbox.collect(ledger, no_model)
+    receiver.status = 400
+    with pytest.raises(PublishError):
+        send()
+    written = b"".join(file.read_bytes() for file in outbox.path.parent.iterdir())
+    assert b"roll_forward" in written
+    assert b"in-the-address" not in written and SECRET.encode() not in written
+
+
+def test_a_model_that_decayed_is_told_once(
+    ledger: Ledger,
+    outbox: Outbox,
+    receiver: WebhookReceiver,
+    send: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What decay is, `tests/losses/test_contest.py` tells; here it is heard of."""
+    asked: list[Any] = []
+
+    def decay_of(judgement: Any, losses: Any) -> tuple[bool, str]:
+        asked.append(losses)
+        return True, "volatility 2.1 times naive, 0.7 on its test span"
+
+    monkeypatch.setattr(posting, "decay_of", decay_of)
+    monkeypatch.setattr(posting, "recorded_losses", lambda *given: np.ones(1))
+    about = type("About", (), {"model_sha256": "0" * 64, "is_judged": True, "judgement": None})
+    model: Any = type("Model", (), {"series": "BTCUSDT-15m", "about": about})
+    for number in range(-1, 193, 96):
+        ledger.add(made_entry(number))
+        ledger.add(made_entry(number + 1))
+        outbox.collect(ledger, lambda series: model)
+    send()
+    assert len(asked) == 3  # once a day
+    assert receiver.kinds == [*["forecast.issued"] * 2, "model.decayed", *["forecast.issued"] * 4]
+    told = receiver.taken[2][1]
+    assert (told["timestamp"], told["data"]["series"]) == ("2023-11-15T00:00:05Z", "BTCUSDT-15m")
+    assert told["data"]["why"].startswith("volatility 2.1 times naive")
+
+
+def test_the_outbox_is_small_when_all_was_taken(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    for number in range(5):
+        ledger.add(made_entry(number))
+    outbox.collect(ledger, no_model)
+    send()
+    with sqlite3.connect(outbox.path) as opened:
+        assert opened.execute("SELECT COUNT(*) FROM messages").fetchall() == [(0,)]
+        known = [(f"{PLACE} ", 5), (f"{PLACE} BTCUSDT-15m", "0" * 64)]
+        assert opened.execute("SELECT what, value FROM known").fetchall() == known
+    opened.close()
+    assert json.dumps(receiver.taken[0][1]).isascii()
+
+
+def test_trouble_is_told_once_until_it_is_over(
+    ledger: Ledger,
+    outbox: Outbox,
+    receiver: WebhookReceiver,
+    send: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    told: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        receiver.status = {2: 503, 3: 200, 5: 503, 7: 200}.get(len(pauses), receiver.status)
+        if len(pauses) in (2, 5):
+            ledger.add(made_entry(len(pauses)))
+            outbox.collect(ledger, no_model)
+        if len(pauses) == 9:
+            raise OverError
+
+    monkeypatch.setattr(posting, "PATIENCE", HASTY)
+    monkeypatch.setattr(posting.time, "sleep", sleep)
+    monkeypatch.setattr(send_messages, "__defaults__", (HASTY,))
+    with pytest.raises(OverError):
+        keep_sending(ledger.path, PLACE, Receiver(receiver.url), told.append)
+    assert pauses == [1.0, 1.0, 30.0, 1.0, 1.0, 30.0, 30.0, 1.0, 1.0]
+    assert len(receiver.forecasts) == 2
+    where = f"{receiver.url.split('/')[2]}: takes each message with an answer of 2xx; got status 503. "
+    assert told == [f"{where}See what it lacks; {outbox.path} keeps the messages until they are taken."] * 2
+
+
+class OverError(Exception):
+    """The process ends."""
