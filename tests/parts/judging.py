@@ -11,27 +11,13 @@ from rolled import roll_forward
 
 from v8.columns import TASK_OHLC
 from v8.formulas.baselines import BASELINES
-from v8.losses.judgement import MODEL, JudgedTask, Judgement, QuantileJudgement, judge_windows
-from v8.losses.leaderboard import SeriesResult
+from v8.losses.judgement import MODEL, JudgedTask, Judgement, judge_windows
 from v8.losses.metrics import measure_direction, measure_errors
 from v8.losses.table import diebold_mariano
 from v8.profile import load_profile
-from v8.records import checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
-
-
-def read_result(content: Mapping[str, Any]) -> SeriesResult:
-    """Read what reports show of metadata, of which nothing else need be there."""
-    where = f"metadata of {content.get('series', 'a series')}"
-    judged = {
-        key: kind.from_json(content[key], where=f"{where}, key {key}")
-        for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
-        if key in content
-    }
-    return checked(SeriesResult, {**content, **judged}, where=where, fix="Restore the file")
-
 
 OF_CLOSES = ("last_close", "roll_forward", "offset")
 """Baselines that need nothing but the closes known at a window."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import judge_arrays, read_result, rolled
+from judging import judge_arrays, rolled
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
 from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import History
+from v8.losses.leaderboard import History, read_result
 from v8.profile import load_profile
 from v8.storage import write_text
 from v8.tasks import TASKS

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import let_baselines_err, read_result
+from judging import let_baselines_err
 
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import (
@@ -21,6 +21,7 @@ from v8.losses.leaderboard import (
     compared,
     median,
     rank_results,
+    read_result,
     write_leaderboard_csv,
 )
 from v8.losses.table import Against

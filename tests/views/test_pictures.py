@@ -8,11 +8,10 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from judging import read_result
 from matplotlib.figure import Figure as Sheet
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
-from v8.losses.leaderboard import LeaderboardRow, rank_results
+from v8.losses.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.views.charts import plotly
 from v8.views.figures import Dot, issued_on_the_way, spread_figure
 from v8.views.pictures import _add_legend, _draw, _drawn, write_pictures

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging import read_result
 
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import read_history
+from v8.losses.leaderboard import read_history, read_result
 
 
 def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging import read_result
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
 from v8.language import language
+from v8.losses.leaderboard import read_result
 from v8.storage import write_text
 from v8.views.markup import Html, element, plotly_library
 from v8.views.page import (

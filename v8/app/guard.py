@@ -99,7 +99,8 @@ class Guard:
         self._gate = Gate(policy, open_paths)
         self._app: ASGIApp = self._let_in
         if policy.origins:
-            methods, asking, told = ("GET", "HEAD"), ("Authorization",), ("ETag", "Retry-After")
+            methods, told = ("GET", "HEAD"), ("ETag", "Retry-After")
+            asking = "Authorization", "Last-Event-ID"
             self._app = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
         frames = " ".join(policy.frames) or "'none'"
         self.requests: Final = Counter[tuple[str, int]]()

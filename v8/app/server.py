@@ -1,15 +1,17 @@
 """The server: routes over a desk, and what listens.
 
 Nothing that a request starts outlives its bound: work is shared (`v8.app.desk`), a request waits `WAIT_S` for
-it at most, and only GET and HEAD are answered.
+it at most, a stream of events ends after `STREAM_S`, and only GET and HEAD are answered.
 """
 
 import asyncio
 import math
 import os
+import re
 import socket
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -18,13 +20,13 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from v8.app import answers, page
 from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import RETRY_S, Desk, Promise
-from v8.app.guard import Guard, Policy, json_answer, refused
+from v8.app.guard import MOST_AT_ONCE, Guard, Policy, json_answer, refused
 from v8.errors import DataError, ProfileError, V8Error
 from v8.language import LANGUAGES, language, preferred
 from v8.machine.interruption import stop_signals_answered_by
@@ -34,6 +36,10 @@ from v8.views.markup import STYLE, Html, join
 
 WAIT_S: Final = 20.0  # a request waits at most so long for work, in seconds; the work goes on
 RENEWED_S: Final = 5.0  # an overview is asked for again after so many seconds
+STREAM_S: Final = 45
+"""A stream of events ends after so many seconds, before `TAKING_S`; who listens comes back, and goes on."""
+BEAT_S: Final = 15  # nothing new is said in a stream every so many seconds
+MOST_STREAMS: Final = MOST_AT_ONCE // 2  # streams of events at the same time
 LEAVE_S: Final = 1.0  # how long open answers may take when the server stops, in seconds
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
@@ -46,6 +52,7 @@ _FILES: Final = {
 
 
 Page = tuple[Html, int, dict[str, str]]  # markup, the status that goes with it, and headers
+Event = tuple[int, str, bytes]  # its number, its kind and its content
 
 
 class BusyError(DataError):
@@ -57,6 +64,8 @@ class Site:
 
     def __init__(self, desk: Desk, source: str) -> None:
         self._desk, self._errors = desk, Counter[str]()
+        self._begun, self._num_events, self._num_streams = f"{time.time():.0f}", 0, 0
+        self._events = dict[Series, tuple[Any, Event]]()
         self._told: dict[str, Callable[[], dict[str, Any]]] = {
             "/api/series": lambda: answers.series_list(desk.fleet),
             "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
@@ -69,6 +78,7 @@ class Site:
             "/api/forecast/{series}": self._forecast,
             "/api/candles/{series}": self._candles,
             "/api/track/{series}": self._track,
+            "/api/stream": self._stream,
             "/metrics": self._metrics,
             **dict.fromkeys(self._told, self._telling),
             **dict.fromkeys(_FILES, self._file),
@@ -128,6 +138,51 @@ class Site:
     async def _track(self, request: Request) -> Response:
         series = self._series(request.path_params["series"])
         return json_answer(answers.track(await _finished(self._desk.record()), series))
+
+    async def _stream(self, request: Request) -> Response:
+        """Send the newest of each series, or what came since an event, and then what comes."""
+        if self._num_streams >= MOST_STREAMS:
+            rule = f"sends {MOST_STREAMS} streams at once"
+            return refused(503, "the server", rule, "more", "Ask again", retry_after=f"{RETRY_S:.0f}")
+        begun, _, number = request.headers.get("last-event-id", "").partition("-")
+        is_ours = begun == self._begun and re.fullmatch("[0-9]{1,9}", number)
+        named, kind = {"cache-control": "no-store", "x-accel-buffering": "no"}, "text/event-stream"
+        if request.method == "HEAD":
+            return Response(b"", 200, named, kind)
+        return StreamingResponse(self._told_since(int(number) if is_ours else 0), 200, named, kind)
+
+    async def _told_since(self, seen: int) -> AsyncIterator[str]:
+        """Yield events behind a number (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+        self._num_streams += 1
+        try:
+            yield "retry: 1000\n\n"
+            for second in range(STREAM_S):
+                self._desk.overview()
+                told = sorted(event for event in self._newest_events() if event[0] > seen)
+                for number, kind, content in told:
+                    yield f"id: {self._begun}-{number}\nevent: {kind}\ndata: {content.decode()}\n\n"
+                    seen = number
+                if not told and second % BEAT_S == 0:
+                    yield ": nothing new\n\n"
+                await asyncio.sleep(1)
+        finally:
+            self._num_streams -= 1
+
+    def _newest_events(self) -> list[Event]:
+        """Return the newest of each series; what was not there when it was asked for last is numbered."""
+        served = self._desk.fleet.metadata
+        for series in served:
+            if isinstance(found := self._desk.newest.get(series), Exception):
+                fault = {"series": str(series), **answers.fault_of(found, str(series))}
+                kind, content = "fault", answers.written(fault)
+                key: Any = content
+            elif found:
+                kind, content = "forecast", found.content
+                key = found.issued.closed_s, found.issued.forecaster.about.model_sha256
+            if found and (series not in self._events or self._events[series][0] != key):
+                self._num_events += 1
+                self._events[series] = key, (self._num_events, kind, content)
+        return [event for series, (_, event) in self._events.items() if series in served]
 
     def _series(self, name: str) -> Series:
         known = self._desk.fleet.metadata

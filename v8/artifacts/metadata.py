@@ -23,7 +23,7 @@ from v8.errors import ArtifactError
 from v8.features.indicators import fault_of, warmup_bars
 from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import Judgement, QuantileJudgement
-from v8.losses.leaderboard import SeriesResult
+from v8.losses.leaderboard import SeriesResult, read_result
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
@@ -214,9 +214,8 @@ class Metadata:
     @cached_property
     def result(self) -> SeriesResult:
         """What reports show of it, if it was judged."""
-        judged = {"judgement": self.judgement, "quantiles": self.quantiles}
-        where = f"metadata of {self.series}"
-        return records.checked(SeriesResult, {**self.content, **judged}, where=where, fix=_FIX)
+        _ = self.judgement
+        return read_result(self.content)
 
     def verified_model(self, folder: Path) -> Path:
         """Return the model file of a folder, compared with the recorded digest, or `ArtifactError`."""

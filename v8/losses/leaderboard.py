@@ -25,7 +25,7 @@ from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
 from v8.losses.judgement import Judgement, QuantileJudgement, best_baseline
 from v8.losses.table import LOSES, Against, corrected
-from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, read_plain
+from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
 from v8.wording import Table
@@ -66,6 +66,17 @@ class SeriesResult:
     def hit_rate_95(self) -> tuple[float, float] | None:
         """Its 95 % interval, for as many windows as are effective."""
         return self.judgement.direction[0].interval
+
+
+def read_result(content: Mapping[str, Any]) -> SeriesResult:
+    """Read the metadata of a finished series, as `metadata.json` holds it."""
+    where = f"metadata of {content.get('series', 'a series')}"
+    judged = {
+        key: kind.from_json(content[key], where=f"{where}, key {key}")
+        for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
+        if key in content
+    }
+    return checked(SeriesResult, {**content, **judged}, where=where, fix=_FIX)
 
 
 def read_history(file: Path) -> list[dict[str, float]]:
