@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from keras_3_10 import unknown_keys
+from outputs import write_outputs
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -20,7 +21,6 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
 from v8.runs.local import train_all
-from v8.runs.outputs import write_outputs
 from v8.runs.plan import Job
 
 SERIES = Series.parse("BTCUSDT-15m")

@@ -16,6 +16,7 @@ import yaml
 from documentation import links, pages, reference
 from editions import differences, strange_words
 from forked import called
+from outputs import write_outputs
 
 import v8
 from v8.cli.app import app
@@ -24,7 +25,6 @@ from v8.features import ta_features
 from v8.features.indicators import FEATURES
 from v8.formulas.baselines import BASELINES
 from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
-from v8.runs.outputs import write_outputs
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = REPOSITORY / "docs/en"

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from forked import called
 from judging import judge
+from outputs import write_outputs
 from signs import without_signs
 from typer.testing import CliRunner
 
@@ -26,7 +27,6 @@ from v8.errors import ArtifactError, PullError
 from v8.features.table import compute_table
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
-from v8.runs.outputs import write_outputs
 from v8.windows.dataset import prepare_series, table_columns
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outputs import write_outputs
 
 import v8
 from v8.artifacts.nested_runs import Contender, Decision, read_serving
 from v8.errors import ArtifactError
 from v8.hub.opening import open_place
 from v8.hub.staging import stage_run
-from v8.runs.outputs import write_outputs
 
 BTC, ETH, DAY = "BTCUSDT-15m", "ETHUSDT-1h", "2026-11-21"
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outputs import write_outputs
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
-from v8.runs.outputs import draw_pictures, write_outputs
+from v8.runs.outputs import draw_pictures
 
 SERIES = "BTCUSDT-15m"
 FILES = ("run.json", f"{SERIES}/metadata.json", f"{SERIES}/forecasts.json", f"{SERIES}/history.csv")

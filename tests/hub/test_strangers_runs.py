@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from forked import called
+from outputs import write_outputs
 from signs import without_signs
 
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.errors import ArtifactError
 from v8.hub.staging import stage_run
 from v8.profile import load_profile
-from v8.runs.outputs import write_outputs
 
 SERIES = "BTCUSDT-15m"
 NAMES = [

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ledger_entries import said
+from outputs import write_outputs
 
 import v8
 from v8.app.page import Shown, record_part
@@ -36,7 +37,6 @@ from v8.market.sources.source import open_source
 from v8.profile import Profile, recorded_profile
 from v8.runs.export import forecast_test_span
 from v8.runs.local import train_all
-from v8.runs.outputs import write_outputs
 from v8.runs.plan import Job
 from v8.tasks import TASKS
 from v8.views.card import model_card

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from full_disk import file_limit, fill, make_read_only, small_disk
 from judging import judge_arrays
+from outputs import write_outputs
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.printing import print_newer
@@ -28,7 +29,6 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, isolated, told_once
 from v8.runs.execution import execute
-from v8.runs.outputs import write_outputs
 from v8.runs.plan import Job, Plan, known_cost, make_plan
 from v8.storage import digest_file, write_json, write_text
 

@@ -33,7 +33,7 @@ from v8.market.sources.source import SOURCES, CandleSource
 from v8.profile import Profile
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import REPORT_FILE, draw_pictures, write_outputs
+from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
 from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
@@ -120,7 +120,7 @@ def redraw(run: Path) -> int:
         errors.append(error)
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    rows = write_outputs(run, tell, is_anew=True)
+    rows = RunOutputs(run, tell, is_anew=True).write()
     printing.print_leaderboard(rows, run)
     try:
         if not any(isinstance(error, StorageError) for error in errors):
@@ -163,7 +163,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bo
         for one in renewal.renew(chosen, train_all, printing.open_display):
             _print(one)
             came.append(one)
-        rows = write_outputs(renewal.run, tell_error)  # also after a kill between a decision and this
+        rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
     if any(one.is_replaced for each in came for one in each.decisions):
         printing.print_leaderboard(rows, renewal.run)
     return not any(each.failures for each in came)

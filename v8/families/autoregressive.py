@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLC, TASK_OHLC
 from v8.families.family import (
-    OURS,
     Dropout,
-    Family,
     Layers,
     NetworkShape,
     Size,
     TaughtSettings,
     Units,
     dense_flop,
+    ours,
     recurrent_flop,
 )
 
@@ -222,12 +221,7 @@ def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
     return encoder + decoder + dense + attention_flop(coming, bars, units[-1])
 
 
-GRU_ATTENTION: Final = Family(
-    **OURS["gru_attention"],
-    settings=GruAttentionNetwork,
-    outputs=_gru_attention,
-    forward_flop=_gru_flop,
-)
+GRU_ATTENTION: Final = ours("gru_attention", GruAttentionNetwork, _gru_attention, _gru_flop)
 
 
 class LstmAttentionNetwork(TaughtSettings):
@@ -279,12 +273,7 @@ def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
     return cells + attention + coming * dense_flop(2 * width, *network.dense_units)
 
 
-LSTM_ATTENTION: Final = Family(
-    **OURS["lstm_attention"],
-    settings=LstmAttentionNetwork,
-    outputs=_lstm_attention,
-    forward_flop=_lstm_flop,
-)
+LSTM_ATTENTION: Final = ours("lstm_attention", LstmAttentionNetwork, _lstm_attention, _lstm_flop)
 
 
 class TransformerNetwork(TaughtSettings):
@@ -423,9 +412,4 @@ def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float
     return bars * dense_flop(shape.num_features, width) + coming * candle + encoder + decoder
 
 
-TRANSFORMER: Final = Family(
-    **OURS["transformer"],
-    settings=TransformerNetwork,
-    outputs=_transformer,
-    forward_flop=_transformer_flop,
-)
+TRANSFORMER: Final = ours("transformer", TransformerNetwork, _transformer, _transformer_flop)

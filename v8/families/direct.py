@@ -7,14 +7,13 @@ from typing import Any, Final
 
 from v8.columns import CLOSE, RANGE_BARS
 from v8.families.family import (
-    OURS,
     Dropout,
-    Family,
     Layers,
     NetworkSettings,
     NetworkShape,
     Units,
     dense_flop,
+    ours,
     recurrent_flop,
 )
 
@@ -45,12 +44,7 @@ def _seq2seq_flop(network: Seq2SeqNetwork, shape: NetworkShape) -> float:
     return encoder + recurrent_flop(shape.horizon_bars, 2 * network.encoder_units[-1], network.decoder_units)
 
 
-BILSTM_SEQ2SEQ: Final = Family(
-    **OURS["bilstm_seq2seq"],
-    settings=Seq2SeqNetwork,
-    outputs=_seq2seq,
-    forward_flop=_seq2seq_flop,
-)
+BILSTM_SEQ2SEQ: Final = ours("bilstm_seq2seq", Seq2SeqNetwork, _seq2seq, _seq2seq_flop)
 
 
 class DenseNetwork(NetworkSettings):
@@ -80,21 +74,19 @@ def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> d
     return layers.heads(x_BD, "bd,dhc->bhc")
 
 
-LSTM_DENSE: Final = Family(
-    **OURS["lstm_dense"],
-    settings=DenseNetwork,
-    outputs=_lstm,
-    forward_flop=lambda network, shape: recurrent_flop(
-        shape.lookback_bars, shape.num_features, network.encoder_units
-    ),
+LSTM_DENSE: Final = ours(
+    "lstm_dense",
+    DenseNetwork,
+    _lstm,
+    lambda network, shape: recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units),
 )
 
 
-LSTM_CLOSE: Final = Family(
-    **OURS["lstm_close"],
-    settings=CloseNetwork,
-    outputs=lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
-    forward_flop=lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
+LSTM_CLOSE: Final = ours(
+    "lstm_close",
+    CloseNetwork,
+    lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
+    lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
 )
 
 
@@ -124,24 +116,17 @@ def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) ->
     return outputs
 
 
-DENSE_NEWEST: Final = Family(
-    **OURS["dense_newest"],
-    settings=NewestRowNetwork,
-    outputs=_dense_newest,
-    forward_flop=lambda network, shape: dense_flop(
-        shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks)
-    ),
-)
+def _newest_flop(network: NewestRowNetwork, shape: NetworkShape) -> float:
+    return dense_flop(shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks))
+
+
+DENSE_NEWEST: Final = ours("dense_newest", NewestRowNetwork, _dense_newest, _newest_flop)
 
 
 class RangePathsFormula(NetworkSettings):
     """Nothing to choose: every number of it is fitted."""
 
 
-RANGE_PATHS: Final = Family(
-    **OURS["range_paths"],
-    settings=RangePathsFormula,
-    outputs=None,
-    forward_flop=lambda network, shape: 0.0,
-    min_lookback_bars=max(RANGE_BARS),
+RANGE_PATHS: Final = ours(
+    "range_paths", RangePathsFormula, None, lambda network, shape: 0.0, bars=max(RANGE_BARS)
 )

@@ -85,11 +85,18 @@ class Family(Named):
         return self.outputs is None
 
 
-OURS: Final = told_in("v8.families", "families.yaml")
-"""What the shipped families tell of themselves."""
-
 NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
 """What of a `Family` makes the layers of its networks."""
+Flop: TypeAlias = Callable[[Any, NetworkShape], float]
+_TOLD: Final = told_in("v8.families", "families.yaml")
+
+
+def ours(
+    name: str, settings: type[NetworkSettings], outputs: "NetworkOutputs | None", flop: Flop, bars: int = 1
+) -> Family:
+    """Return a shipped family, which `families.yaml` tells of; its windows have at least so many bars."""
+    told = _TOLD[name]
+    return Family(**told, settings=settings, outputs=outputs, forward_flop=flop, min_lookback_bars=bars)
 
 
 @dataclass(frozen=True)

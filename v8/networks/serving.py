@@ -166,7 +166,9 @@ def build_serving(
     constants = _looked_up(scaling, last_B11)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
     newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
-    closes_BP = _newest_closes(profile, close_BT1)
+    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
+    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
+    closes_BP = ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
     has_window = any(task.has_window for task in profile.shape.tasks)
     standing = standing_closes(ops, closes_BP, profile.horizon_bars, has_window=has_window)
     range_B11 = 1.0
@@ -275,12 +277,6 @@ def _groups(scaling: Scaling) -> dict[tuple[Transform, str], list[int]]:
                 close = beside(parted(one.name)[0], CLOSE) if has_close else CLOSE
                 groups.setdefault((transform, close), []).append(number)
     return groups
-
-
-def _newest_closes(profile: Profile, close_BT1: Any) -> Any:
-    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
-    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
-    return ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
 
 
 def _about_points(

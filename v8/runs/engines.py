@@ -118,7 +118,7 @@ def choose_engine(
     choose_device(device, is_elsewhere=engine.is_elsewhere)
     if not engine.is_elsewhere:
         return partial(engine.train_all, place(device, workers, fleet_size))
-    _settle_threads(may_have_gpu=device != "cpu" and hardware.may_have_gpu())  # this process judges updates
+    _settle_threads(device)  # this process judges updates
     return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
 
 
@@ -128,10 +128,8 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     One thread a process is also what makes results repeatable: the same sums in the same order,
     whether a series is trained alone or beside others. The device is one of `DEVICES`, already chosen.
     """
-    may_have_gpu = device != "cpu" and hardware.may_have_gpu()
-    num_cores = hardware.num_usable_cores()
+    may_have_gpu, num_cores = _settle_threads(device), hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
-    _settle_threads(may_have_gpu=may_have_gpu)
     return choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus)
 
 
@@ -191,10 +189,12 @@ def _numbers(workers: str, fleet_size: str) -> list[int | None]:
     return found
 
 
-def _settle_threads(*, may_have_gpu: bool) -> None:
+def _settle_threads(device: str) -> bool:
+    """Say whether a GPU may be what computes; where none may, processes get a thread each."""
+    may_have_gpu = device != "cpu" and hardware.may_have_gpu()
     if not may_have_gpu:
-        for variable, value in SINGLE_THREADED.items():
-            os.environ.setdefault(variable, value)
+        os.environ.update(SINGLE_THREADED | os.environ)
+    return may_have_gpu
 
 
 def _require_gpu() -> None:

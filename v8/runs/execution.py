@@ -35,7 +35,7 @@ from v8.market.sources.source import CandleSource, CutOffSource
 from v8.profile import Profile
 from v8.runs import events
 from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWritten
-from v8.runs.outputs import REPORT_FILE, RunOutputs, read_finished, write_outputs
+from v8.runs.outputs import REPORT_FILE, RunOutputs, read_finished
 from v8.runs.pace import Pace
 from v8.runs.plan import Job, Plan, keep_cost, make_plan, series_seed
 from v8.runs.tracking import TrackedRun, open_trackers
@@ -125,7 +125,7 @@ def run(
         ):
             summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
             then(summary, listen)
-            rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
+            rows = RunOutputs(plan.path, lambda error: listen(Note(str(error)))).write()
             if not is_fold:
                 _tell_page(plan.path, listen)
     return replace(summary, rows=tuple(rows))
@@ -218,9 +218,9 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
         path = folder.series_folder(series)
         if status == "done":
             try:
-                finished = read_finished(path)
+                metadata, *_ = read_finished(path)
                 with redo_offered(path):
-                    finished.metadata.verified_model(path)
+                    metadata.verified_model(path)
             except ArtifactError as error:
                 damaged[series] = Outcome(series, reason=str(error), error=error)
                 listen(Note(str(error)))

@@ -70,15 +70,13 @@ class RunOptions(BaseModel):
             other = f"param:precision {self.precision}"
             raise contradiction("param:no_mixed_precision", other, "trains in float32")
         profile = load_profile(self.profile)
-        bars, epochs = self.bars, self.epochs
-        precision = "float32" if self.no_mixed_precision else self.precision
         if self.smoke:
             from v8.runs.plan import smoke_bars  # noqa: PLC0415 - see above
 
-            bars = smoke_bars(profile) if bars is None else bars
-            epochs = SMOKE_EPOCHS if epochs is None else epochs
-            precision = SMOKE_PRECISION if precision is None else precision
-        return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
+            bars = smoke_bars(profile)
+            profile = profile.with_budget(newest_bars=bars, epochs=SMOKE_EPOCHS, precision=SMOKE_PRECISION)
+        precision = "float32" if self.no_mixed_precision else self.precision
+        return profile.with_budget(newest_bars=self.bars, epochs=self.epochs, precision=precision)
 
     def prepared(self) -> "PreparedRun":
         """Check everything that can be checked before candles are read.

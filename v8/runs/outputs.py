@@ -7,7 +7,6 @@ and a series whose files are damaged, are told and left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,16 +35,7 @@ TIMING_FORMAT = 1  # version of the keys of `timing.json`
 Tell: TypeAlias = Callable[[V8Error], object]  # told what is left out, and why
 
 
-@dataclass(frozen=True)
-class FinishedSeries:
-    """What is shown of a finished series, as its files hold it."""
-
-    metadata: Metadata
-    history: History
-    sample: ForecastSample | None
-
-
-def read_finished(folder: Path) -> FinishedSeries:
+def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | None]:
     """Read and check what is shown of the series that a folder is named after.
 
     Raises:
@@ -58,32 +48,11 @@ def read_finished(folder: Path) -> FinishedSeries:
         if len(history) != epochs_run:
             rule, got = f"must have a row for each of {epochs_run} epochs", str(len(history))
             raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
-        return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE))
-
-
-def _read_undamaged(folder: Path, tell: Tell) -> FinishedSeries | None:
-    try:
-        return read_finished(folder)
-    except ArtifactError as error:
-        tell(error)
-        return None
-
-
-def _refuse(error: V8Error) -> None:
-    raise error
-
-
-def write_outputs(run: Path, tell: Tell = _refuse, *, is_anew: bool = False) -> list[LeaderboardRow]:
-    """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk, see `RunOutputs`.
-
-    What cannot be read or written is raised unless `tell` is given. Returns the leaderboard, best first;
-    empty while nothing is finished. Raises `ArtifactError` if the run's own record is damaged.
-    """
-    return RunOutputs(run, tell, is_anew=is_anew).write()
+        return metadata, history, read_sample(folder / FORECASTS_FILE)
 
 
 class RunOutputs:
-    """The outputs of a run that is under way, written again whenever a series has ended.
+    """The outputs of a run, written again whenever a series has ended.
 
     A finished series is read and drawn once; forty of them anew after each cost a tenth of a short run.
 
@@ -102,7 +71,11 @@ class RunOutputs:
         """Tells whether it is time to write all outputs of so many series."""
 
     def write(self) -> list[LeaderboardRow]:
-        """Write all outputs, as `write_outputs` does."""
+        """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
+
+        Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
+        run's own record is damaged.
+        """
         with self._pace.timed(), language(of_pages()):
             record = read_run(self._run)
             judged = record.done if record.is_judged else []
@@ -122,15 +95,18 @@ class RunOutputs:
 
     def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
         if name not in self._shown:
-            served = served_folder(self._run, name)
-            found = _read_undamaged(served, self._tell)
-            self._shown[name] = self._drawn(found, served, record) if found else None
+            served, self._shown[name] = served_folder(self._run, name), None
+            try:
+                metadata, *others = read_finished(served)
+            except ArtifactError as error:
+                self._tell(error)
+            else:
+                self._shown[name] = self._drawn(name, (metadata.result, *others), served, record)
         return self._shown[name]
 
-    def _drawn(self, found: FinishedSeries, served: Path, record: RunRecord) -> tuple[SeriesResult, Html]:
+    def _drawn(self, name: str, parts: Any, served: Path, record: RunRecord) -> tuple[SeriesResult, Html]:
         """Return a result and what the page holds of it; in a large run the rest goes into its file."""
-        result, name = found.metadata.result, found.metadata.series
-        parts = result, found.history, found.sample
+        result: SeriesResult = parts[0]
         if not page.is_in_files(record):
             return result, page.series_section(*parts)
 

@@ -73,9 +73,7 @@ class FleetState(NamedTuple):
         """Return the state with the part of one model replaced; NumPy."""
 
         def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
-            changed = np.array(array)
-            changed[place] = own
-            return changed
+            return np.concatenate([array[:place], own[None], array[place + 1 :]])
 
         return keras.tree.map_structure(replaced, self, part)
 

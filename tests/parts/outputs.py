@@ -1,0 +1,20 @@
+"""What a run shows, drawn from its files; whatever is damaged or cannot be written is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from v8.errors import V8Error
+from v8.losses.leaderboard import LeaderboardRow
+from v8.runs.outputs import RunOutputs
+
+
+def refuse(error: V8Error) -> None:
+    """Raise what is told."""
+    raise error
+
+
+def write_outputs(run: Path, tell: Callable[[V8Error], object] = refuse) -> list[LeaderboardRow]:
+    """Draw all that a run shows, and return its leaderboard."""
+    return RunOutputs(run, tell).write()
