@@ -103,6 +103,18 @@ def test_the_page_is_of_this_machine_alone_and_is_not_started_without_a_token() 
     assert re.fullmatch(TOKEN + r"=[\w-]{16,}\n", token)
 
 
+def test_forecasts_are_posted_where_the_environment_says_so_and_nowhere_else() -> None:
+    posting = {name: f"${{{name}:-}}" for name in ("V8_POST_URL", "V8_POST_SECRET")}
+    assert SERVICES["forecast"]["environment"] == posting
+    assert unit("v8-forecast.service")["Service"]["EnvironmentFile"] == "-/etc/v8/forecast.env"
+    parsed = typer.main.get_command(app).commands["forecast"]
+    with pytest.MonkeyPatch.context() as patch:
+        for given, wanted in (("", None), ("https://you.example/hooks", "https://you.example/hooks")):
+            patch.setenv("V8_POST_URL", given)
+            post = parsed.make_context("forecast", ["runs/frontier"]).params["post"]
+            assert (post or None) == wanted
+
+
 def test_the_units_are_of_a_user_of_their_own_who_can_write_where_the_models_lie() -> None:
     common = unit("v8-.service.d/guarded.conf")["Service"]
     assert (common["DynamicUser"], common["User"]) == ("yes", "v8")  # with it the rest cannot be written

@@ -404,17 +404,23 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts
         ]
 
 
-def test_forecast_once_says_what_it_did_and_how_to_look_at_it(
+def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     exchange: ExchangeApi, workplace: Any, tmp_path: Path
 ) -> None:
     workplace.env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url, NO_PROXY="127.0.0.1")
     workplace.env["V8_HOME"] = str(tmp_path / "home")
-    done = workplace.call(["forecast", "runs/tiny"])
+    workplace.env[SECRET_VARIABLE] = SECRET
+    with WebhookReceiver() as receiver:
+        workplace.env["V8_POST_URL"] = receiver.url
+        done = workplace.call(["forecast", "runs/tiny"])
     assert (done.returncode, without_signs(done.stderr)) == (0, "")
     assert "2 forecasts issued, 0 scored." in done.stdout
     assert "Ledger: runs/ledger.sqlite. Its record: python -m v8 track runs/tiny" in done.stdout
     with Ledger.open(workplace.runs / "ledger.sqlite") as ledger:
         assert ledger.series("./tiny") == [SHORT, LONG]
+    assert [*receiver.forecasts] == [(name, "2025-01-01T00:00:00Z") for name in (SHORT, LONG)]
+    (model,) = {told["data"]["model"]["profile"] for _, told in receiver.taken}
+    assert model == "tiny"
 
 
 def test_a_second_writer_and_a_market_without_a_present_are_refused(
