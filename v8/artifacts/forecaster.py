@@ -30,10 +30,11 @@ from numpy.typing import NDArray
 from v8.artifacts import model_file
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureAbout, Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
-from v8.columns import OPEN_TIME
+from v8.columns import CLOSE, OHLC, OPEN_TIME
 from v8.errors import ArtifactError, DataError, listed
 from v8.features import indicators
 from v8.features.table import FeatureTable, compute_table
+from v8.formulas.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.invocation import command
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles
@@ -54,6 +55,7 @@ ISSUED_AT = "issued_at"
 USABLE_FROM: Final = "usable_from"
 """Column of forecasts beside candles: when the candle closed, before which nobody knows the row."""
 
+PATH: Final = "path"  # index of simulated candles: which path, from 0
 STEP = "step"  # index of a back-test: bars ahead, from 1
 
 _CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
@@ -209,6 +211,55 @@ class Forecaster:
             self._require_recent(known, max_age_bars, now_s)
         table = compute_table(known, self.features)
         return self.forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
+
+    def paths(
+        self,
+        candles: Candles | GivenCandles,
+        num_paths: Positive | None = None,
+        *,
+        seed: Count = SEED,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: OpenTime | None = None,
+    ) -> pd.DataFrame:
+        """Return candles that may follow the newest one: the simulated paths behind the quantiles.
+
+        Each path is what followed a window of the train span, or its mirror image, in the ranges that are
+        forecast now. At each step the paths have, column by column, the quantiles that `predict` returns; of
+        models without quantiles the median. So the share of paths that do something is its chance.
+
+        Args:
+            candles: As for `predict`, and so are `covariates` and `now_s`.
+            num_paths: How many of the model's paths; None for all, 512 in shipped profiles.
+            seed: Of the lot that orders them. The same seed, candles and model give the same paths.
+
+        Returns:
+            Open, high, low and close, float64, quote currency; index `path`, from 0, and `open_time` (UTC),
+            path by path: as an array of shape (P, H, 4), `.to_numpy().reshape(-1, horizon_bars, 4)`.
+
+        Raises `DataError` as `predict` does, and if the model has no paths, or not so many.
+        """
+        known = self.joined(candles, covariates, now_s)
+        forecast = self.predict(known, now_s=now_s)
+        levels, bars = self.quantiles or (MEDIAN,), compute_table(known, self.features).select(self.features)
+        wanted = [name if q == MEDIAN else quantile_column(name, q) for q in levels for name in OHLC]
+        quantiles_HQC = forecast[wanted].to_numpy().reshape(len(forecast), len(levels), len(OHLC))
+        moved_HCP = self._moved(bars[None, -self.lookback_bars :])
+        paths_PHC = drawn_paths(moved_HCP, levels, quantiles_HQC, float(known.column(CLOSE)[-1]))
+        if num_paths is not None and num_paths > len(paths_PHC):
+            rule, fix = f"the model has {len(paths_PHC)} paths", "Ask for as many or fewer (param:paths)"
+            raise self._refusal(rule, f"{num_paths} asked for", fix)
+        chosen_PHC = np.random.default_rng(seed).permutation(paths_PHC)[:num_paths]
+        index = pd.MultiIndex.from_product([range(len(chosen_PHC)), forecast.index], names=[PATH, OPEN_TIME])
+        return pd.DataFrame(chosen_PHC.reshape(-1, len(OHLC)), index=index, columns=list(OHLC))
+
+    def _moved(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
+        if (layer := self._model.up_to(PATH_LAYERS)) is None:
+            rule = "paths need `calibration: ensemble` or family `range_paths`, as in every shipped profile"
+            got, fix = f"a model of {self.about.profile.name}", "Use a model of frontier, or another of these"
+            raise self._refusal(rule, got, fix)
+        (moved,) = forecast_windows(layer, window_1TF).values()
+        return moved[0].astype(np.float64)
 
     def forecast_history(
         self,

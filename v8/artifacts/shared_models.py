@@ -15,7 +15,7 @@ Shape legend: B batch, T lookback, F features.
 
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,10 +66,15 @@ class SharedModels:
 class SharedModel:
     """One model in a graph that others use, too; it takes and gives what a Keras model does."""
 
-    def __init__(self, graph: "_Graph", weights: list[NDArray[Any]]) -> None:
-        self._graph, self._weights = graph, weights
+    def __init__(self, graph: "_Graph", weights: list[NDArray[Any]], layer: str | None = None) -> None:
+        self._graph, self._weights, self._layer = graph, weights, layer
         self.inputs, self.output = graph.model.inputs, graph.model.output
         """The symbolic inputs, and the symbolic outputs by task."""
+
+    def up_to(self, layers: Collection[str]) -> "SharedModel | None":
+        """Return what says the output of one of some layers alone; None where it has none of them."""
+        found = {layer.name for layer in self._graph.model.layers}.intersection(layers)
+        return SharedModel(self._graph, self._weights, found.pop()) if found else None
 
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast one batch of raw windows; threads wait here for each other."""
@@ -80,7 +85,7 @@ class SharedModel:
                 for variable, value in zip(graph.model.variables, self._weights, strict=True):
                     variable.assign(value)
                 graph.held = self._weights
-            return graph.model.predict_on_batch(batch_BTF)
+            return graph.program(self._layer).predict_on_batch(batch_BTF)
 
 
 class _Graph:
@@ -88,9 +93,17 @@ class _Graph:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._programs: dict[str | None, Any] = {None: model}
         self.held: list[NDArray[Any]] | None = None
         self._places: Places | None = None
         self.using = threading.Lock()
+
+    def program(self, layer: str | None) -> Any:
+        """Return the model, or what ends at a layer of it."""
+        if layer not in self._programs:
+            model, output = self.model, self.model.get_layer(layer).output
+            self._programs[layer] = type(model)(model.inputs, {layer: output})
+        return self._programs[layer]
 
     def weights(self) -> list[NDArray[Any]]:
         """Copy the weights that it holds."""

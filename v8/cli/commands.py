@@ -317,6 +317,7 @@ def predict(
     allow_old: bool = Option(False, "--allow-old", help="Forecast even bars that have all closed already."),
     output_format: cli.FormatOption = "table",
     plot: Path | None = Option(None, metavar="FILE.png|DIR", help="Draw it; several series into a folder."),
+    paths: int | None = Option(None, metavar="N", min=1, help="Simulated candles, and chances by them; 512."),
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models.
 
@@ -325,6 +326,7 @@ def predict(
         v8 predict runs/frontier --series BTCUSDT-15m --plot forecast.png
         v8 predict --repo you/models --format json
         v8 predict runs/frontier --source files --data-dir candles
+        v8 predict runs/frontier --series BTCUSDT-15m --paths 512
     """
     where = cli.one_place("predict", folder, repo)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
@@ -342,7 +344,7 @@ def predict(
     wanted = asked or models.series
     is_many = is_many or len(wanted) > 1
     cli.require_plot(plot, is_many=is_many)
-    given = {"bars": bars, "is_any_age": allow_old}
+    given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
     raise Exit(print_forecasts(models, wanted, candles, output_format, plot, is_many=is_many, **given))
 
 

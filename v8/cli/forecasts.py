@@ -17,7 +17,7 @@ import pandas as pd
 
 from v8.cli.options import place_words, require_picture
 from v8.cli.printing import print_json, print_lines, print_page, print_table, tell
-from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.hub.opening import ModelPlace
 from v8.invocation import command
@@ -108,6 +108,8 @@ def print_tables(issued: Sequence[Issued]) -> None:
     for one in issued if len(issued) <= MOST_WHOLE else ():
         _print_bars(one)
         print_lines(*one.lines())
+    for one in issued:
+        _print_chances(one)
     if len(issued) > MOST_WHOLE:
         first, ages_s = issued[0], [one.model_age_s for one in issued if one.model_age_s is not None]
         revision = f" at {first.forecaster.revision}" if first.forecaster.revision else ""
@@ -147,6 +149,18 @@ def _print_bars(one: Issued) -> None:
     print_table(Table(("opens", *cells), zip(opens, *cells.values(), strict=True), title))
 
 
+def _print_chances(one: Issued) -> None:
+    """Print the chances that prices above and below the close are touched, where paths were asked for."""
+    if one.paths is None:
+        return
+    rows = [
+        (f"{100 * move:g} %", price(above), percent(rises, 1), price(below), percent(falls, 1))
+        for move, above, rises, below, falls in (each.values() for each in one.chances()["touch"])
+    ]
+    title = f"{one.forecaster.series}: chance that a bar ahead touches a price so far off the close"
+    print_table(Table(("move", "above", "chance", "below", "chance"), rows, title))
+
+
 def _cell(name: Hashable, *values: float) -> str:
     if name == VOLATILITY:
         return f"{' – '.join(f'{100 * value:.2f}' for value in values)} %"
@@ -154,10 +168,14 @@ def _cell(name: Hashable, *values: float) -> str:
 
 
 def print_csv(issued: Sequence[Issued], is_many: bool) -> None:
-    """Print numbers with all their digits, one row a bar; the first column is the series where many are."""
+    """Print numbers with all their digits, one row a bar; the first column is the series where many are.
+
+    Where paths were asked for it is a row for each bar of each path.
+    """
     frames = []
     for one in issued:
-        frames.append(one.forecast.set_axis(one.opens()).rename_axis("open_time").reset_index())
+        frames.append((one.forecast if one.paths is None else one.paths).reset_index())
+        frames[-1][OPEN_TIME] = one.opens() * (len(frames[-1]) // len(one.forecast))
         if is_many:
             frames[-1].insert(0, "series", str(one.forecaster.series))
         tell("\n".join(one.lines()))

@@ -61,10 +61,13 @@ MEMBERS: Final = ("network", "regression", "paths")
 
 NUM_PATHS: Final = 512  # paths of a window, half of them mirror images of the others
 
+PATH_LAYERS: Final = ("ensemble_paths", "paths")
+"""Names of the layers of published models that make the paths: of networks beside formulas, of a formula."""
+
 MAX_MULTIPLE: Final = 20.0
 """Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
 
-SEED: Final = 1999  # of the choice of train windows; the same candles give the same forecast
+SEED: Final = 1999  # of all that is drawn by lot; the same candles give the same forecast
 WINDOWS_AT_ONCE: Final = 8  # windows whose paths are walked at the same time: they stay in a core's own cache
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
@@ -308,6 +311,39 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     path = xp.expm1(walked)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles)
+
+
+def drawn_paths(
+    moved_HCP: Floats, levels: Sequence[float], quantiles_HQC: Floats, last_close: float
+) -> Floats:
+    """Walk the paths of one window so that they are what its quantiles say: candles, (P, H, C), as prices.
+
+    At each step every column keeps the order of its paths and takes the quantiles that are published: between
+    them it is interpolated, beyond the outer ones stretched as those are (ensemble copula coupling: Schefzik,
+    Thorarinsdottir and Gneiting 2013, arXiv:1302.7149). Then low and high are made to hold open and close.
+
+    Args:
+        moved_HCP: The bars of each path, log ratios to the close before.
+        levels: Of the quantiles, ascending; the median among them.
+        quantiles_HQC: What is published of open, high, low and close, as prices.
+        last_close: As a price.
+    """
+    steps_HP = moved_HCP[:, OHLC.index(CLOSE)]
+    before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
+    walked_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
+    for step, column in np.ndindex(*walked_HCP.shape[:2]):
+        walked_HCP[step, column] = _taking(walked_HCP[step, column], levels, quantiles_HQC[step, :, column])
+    return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(walked_HCP, -1, 0), last_close, 0.0))
+
+
+def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floats:
+    """Move values, in their order, to where they have the wanted quantiles."""
+    own_Q, middle = np.quantile(values_P, levels), [*levels].index(MEDIAN)
+    ends = np.array([values_P.min(), values_P.max()])
+    own_2, wanted_2 = (each[[0, -1]] - each[middle] for each in (own_Q, wanted_Q))
+    stretch_2 = np.divide(wanted_2, own_2, out=np.ones(2), where=own_2 != 0)
+    first, last = wanted_Q[[0, -1]] + stretch_2 * (ends - own_Q[[0, -1]])
+    return np.interp(values_P, [ends[0], *own_Q, ends[1]], [first, *wanted_Q, last])
 
 
 def least_deviation(ranges_WH: Floats) -> float:

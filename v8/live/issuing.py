@@ -12,11 +12,12 @@ old, and no model of it has an age.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
-from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.forecaster import PATH, Forecaster
+from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.errors import DataError, V8Error
 from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
@@ -25,6 +26,9 @@ from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.net import counted, tell_waiting
 from v8.tasks import TASKS
 from v8.wording import duration, number
+
+MOVES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
+"""Distances off the close, as shares of it, of prices whose chances to be touched are told."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Issued:
     place: str  # where the model is, as the user named it
     issued_at_s: int  # when it was issued, seconds since the epoch, UTC
     is_dated: bool  # whether the candles are of this world's calendar; those of the demo market are not
+    paths: pd.DataFrame | None = None  # what `Forecaster.paths` returned, where it was asked for
 
     @property
     def closed_s(self) -> int:
@@ -56,6 +61,21 @@ class Issued:
         """Return the point forecasts alone, without their quantiles."""
         columns = {name for task in TASKS.values() for name in task.columns}
         return self.forecast[[name for name in self.forecast.columns if name in columns]]
+
+    def chances(self) -> dict[str, Any]:
+        """Return how likely a bar ahead touches a price, and the paths; nothing without them."""
+        if self.paths is None:
+            return {}
+        close, by_path = float(self.candles.column(CLOSE)[-1]), self.paths.groupby(level=PATH)
+        above, below = by_path[HIGH].max() / close - 1, by_path[LOW].min() / close - 1
+        touched = [
+            {"move": move}
+            | {"above": close * (1 + move), "chance_above": float((above >= move).mean())}
+            | {"below": close * (1 - move), "chance_below": float((below <= -move).mean())}
+            for move in MOVES
+        ]
+        values = self.paths.to_numpy().reshape(-1, len(self.forecast), len(OHLC)).tolist()
+        return {"touch": touched, "paths": {"columns": list(OHLC), "values": values}}
 
     def demo_lines(self) -> list[str]:
         """Say of simulated candles that they are."""
@@ -112,6 +132,7 @@ class Issued:
                 "closed_at": iso(self.closed_s),
             },
             "forecast": [{"open_time": opens, **values} for opens, values in rows],
+            **self.chances(),
         }
 
 
@@ -122,12 +143,14 @@ def issue(
     *,
     bars: int | None = None,
     is_any_age: bool = False,
+    num_paths: int | None = None,
 ) -> Issued:
     """Forecast the bars after the newest closed candle of a source.
 
     Args:
         bars: Candles to read; as many as the model needs when None.
         is_any_age: Whether the past is meant: otherwise a forecast of which every bar has closed is refused.
+        num_paths: Simulated candles to draw as `Forecaster.paths` does; none when None.
 
     Raises `DataError` if there are no such candles, they cannot be trusted, break off, are too old, or of
     another market than the model's.
@@ -148,7 +171,8 @@ def issue(
         raise DataError(where=str(forecaster.series), rule=rule, got=got, fix=fix)
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
     forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
-    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
+    paths = None if num_paths is None else forecaster.paths(candles, num_paths, now_s=issued_at_s)
+    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable, paths)
     issued.lines()  # so that what cannot be told is refused here and not where it is printed
     return issued
 
@@ -159,7 +183,7 @@ def issue_each(
     source: CandleSource,
     *,
     bars: int | None = None,
-    is_any_age: bool = False,
+    **given: Any,
 ) -> tuple[list[Issued], dict[str, V8Error]]:
     """Issue the forecasts of several series as `issue` does; what cannot be issued does not stop the others.
 
@@ -184,7 +208,7 @@ def issue_each(
         source.bring([*dict.fromkeys(brought)], num_bars)
     for forecaster in counted(forecasters, "Forecasting"):
         try:
-            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+            issued.append(issue(forecaster, source, models.name, bars=bars, **given))
         except V8Error as error:
             refused[str(forecaster.series)] = error
     return issued, refused

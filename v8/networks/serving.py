@@ -45,7 +45,7 @@ LIMITS: Final = "ensemble_limits"
 """Name of the layer that holds the smallest deviation, its logarithm and the largest log range."""
 RANGES: Final = "ensemble_ranges"
 """Name of the layer that forecasts the log range of each coming bar."""
-PATHS: Final = "ensemble_paths"
+PATHS: Final = ranges.PATH_LAYERS[0]
 """Name of the layer that holds the bars which past windows lent."""
 MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"

@@ -18,7 +18,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
-from v8.formulas.ranges import NUM_PATHS, fit_range_paths, path_quantiles
+from v8.formulas.ranges import NUM_PATHS, PATH_LAYERS, fit_range_paths, path_quantiles
 from v8.hardware import device_of, peak_bytes_of
 from v8.networks import serving
 from v8.networks.published import PublishedModel
@@ -31,7 +31,7 @@ FLOORS: Final = "floors"
 """Name of the layer that holds the smallest deviation and the smallest volatility told apart."""
 RANGE_AHEAD: Final = "range_ahead"
 """Name of the layer that forecasts the log range of each coming bar."""
-PATHS: Final = "paths"
+PATHS: Final = PATH_LAYERS[1]
 """Name of the layer that holds the bars which past windows lent."""
 Weights = Sequence[NDArray[np.float32]]
 

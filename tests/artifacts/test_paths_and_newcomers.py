@@ -1,0 +1,168 @@
+"""Simulated candles behind quantiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import v8
+from v8.artifacts.forecaster import Forecaster, checked_candles
+from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.cli.app import app
+from v8.errors import DataError
+from v8.features.table import compute_table
+from v8.formulas.ranges import drawn_paths, fit_ensemble
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile
+from v8.runs.local import train_all
+from v8.runs.plan import Job
+from v8.windows.dataset import prepare_series, table_columns
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+TAUGHT, NEWCOMER = ("ETHUSDT-15m", "SOLUSDT-15m"), "BTCUSDT-15m"
+OHLC = ["open", "high", "low", "close"]
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Callable[..., Profile]
+) -> SimpleNamespace:
+    """A run of two series with quantiles and paths, and candles of three."""
+    home = tmp_path_factory.mktemp("paths")
+    profile = make_ranged_profile(quantiles=LEVELS, calibration="ensemble", training={"epochs": 1})
+    (home / "candles").mkdir()
+    for name in (*TAUGHT, NEWCOMER):
+        candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
+        candles.to_frame().to_csv(home / "candles" / f"{name}.csv")
+    files = open_source("files", data_dir=home / "candles")
+    known = {name: files.candles(Series.parse(name), profile.newest_bars) for name in (*TAUGHT, NEWCOMER)}
+    run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        jobs = [
+            Job(known[name], profile, 7, run / name, is_publishable=True, candle_seconds=0.0)
+            for name in TAUGHT
+        ]
+        for outcome in train_all(jobs, lambda event: None):
+            assert outcome.reason is None, outcome.trace
+            folder.set_state(outcome.series, status="done")
+    return SimpleNamespace(run=run, candles_dir=home / "candles", known=known, profile=profile)
+
+
+def call(made: SimpleNamespace, *words: str) -> Result:
+    where = [str(made.run), "--source", "files", "--data-dir", str(made.candles_dir), "--allow-old"]
+    return CliRunner().invoke(app, ["predict", *where, *words])
+
+
+@pytest.fixture(scope="module")
+def taught(made: SimpleNamespace) -> Forecaster:
+    return v8.load(made.run, TAUGHT[0])
+
+
+def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
+    made: SimpleNamespace, taught: Forecaster
+) -> None:
+    candles = made.known[TAUGHT[0]]
+    paths, forecast = taught.paths(candles), taught.predict(candles)
+    assert paths.index.names == ["path", "open_time"] and list(paths.columns) == OHLC
+    assert (paths["low"] <= paths[["open", "close"]].min(axis=1)).all()
+    assert (paths["high"] >= paths[["open", "close"]].max(axis=1)).all()
+    assert (paths["low"] > 0).all()
+    values = paths.to_numpy().reshape(512, 3, 4)
+    assert (paths.loc[7].index == forecast.index).all() and (paths.loc[7].to_numpy() == values[7]).all()
+    reach = (forecast["high_q95"] - forecast["low_q5"]).to_numpy()
+    for number, name in enumerate(OHLC):
+        for level in LEVELS:
+            column = name if level == 0.5 else f"{name}_q{100 * level:.0f}"
+            found = np.quantile(values[:, :, number], level, axis=0)
+            # What is stated: low and high that have to hold open and close move by little of the interval.
+            assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
+
+
+def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, taught: Forecaster) -> None:
+    candles = made.known[TAUGHT[0]]
+    every, some = taught.paths(candles), taught.paths(candles, 20)
+    pd.testing.assert_frame_equal(some, taught.paths(candles, 20))
+    other = taught.paths(candles, 20, seed=3)
+    assert not some.equals(other)
+    rows = {tuple(one.to_numpy().ravel()) for _, one in every.groupby(level="path")}
+    for drawn in (some, other):
+        found = {tuple(one.to_numpy().ravel()) for _, one in drawn.groupby(level="path")}
+        assert len(found) == 20 and found <= rows
+    with pytest.raises(DataError, match="the model has 512 paths; got 513 asked for"):
+        taught.paths(candles, 513)
+
+
+def test_paths_are_made_of_the_train_span_and_of_known_candles_alone(
+    made: SimpleNamespace, taught: Forecaster
+) -> None:
+    frame = made.known[TAUGHT[0]].to_frame()
+    other = frame.copy()
+    other.iloc[-100:, :4] *= np.linspace(1, 1.5, 100)[:, None]
+    cut = [taught.paths(each.iloc[:-100]) for each in (frame, other)]
+    pd.testing.assert_frame_equal(*cut)
+    assert cut[0].index[0][1] == frame.index[-100]
+    lent = []
+    for each in (frame, other):
+        table = compute_table(checked_candles(each, Series.parse(TAUGHT[0])), table_columns(made.profile))
+        data = prepare_series(table, made.profile)
+        assert data.anchors["train"][-1] + made.profile.horizon_bars < len(table) - 100
+        lent.append(fit_ensemble(data.spans["train"]).lent_PHC)
+    np.testing.assert_array_equal(*lent)
+
+
+def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
+    """Four paths of one step; levels 0, .5 and 1 of 0 1 2 3 are 0, 1.5 and 3."""
+    close = np.log(np.array([3.0, 1.0, 0.5, 2.0]) + 10) - np.log(10)
+    moved = np.repeat(close[None, None], 4, axis=1)
+    wanted = np.repeat(np.array([[[100.0], [111.25], [130.0]]]), 4, axis=2)
+    drawn = drawn_paths(moved, (0.0, 0.5, 1.0), wanted, 10.0)
+    # Own quantiles: 10.5, 11.5 and 13. So 13 is 130, 10.5 is 100; 11 lies half of the way to 11.5, and 12 a
+    # third of the way from there.
+    np.testing.assert_allclose(drawn[:, 0, 3], [130, 105.625, 100, 111.25 + 18.75 / 3])
+    # Beyond the outer ones as far as they are stretched: 1.5 and 0.5 off the median become 3 and 1.
+    wanted = np.repeat(np.array([[[111.25]]]), 4, axis=2)
+    np.testing.assert_allclose(
+        drawn_paths(moved, (0.5,), wanted, 10.0)[:, 0, 3], [112.75, 110.75, 110.25, 111.75]
+    )
+
+
+def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
+    forecaster = v8.load(trained_run.folder)
+    told = r"paths need `calibration: ensemble` or family `range_paths`, as in every shipped profile; got a"
+    with pytest.raises(DataError, match=told):
+        forecaster.paths(trained_run.candles)
+    words = ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--allow-old", "--paths", "9"]
+    done = CliRunner().invoke(app, ["predict", str(trained_run.folder), *words])
+    assert done.exit_code == 3 and "got a model of tiny." in done.stderr
+
+
+def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, taught: Forecaster) -> None:
+    asked = ("--series", TAUGHT[0], "--bars", "940", "--paths", "512")
+    paths = taught.paths(made.known[TAUGHT[0]])
+    told = json.loads(call(made, *asked, "--format", "json").stdout)
+    assert told["paths"]["columns"] == OHLC
+    np.testing.assert_array_equal(np.array(told["paths"]["values"]).reshape(-1, 4), paths.to_numpy())
+    close = made.known[TAUGHT[0]].column("close")[-1]
+    rises, falls = paths["high"].groupby("path").max(), paths["low"].groupby("path").min()
+    for one in told["touch"]:
+        assert one["above"] == pytest.approx(close * (1 + one["move"]))
+        assert one["chance_above"] == (rises >= one["above"]).mean()
+        assert one["chance_below"] == (falls <= one["below"]).mean()
+    assert told["touch"][0]["chance_above"] > 0 and told["touch"][-1]["chance_above"] < 1
+    done = call(made, *asked)
+    assert "chance that a bar ahead touches a price so far off the close" in done.stdout
+    assert f"{100 * told['touch'][0]['chance_below']:.1f} %" in done.stdout
+    rows = call(made, *asked, "--format", "csv").stdout.splitlines()
+    assert rows[0] == "path,open_time,open,high,low,close" and len(rows) == 1 + 3 * 512
+    assert rows[1].startswith("0,2025-01-01T00:00:00Z,")
+    refused = call(made, *asked[:-1], "513")
+    assert refused.exit_code == 3 and "Ask for as many or fewer (--paths)" in refused.stderr
