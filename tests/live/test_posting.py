@@ -258,6 +258,17 @@ def test_neither_secret_nor_address_is_written(
     assert b"in-the-address" not in written and SECRET.encode() not in written
 
 
+def test_a_receiver_that_sends_messages_elsewhere_is_not_followed(
+    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
+) -> None:
+    ledger.add(made_entry(0))
+    outbox.collect(ledger, no_model)
+    receiver.status = 307
+    with pytest.raises(PublishError, match="got status 307"):
+        send()
+    assert receiver.asked == {"/hooks/v8?key=in-the-address"}
+
+
 def test_a_model_that_decayed_is_told_once(
     ledger: Ledger,
     outbox: Outbox,

@@ -24,12 +24,14 @@ class WebhookReceiver:
         status: What it answers.
         taken: Every message that was answered with 2xx, in order: its id and its content.
         num_asked: How often anything was sent.
+        asked: The paths that anything was sent to.
     """
 
     def __init__(self) -> None:
         self.status = 204
         self.taken: list[tuple[str, dict[str, Any]]] = []
         self.num_asked = 0
+        self.asked: set[str] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
@@ -72,11 +74,14 @@ def _handler(receiver: WebhookReceiver) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             receiver.num_asked += 1
+            receiver.asked.add(self.path)
             status = receiver.status if is_signed(self.headers, body) else 401
             if status < 300:
                 receiver.taken.append((self.headers["webhook-id"], json.loads(body)))
             self.send_response(status)
             self.send_header("content-length", "0")
+            if status == 307:
+                self.send_header("location", f"{receiver.url}&elsewhere=1")
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
