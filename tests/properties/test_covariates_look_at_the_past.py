@@ -129,6 +129,23 @@ def test_g3_what_is_known_of_all_is_the_start_of_the_whole_table(seed: int, num_
     assert list(by_time(whole).items())[: len(start)] == list(by_time(start).items())
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 10])
+def test_g3_a_target_moved_into_a_covariate_is_found_by_what_is_known_of_all(ahead: int) -> None:
+    """A block of the market is made of all candles and of those known: a range ahead is not there yet."""
+
+    def block(own: pd.DataFrame) -> pd.DataFrame:
+        ranges = np.log(own["high"] / own["low"])
+        told = pd.DataFrame({"time": own["open_time"] // 1000, "rate": ranges.shift(-ahead)})
+        return told.dropna()
+
+    own, other, num_known, names = random_market(1), random_market(2), 350, ("close", "csv.rate")
+    whole = by_time(compute_table(joined(own, other, block(own), names), names))
+    known = own[:num_known]
+    start = by_time(compute_table(joined(known, other[:num_known], block(known), names), names))
+    found = [time for time, row in start.items() if row != whole[time]]
+    assert found == [START_S + BAR_S * row for row in range(num_known - ahead, num_known)]
+
+
 @settings(deadline=None, max_examples=8)
 @given(
     seed=SEEDS,
