@@ -202,8 +202,8 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
     "forecast": lambda model, data, folder: model.forecast_all(first_windows(data, 2).raw_windows()).points,
-    "fold": lambda model, data, folder: model.fold_ensemble(
-        fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3))
+    "fold": lambda model, data, folder: model.fold(
+        fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3)), {}
     ),
     "save": lambda model, data, folder: model.save(folder / "model.keras"),
 }

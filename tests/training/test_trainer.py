@@ -114,7 +114,7 @@ def test_the_published_model_keeps_nothing_of_the_series_before(
     used, fresh = Trainer(first.profile), Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
     shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
-    before.fold_ensemble(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares))
+    before.fold(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
     drawn = drawn_weights(used, 2)
     models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
     files = []

@@ -88,8 +88,13 @@ class ServingModel(PublishedModel):
         load_scaling(graph.model, scaling)
         graph.holder = self
 
-    def fold_ensemble(self, ensemble: ranges.RangeFormula, shares: Mapping[str, Floats]) -> None:
-        """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
+    def fold(
+        self, ensemble: ranges.RangeFormula, shares: Mapping[str, Floats], widths: Mapping[str, Floats]
+    ) -> None:
+        """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H).
+
+        Its quantiles lie as many times as far off as those of the paths as widths say: per task, (H, L, C).
+        """
         fitted = {
             LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
             RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
@@ -97,15 +102,10 @@ class ServingModel(PublishedModel):
         }
         for task, moves_HRC in ensemble.moves.items():
             fitted |= {MOVES_PREFIX + task: [moves_HRC], SHARES_PREFIX + task: [shares[task]]}
+        fitted |= {WIDTHS_PREFIX + task: [factor_HLC] for task, factor_HLC in widths.items()}
         for name, weights in fitted.items():
             self._model.get_layer(name).set_weights(weights)
-        self._ensemble, self._shares = ensemble, shares
-
-    def fold_widths(self, factors: Mapping[str, Floats]) -> None:
-        """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
-        for task, factor_HLC in factors.items():
-            self._model.get_layer(WIDTHS_PREFIX + task).set_weights([factor_HLC])
-        self._widths = factors
+        self._ensemble, self._shares, self._widths = ensemble, shares, widths
 
     def network_points(self, span: Span) -> dict[str, NDArray[np.float32]]:
         """Say what the network forecasts for a span, per task, (W, H, C), not yet coherent."""

@@ -301,10 +301,10 @@ def lay_folds(histories: Mapping[Series, History], profile: Profile, num_folds: 
     Raises:
         DataError: If a timeframe's history is too short for folds of which each judges mostly new candles.
     """
-    of_timeframe: dict[str, list[Series]] = {}
-    for series in histories:
-        of_timeframe.setdefault(series.timeframe, []).append(series)
-    ends = {name: _ends(those, histories, profile, num_folds) for name, those in of_timeframe.items()}
+    ends = {
+        name: _ends([one for one in histories if one.timeframe == name], histories, profile, num_folds)
+        for name in dict.fromkeys(series.timeframe for series in histories)
+    }
     return tuple(
         Fold(
             number + 1,

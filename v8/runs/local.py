@@ -271,8 +271,7 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     is_mixed = profile.calibration == "ensemble"
     alone = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
     shares = fit_shares(span, said) if is_mixed else alone
-    model.fold_ensemble(ensemble, shares)
-    if profile.quantiles:
-        widths = conformal_widths(profile.quantiles, span.truth, mix(shares, said), distances)
-        model.fold_widths(widths)
+    points, levels = mix(shares, said), profile.quantiles
+    widths = conformal_widths(levels, span.truth, points, distances) if levels else {}
+    model.fold(ensemble, shares, widths)
     return told_shares(shares) if is_mixed else None

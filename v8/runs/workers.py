@@ -94,15 +94,10 @@ class JobQueue:
         self._waiting.extendleft(reversed(again))
         for job in again:
             self._listen(Note(f"{job.series}: its worker died ({cause}); tried once more."))
-        return [_lost(job, cause) for job in lost]
-
-
-def _lost(job: Job, cause: str) -> Outcome:
-    reason = (
-        f"{job.series}: its worker must live until the artefact is saved; got {cause} {TRIES} times. "
-        "Lower param:workers if memory ran out, or look into the system's log."
-    )
-    return Outcome(job.series, reason=with_parameters(reason), trace=reason + "\n")
+        rule = f"its worker must live until the artefact is saved; got {cause} {TRIES} times."
+        fix = with_parameters("Lower param:workers if memory ran out, or look into the system's log.")
+        told = {job.series: f"{job.series}: {rule} {fix}" for job in lost}
+        return [Outcome(series, reason=reason, trace=f"{reason}\n") for series, reason in told.items()]
 
 
 class Process:

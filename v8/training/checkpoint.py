@@ -9,7 +9,6 @@ import io
 import json
 import zipfile
 from dataclasses import asdict, dataclass
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -74,7 +73,11 @@ class Checkpoint:
                 content = {name: stored[name] for name in stored.files}
             note = json.loads(bytes(content["note"]))
             progress = adapter(Progress).validate_python(note["progress"])
-            part = {name: _stored(content, name) for name in (*FleetState._fields, "best_weights")}
+            # What is no array is a list of those whose names go on with a number.
+            part: dict[str, Any] = {
+                name: content.get(name, [one for key, one in content.items() if key.startswith(f"{name}/")])
+                for name in (*FleetState._fields, "best_weights")
+            }
             if note["format"] == FORMAT_OF_ARRAYS:
                 for name in _ONE_ARRAY:
                     part[name] = np.concatenate([array.ravel() for array in part[name]])
@@ -101,11 +104,3 @@ class Checkpoint:
             rule = "must hold the arrays of this network"
             fix = "Remove it to train this series from its first epoch"
             raise ArtifactError(where="a checkpoint", rule=rule, got="others", fix=fix)
-
-
-def _stored(content: dict[str, NDArray[Any]], name: str) -> Any:
-    """Return an array, or the list of those that are numbered, which may be empty."""
-    if name in content:
-        return content[name]
-    names = takewhile(content.__contains__, (f"{name}/{number}" for number in count()))
-    return [content[numbered] for numbered in names]

@@ -110,21 +110,18 @@ class FormulaTrainer:
         """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
         for place, member in enumerate(members):
             self._check()
-            yield place, self._fitted(member.data)
+            started, device = time.perf_counter(), device_of(self._model.weights[0].value)
+            weights = _fitted_weights(member.data)
+            seconds = {"train": time.perf_counter() - started}
+            yield place, TrainingResult("fit", weights, seconds, device, peak_bytes_of(device))
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> FormulaModel:
         """Return the published model of a series: raw window in, price units out, always float32."""
         return FormulaModel(self._model, weights)
 
-    def _fitted(self, data: SeriesData) -> TrainingResult:
-        started, device = time.perf_counter(), device_of(self._model.weights[0].value)
-        fitted = fit_range_paths(data.spans["train"])
-        least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
-        weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.lent_PHC
-        return TrainingResult(
-            stopped_by="fit",
-            weights=[np.array(one, np.float32) for one in weights],
-            seconds={"train": time.perf_counter() - started},
-            device=device,
-            peak_memory_bytes=peak_bytes_of(device),
-        )
+
+def _fitted_weights(data: SeriesData) -> list[NDArray[np.float32]]:
+    fitted = fit_range_paths(data.spans["train"])
+    least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
+    weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.lent_PHC
+    return [np.array(one, np.float32) for one in weights]

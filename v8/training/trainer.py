@@ -188,14 +188,11 @@ class Trainer:
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-
-            def stacked(network: keras.Model) -> keras.Model:
-                return networks.stack(network, num_models, are_directions_merged=num_models > 1)
-
-            fleet = judged = stacked(self._trained)
+            stacked = partial(networks.stack, num_models=num_models, are_directions_merged=num_models > 1)
+            fleet = stacked(self._trained)
             step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
-            if self._trained is not self.network:  # what is published has no teacher, and is judged without
-                judged = stacked(self.network)
+            # What is published has no teacher, and is judged without.
+            judged = fleet if self._trained is self.network else stacked(self.network)
             loss = compiled_loss(judged, self.profile, fleet, networks.counterparts(judged, fleet))
             self._programs[num_models] = Program(fleet, step, loss)
         return self._programs[num_models]

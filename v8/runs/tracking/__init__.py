@@ -6,7 +6,7 @@ series, wherever it trains. Its package is imported only when it is asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -80,18 +80,17 @@ def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> It
 
     Yields a listener that tells `listen` first, the trackers' own trouble included, and then the trackers.
     """
-    with ExitStack() as stack:
+    with ExitStack() as opened:
         listeners: list[Listener] = [listen]
         for name in dict.fromkeys(names):
             follower = Follower(name, TRACKERS[name].open(run), run.path, listen)
-            stack.callback(follower.close)
-            listeners.append(follower)
+            listeners.append(opened.enter_context(closing(follower)))
 
         def tell_all(event: Event) -> None:
             for listener in listeners:
                 listener(event)
 
-        yield tell_all if names else listen
+        yield tell_all
 
 
 class Follower:
