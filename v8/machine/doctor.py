@@ -5,6 +5,7 @@ would use, so this process never starts TensorFlow and a crash in there is a not
 results lie and how long they take, never on memory used.
 """
 
+import csv
 import os
 import subprocess
 import sys
@@ -128,8 +129,7 @@ def ask_driver() -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         why = f"nvidia-smi: {error}"
     else:
-        lines = filter(None, map(str.strip, done.stdout.splitlines()))
-        rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+        rows = [*filter(None, csv.reader(done.stdout.splitlines(), skipinitialspace=True))]
         if rows and not done.returncode and all(len(row) == 3 for row in rows):
             gpus = [
                 {"name": name, "memory_mib": float(size) if size.replace(".", "", 1).isdigit() else None}

@@ -3,7 +3,7 @@
 In a process of its own, imports, compilation, threads and peak memory are those of a process that did nothing
 else, and a crash in there is a sentence here. Lines of JSON go through the pipes. Down: one order. Up:
 `ready` with the system's clock once the process could begin, `said` on the way, `measured` as soon as one
-measurement is done, `refused` with the sentence of an error of ours; what else it prints is told as it is. A
+measurement is done, `refused` with an error of ours; what else it prints is told as it is. A
 process whose standard input closes ends itself, because then nobody waits for it.
 """
 
@@ -96,8 +96,7 @@ def serve(kind: type[Asked], carry_out: Callable[[Asked], Iterator[Any]]) -> Non
         for found in carry_out(kind.model_validate_json(order)):
             _send(measured=found)
     except V8Error as error:
-        parts = {name: getattr(error, name) for name in PARTS}
-        _send(refused=str(error), error=[type(error).__name__, parts])
+        _send(refused=[type(error).__name__, {name: getattr(error, name) for name in PARTS}])
 
 
 def say(sentence: str) -> None:
@@ -140,8 +139,9 @@ class _Child:
             elif "measured" in content:
                 measured.append(content["measured"])
             elif "refused" in content:
-                refusal, (kind, parts) = content["refused"], content["error"]
+                kind, parts = content["refused"]
                 error = getattr(errors, kind, V8Error)(**parts)
+                refusal = str(error)
         exit_code = self._process.wait()
         if exit_code and time.perf_counter() - self._started >= self._limit_s:
             refusal = f"a measuring process took more than {self._limit_s:g} s"

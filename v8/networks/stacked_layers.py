@@ -319,18 +319,6 @@ class StackedGRUCell(StackedLayer):
         return h_BMU, [h_BMU]
 
 
-@twin_of(keras.layers.TimeDistributed)
-def time_distributed(stock: Layer, **common: Any) -> Layer:
-    """Make the twin of the layer inside: it works on the last axis, whatever lies between."""
-    inner = stock.layer
-    if type(inner) not in (keras.layers.Dense, keras.layers.LayerNormalization):
-        raise ValueError(
-            f"{stock.name}: TimeDistributed needs Dense or LayerNormalization inside; "
-            f"got {type(inner).__name__}. Use the layer itself, or add its twin."
-        )
-    return TWINS[type(inner)](inner, **common)
-
-
 def require(stock: Layer, options: Mapping[str, object]) -> None:
     """Refuse a layer whose options differ from those its twin has."""
     for option, needed in options.items():

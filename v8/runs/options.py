@@ -104,7 +104,7 @@ class RunOptions(BaseModel):
         plan = replace(make_plan(profile, chosen, path, redone), is_judged=self.judge)
         if plan.todo:
             require_tables(profile)
-        return PreparedRun(self, plan, source, train_all, asked or ())
+        return PreparedRun(self, plan, source, train_all)
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class PreparedRun:
     plan: "Plan"  # what would be done
     source: CandleSource  # where candles come from
     train_all: "TrainAll"  # who trains
-    named: tuple[Series, ...]  # series that were named, not merely found in the source
 
     def lacking(self) -> list[tuple[str, str]]:
         """Return which of the named series the source lacks, and why, as far as it can tell beforehand."""
         found: list[tuple[str, str]] = []
         if isinstance(self.source, ChecksSeries):
-            for series in (one for one in self.plan.todo if one in self.named):
+            named = asked_series(self.options.series, self.options.universe) or ()
+            for series in (one for one in self.plan.todo if one in named):
                 try:
                     self.source.require(series)
                 except DataError as error:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -159,19 +159,16 @@ class RunCost:
         return max(0.0, self.seconds + self.series_s * (rounds - known))
 
 
-_NAME: Final = "run"
-
-
 def known_cost(profile: Profile) -> RunCost | None:
     """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return recall(RunCost, _NAME, _key(profile))
+    return recall(RunCost, "run", _key(profile))
 
 
 def keep_cost(profile: Profile, cost: RunCost) -> None:
     """Keep what a run took, unless one of more series is known."""
     known = known_cost(profile)
     if known is None or known.num_series <= cost.num_series:
-        keep(RunCost, _NAME, _key(profile), cost)
+        keep(RunCost, "run", _key(profile), cost)
 
 
 def _key(profile: Profile) -> dict[str, Any]:

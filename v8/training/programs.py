@@ -120,12 +120,10 @@ class _Programs:
                 file.unlink(missing_ok=True)
 
     def _newest(self) -> list[Path]:
-        found = []
         with suppress(OSError):  # there may be no folder, and others keep programs, too
-            for file in self._kept.iterdir():
-                if _NAME.fullmatch(file.name) and file.is_file():
-                    found.append((-file.stat().st_mtime_ns, file))
-        return [file for _, file in sorted(found)]
+            found = [one for one in self._kept.iterdir() if _NAME.fullmatch(one.name) and one.is_file()]
+            return sorted(found, key=lambda file: (-file.stat().st_mtime_ns, file))
+        return []
 
 
 def _opened() -> _Programs | None:

@@ -90,7 +90,7 @@ def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> It
             for listener in listeners:
                 listener(event)
 
-        yield tell_all
+        yield tell_all if names else listen
 
 
 class Follower:
