@@ -74,10 +74,7 @@ atexit.register(_until_exit.close)
 def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
     """Make the artefact of every job in tasks of Ray; yield each series' outcome as soon as it is known.
 
-    Args:
-        placement: Most tasks at a time, most series of one program, and where the cluster is.
-        jobs: Series of one profile, of one run folder.
-        listen: Told about stages and epochs, here in the process that was called.
+    Jobs are of one profile and one run folder. Who listens does so in the process that was called.
 
     Raises:
         ProfileError: If there is no cluster at the address, or no GPU where one is wanted.

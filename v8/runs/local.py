@@ -7,11 +7,8 @@ A fleet is prepared series by series, trained as one program, and each member is
 as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
 
-A network that was trained is calibrated before it is judged: the validation span says how much the network
-may say beside two formulas, which are fitted to the train span (`v8.formulas.ranges`), and all is
-folded into its model. What the network itself forecasts there is read from the published model, whose outputs
-are coherent already. Quantiles lie off the mix, or off what an uncalibrated network says, as those of
-simulated paths do, stretched until they hold their shares of the windows.
+A network that was trained is calibrated before it is judged: the validation span says how much it may say
+beside two formulas, and how far quantiles lie off (`v8.formulas.ranges`); all is folded into its model.
 """
 
 import gc

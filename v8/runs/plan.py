@@ -130,11 +130,10 @@ def smoke_bars(profile: Profile) -> int:
 
 
 def _status(state: SeriesState | None, folder: Path) -> Status:
-    if state is None:
-        return "pending"
-    if state.status == "done" and not all((folder / name).exists() for name in (MODEL_FILE, METADATA_FILE)):
-        return "pending"  # its files were moved away; making them again gives the same ones
-    return state.status
+    files = (folder / name for name in (MODEL_FILE, METADATA_FILE))
+    if state and (state.status != "done" or all(file.exists() for file in files)):
+        return state.status
+    return "pending"  # or its files were moved away; making them again gives the same ones
 
 
 @dataclass(frozen=True)

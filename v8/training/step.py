@@ -280,9 +280,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 class _Compiled:
     """A function of many arrays, compiled by TensorFlow and XLA, whose calls cost little.
 
-    A `tf.function` looks at the type of every array anew in each call: two milliseconds for the hundred
-    arrays of a state. Here the first argument always has the layout of its first call, and only the others
-    are looked at.
+    A `tf.function` looks at the type of every array anew in each call, which takes as long as a small step.
+    Here the first argument always has the layout of its first call, and only the others are looked at.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
