@@ -142,7 +142,7 @@ def test_a_file_of_a_finer_timeframe_is_refused(valid_frame):
 
 
 def test_a_file_of_a_coarser_timeframe_is_refused_although_it_lies_on_the_grid(valid_frame):
-    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .* got a median step of 3600 s"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .* mostly 3,600 s apart \(1h\)"):
         check(valid_frame(100, 3_600), QUARTER)
 
 
@@ -235,9 +235,7 @@ def test_a_row_without_a_readable_time_is_refused_with_its_text(valid_frame):
 
 
 def test_a_missing_column_is_named(valid_frame):
-    with pytest.raises(
-        DataError, match="needs one column close; got none among open_time, open, high, low, volume"
-    ):
+    with pytest.raises(DataError, match="needs one column close; got none among open_time, open, high,"):
         check(valid_frame(10, 3_600).drop(columns="close"))
 
 

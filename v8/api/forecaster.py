@@ -25,7 +25,7 @@ from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.frames import GivenCandles, candle_table, read_open_times
-from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
+from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
 from v8.profile import Profile, load_profile
 from v8.storage import passing_folder
 from v8.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
@@ -78,15 +78,14 @@ def features(
 def _series_of(candles: Candles | GivenCandles) -> Series:
     if isinstance(candles, Candles):
         return candles.series
-    times = read_open_times(candle_table(candles, Series(UNNAMED, "1h"), "candles=")[OPEN_TIME])
-    steps_s = np.diff(np.unique(times.open_us[times.is_readable])) / US_PER_S
+    table = candle_table(candles, Series(UNNAMED, "1h"), "candles=")
+    steps_s = read_open_times(table[OPEN_TIME]).steps_s
     step_s = float(np.median(steps_s)) if len(steps_s) else 0.0
-    names = [name for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s]
-    if not names:
+    if step_s not in TIMEFRAMES:
         rule = f"open apart by one of {', '.join(TIMEFRAME_S)}"
         fix = 'Name the series, for example series="BTCUSDT-15m"'
         raise DataError(where="candles=", rule=rule, got=f"mostly {step_s:,.10g} s", fix=fix)
-    return Series(UNNAMED, names[0])
+    return Series(UNNAMED, TIMEFRAMES[step_s])
 
 
 def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_private: bool = False) -> str:

@@ -39,8 +39,8 @@ from v8.invocation import command
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.companions import Companions
-from v8.market.frames import GivenCandles, candle_table, of_another_series, read_open_times
-from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
+from v8.market.frames import GivenCandles, of_another_series
+from v8.market.series import Series, iso
 from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import Count, OpenTime, Positive
@@ -484,27 +484,12 @@ def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int 
     their newest row that has closed cannot be used.
     """
     if not isinstance(candles, Candles):
-        frame = candle_table(candles, series, f"{series} from {FRAME}")
-        _require_spacing(frame, series)
-        candles = check_candles(frame, series, source=FRAME, now_s=_present_s(now_s))
+        candles = check_candles(candles, series, source=FRAME, now_s=_present_s(now_s))
         require_one_unit(candles)
     elif candles.series != series:
         raise of_another_series(series, str(candles.series))
     require_newest(candles)
     return candles
-
-
-def _require_spacing(frame: pd.DataFrame, series: Series) -> None:
-    """Say plainly that a frame is of another timeframe, before its rows are called unusable."""
-    times = read_open_times(frame[OPEN_TIME])
-    steps_s = np.diff(np.unique(times.open_us[times.is_readable])) / US_PER_S
-    if len(steps_s) < 2 or np.median(steps_s) == series.bar_s:
-        return
-    step_s = float(np.median(steps_s))
-    name = next((f" ({name})" for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s), "")
-    where, rule = str(series), f"reads candles that open {series.bar_s:,} s apart ({series.timeframe})"
-    fix = "Load the forecaster of that timeframe, or fetch candles of this one"
-    raise DataError(where=where, rule=rule, got=f"rows that are mostly {step_s:,.10g} s apart{name}", fix=fix)
 
 
 def _present_s(now_s: int | None) -> int:

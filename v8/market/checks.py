@@ -3,15 +3,15 @@
 In this order; every row that is not kept is counted in the report:
 
 1. Open times of any unit become UTC seconds; a row without a readable time refuses the series, and so does
-   what tells another symbol or timeframe.
+   what tells another symbol or timeframe, be it by the time from most rows to the next.
 2. Rows that cannot be true are dropped: unreadable values, prices not above zero, volume below zero, values
    beyond 1e18, `low <= open, close <= high` broken, opens between two bars of the grid. The grid is the one
    on which most rows lie: weeks begin on Monday, and hours may begin at half past.
 3. The running bar is dropped; more than one bar from the future refuses the series.
 4. Rows are sorted. Rows of one bar that agree to 0.01 % become one: the row written with the most
    decimals. Rows of one bar that disagree are all dropped, because nobody can say which is right.
-5. If steps 2 and 4 dropped more than 5 % of the rows, or most neighbours are not one bar apart, the
-   series is refused: then the file is not what it claims to be.
+5. If steps 2 and 4 dropped more than 5 % of the rows, the series is refused: then the file is not what it
+   claims to be.
 6. A re-listed symbol (a leap beyond any plausible one across a long hole) starts anew: only the rows
    after the last such leap are kept.
 7. What a table tells against itself refuses it, because a forecast from it would be wrong unseen: opens that
@@ -38,7 +38,7 @@ from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, shown
 from v8.market import frames
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, Mask, Times, Values, assembled
-from v8.market.series import US_PER_S, WEEK_S, Series, iso
+from v8.market.series import TIMEFRAMES, US_PER_S, WEEK_S, Series, iso
 
 MAX_DROPPED_SHARE = 0.05
 """Rows that may break a rule. The worst real file (LTC, February 2018) has 1.7 %; a file of another
@@ -109,6 +109,7 @@ def check_candles(
         got = f"{len(unreadable)} of {len(frame)} others: {first}"
         fix = "Mend the time column; a row without its time cannot be placed"
         raise DataError(where=where, rule=rule, got=got, fix=fix)
+    _require_timeframe(times.steps_s, series, where)
     report = CandleReport(
         num_read=len(frame),
         time_units=dict(sorted(times.units.items())),
@@ -120,7 +121,6 @@ def check_candles(
     rows = _without_repetition(_without_unclosed(_without_faults(raw), now_s))
     _require_rows(len(rows.open_us), len(frame), where)
     _require_opens(rows)
-    _require_timeframe(rows)
     rows = _newest_life(rows)
     if closed := closed_hours(rows.open_us // US_PER_S, series.bar_s):
         rule = "v8 forecasts markets that never close, such as those of coins"
@@ -299,13 +299,14 @@ def _require_opens(rows: _Rows) -> None:
     raise DataError(where=rows.where, rule=rule, got=f"times such as {got}", fix=fix)
 
 
-def _require_timeframe(rows: _Rows) -> None:
-    """Refuse coarser candles that happen to lie on the grid of a finer timeframe; too few to tell pass."""
-    steps_s, bar_s = np.diff(rows.open_us) // US_PER_S, rows.series.bar_s
-    if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and np.median(steps_s) != bar_s:
-        rule, got = f"most candles must follow {bar_s} s after the one before", f"{np.median(steps_s):.0f} s"
-        fix = f"Check that the rows are of timeframe {rows.series.timeframe}"
-        raise DataError(where=rows.where, rule=rule, got=f"a median step of {got}", fix=fix)
+def _require_timeframe(steps_s: Values, series: Series, where: str) -> None:
+    """Refuse another timeframe before its rows are called unusable; too few to tell pass."""
+    if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and (step_s := float(np.median(steps_s))) != series.bar_s:
+        rule = f"needs candles that open {series.bar_s:,} s apart ({series.timeframe})"
+        fix = "Fetch candles of that timeframe, or name the series, or load the forecaster, of this one"
+        name = f" ({TIMEFRAMES[step_s]})" if step_s in TIMEFRAMES else ""
+        got = f"rows that are mostly {step_s:,.10g} s apart{name}"
+        raise DataError(where=where, rule=rule, got=got, fix=fix)
 
 
 def _newest_life(rows: _Rows) -> _Rows:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME, plain_symbol
 from v8.errors import DataError, listed, shown
-from v8.market.series import Series
+from v8.market.series import US_PER_S, Series
 
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A frame; columns by name; or rows, each a list of values or a mapping of names to values."""
@@ -299,6 +299,12 @@ class OpenTimes:
     open_us: NDArray[np.int64]  # microseconds since the epoch, UTC, shape (N,), int64; 0 where unreadable
     is_readable: NDArray[np.bool_]  # which rows held a time, shape (N,), bool
     units: dict[str, int]  # how many rows were written in which unit, unitless counts
+
+    @property
+    def steps_s(self) -> NDArray[np.float64]:
+        """Seconds from one moment to the next."""
+        moments_us: NDArray[np.int64] = np.unique(self.open_us[self.is_readable])
+        return (moments_us[1:] - moments_us[:-1]) / US_PER_S
 
 
 def read_open_times(column: pd.Series) -> OpenTimes:

@@ -31,6 +31,9 @@ _TIMEFRAMES: Final = ("1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8
 TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIMEFRAMES}
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
+TIMEFRAMES: Final[dict[float, str]] = {bar_s: name for name, bar_s in TIMEFRAME_S.items()}
+"""Their names by the seconds."""
+
 _PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
 
 

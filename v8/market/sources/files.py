@@ -24,7 +24,7 @@ from v8.columns import plain_symbol
 from v8.errors import DataError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
-from v8.market.series import TIMEFRAME_S, Series, is_series_name, series_advice
+from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, is_series_name, series_advice
 from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.records import read_plain
 
@@ -86,8 +86,7 @@ def _timeframe(minutes: str) -> str:
     """Write TradingView's minutes, days or weeks as a timeframe; empty for one that there is not."""
     if not minutes.isdigit():
         return f"{minutes[:-1] or 1}{minutes[-1].lower()}"
-    seconds = int(minutes[:9]) * 60
-    return next((name for name, bar_s in TIMEFRAME_S.items() if bar_s == seconds), "")
+    return TIMEFRAMES.get(int(minutes[:9]) * 60, "")
 
 
 class _Table(NamedTuple):
