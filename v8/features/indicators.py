@@ -204,10 +204,15 @@ class _Features(Registry[Feature]):
         return replace(own, name=name, sentence=sentence, formula=formula)
 
 
-def _windowed(
-    function: Callable[..., Floats], warmup_bars: int, *inputs: str, **parameters: float
+def _of(function: Callable[..., Floats], *inputs: str, **parameters: float) -> Formula:
+    return Formula(function, inputs, parameters, is_windowed=True)
+
+
+def _over(
+    function: Callable[..., Floats], bars: int, *inputs: str, late: int = 0, **parameters: float
 ) -> Formula:
-    return Formula(function, inputs, parameters, warmup_bars, is_windowed=True)
+    """Return a formula of the newest `bars`, and of `late` ones before them."""
+    return Formula(function, inputs, {"period_bars": bars, **parameters}, bars - 1 + late, is_windowed=True)
 
 
 def _averaged(
@@ -240,48 +245,39 @@ _WAVES: Final = [
 ]
 
 _FORMULAS: Final[dict[str, Formula]] = {
-    _CLOSE_MOMENTS: _windowed(formulas.close_moments, _BAND_BARS - 1, c.CLOSE, period_bars=_BAND_BARS),
-    _ROLLED_MOMENTS: _windowed(
-        formulas.rolled_moments, _BAND_BARS - 1, c.CLOSE, period_bars=_BAND_BARS, num_steps=c.MAX_ROLLED_STEPS
-    ),
-    c.BB_UPPER: _windowed(formulas.bollinger_band, 0, c.CLOSE, _CLOSE_MOMENTS, stds=_STDS),
-    c.BB_LOWER: _windowed(formulas.bollinger_band, 0, c.CLOSE, _CLOSE_MOMENTS, stds=-_STDS),
+    _CLOSE_MOMENTS: _over(formulas.close_moments, _BAND_BARS, c.CLOSE),
+    _ROLLED_MOMENTS: _over(formulas.rolled_moments, _BAND_BARS, c.CLOSE, num_steps=c.MAX_ROLLED_STEPS),
+    c.BB_UPPER: _of(formulas.bollinger_band, c.CLOSE, _CLOSE_MOMENTS, stds=_STDS),
+    c.BB_LOWER: _of(formulas.bollinger_band, c.CLOSE, _CLOSE_MOMENTS, stds=-_STDS),
     "macd": _averaged(formulas.macd, [_SLOW_WEIGHT], c.CLOSE, **_MACD),
     "macd_signal": _averaged(
         formulas.macd_signal, [_SLOW_WEIGHT, _SIGNAL_WEIGHT], "macd", signal_bars=_SIGNAL_BARS
     ),
-    "atr": _windowed(formulas.atr, _ATR_BARS, c.HIGH, c.LOW, c.CLOSE, period_bars=_ATR_BARS),
-    "bb_width": _windowed(formulas.relative_deviation, 0, c.CLOSE, _CLOSE_MOMENTS, stds=2.0 * _STDS),
-    c.VOLATILITY: _windowed(formulas.relative_deviation, 0, c.CLOSE, _CLOSE_MOMENTS, stds=1.0),
-    "volume_norm": _windowed(formulas.volume_norm, _VOLUME_BARS - 1, c.VOLUME, period_bars=_VOLUME_BARS),
+    "atr": _over(formulas.atr, _ATR_BARS, c.HIGH, c.LOW, c.CLOSE, late=1),
+    "bb_width": _of(formulas.relative_deviation, c.CLOSE, _CLOSE_MOMENTS, stds=2.0 * _STDS),
+    c.VOLATILITY: _of(formulas.relative_deviation, c.CLOSE, _CLOSE_MOMENTS, stds=1.0),
+    "volume_norm": _over(formulas.volume_norm, _VOLUME_BARS, c.VOLUME),
     "rsi": _averaged(formulas.rsi, [1.0 / _RSI_BARS], c.CLOSE, period_bars=_RSI_BARS),
-    "roc": _windowed(formulas.roc, _ROC_BARS, c.CLOSE, period_bars=_ROC_BARS),
-    "bb_position": _windowed(formulas.band_position, 0, _CLOSE_MOMENTS, stds=_STDS),
-    c.RECENT_RANGE: _windowed(
-        formulas.recent_range, 0, *(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])
-    ),
+    "roc": _over(formulas.roc, _ROC_BARS, c.CLOSE, late=1),
+    "bb_position": _of(formulas.band_position, _CLOSE_MOMENTS, stds=_STDS),
+    c.RECENT_RANGE: _of(formulas.recent_range, *(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
     **{
-        f"range_deviation_{bars}": _windowed(
-            formulas.range_deviation, bars - 1, c.HIGH, c.LOW, period_bars=bars
-        )
+        f"range_deviation_{bars}": _over(formulas.range_deviation, bars, c.HIGH, c.LOW)
         for bars in c.RANGE_BARS
     },
     **{
-        f"realised_deviation_{bars}": _windowed(formulas.realised_deviation, bars, c.CLOSE, period_bars=bars)
+        f"realised_deviation_{bars}": _over(formulas.realised_deviation, bars, c.CLOSE, late=1)
         for bars in c.REALISED_BARS
     },
     **{
-        f"{name}_{bars}": _windowed(formulas.share_of_recent, 0, f"{name}_deviation_{bars}", c.RECENT_RANGE)
+        f"{name}_{bars}": _of(formulas.share_of_recent, f"{name}_deviation_{bars}", c.RECENT_RANGE)
         for name, periods in (("range", c.RANGE_BARS), ("realised", c.REALISED_BARS))
         for bars in periods
     },
+    **{f"move_{bars}": _over(formulas.move, bars, c.CLOSE, c.RECENT_RANGE, late=1) for bars in c.MOVE_BARS},
+    **{name: replace(_of(formulas.wave, c.OPEN_TIME, **told), version=2) for name, told in _WAVES},
     **{
-        f"move_{bars}": _windowed(formulas.move, bars, c.CLOSE, c.RECENT_RANGE, period_bars=bars)
-        for bars in c.MOVE_BARS
-    },
-    **{name: replace(_windowed(formulas.wave, 0, c.OPEN_TIME, **told), version=2) for name, told in _WAVES},
-    **{
-        name: _windowed(function, 0, _ROLLED_MOMENTS, c.RECENT_RANGE, step=step)
+        name: _of(function, _ROLLED_MOMENTS, c.RECENT_RANGE, step=step)
         for step in _STEPS
         for name, function in zip(
             c.rolled_columns(step), (formulas.rolled_middle, formulas.rolled_deviation), strict=True

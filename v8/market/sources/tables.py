@@ -38,6 +38,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from flatbuffers.table import Table
 from pyarrow import types
 
 from v8.columns import OHLC, OHLCV, OPEN_TIME
@@ -82,6 +83,7 @@ _PLAIN: Final = (
 )
 _FEATHER_START: Final = b"ARROW1\0\0"
 _BATCH: Final = "record batch"
+_MEMBER_2, _MEMBER_3 = 8, 10  # where a flatbuffer says which bytes are a table's third and fourth member
 MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
 MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
@@ -244,31 +246,16 @@ def _unpacked_sizes(batch: pa.Message) -> Iterator[int]:
 
     The places of the buffers are in the header, a flatbuffer: see Message.fbs of the Arrow format.
     """
-    header, body = batch.metadata.to_pybytes(), memoryview(batch.body)
-    record = _followed(header, _member(header, _followed(header, 0), 2))
-    is_packed = _member(header, record, 3) is not None
-    place = _member(header, record, 2)
-    buffers = _followed(header, place)
-    (num_buffers,) = struct.unpack_from("<i", header, buffers)
-    for number in range(num_buffers):
-        start, length = struct.unpack_from("<qq", header, buffers + 4 + 16 * number)
+    header, body = bytearray(batch.metadata.to_pybytes()), memoryview(batch.body)
+    message = Table(header, struct.unpack_from("<I", header)[0])
+    record = Table(header, message.Indirect(message.Pos + message.Offset(_MEMBER_2)))
+    buffers, is_packed = record.Offset(_MEMBER_2), record.Offset(_MEMBER_3) > 0
+    if not buffers:
+        raise ValueError("its header lacks a part")
+    for number in range(record.VectorLen(buffers)):
+        start, length = struct.unpack_from("<qq", header, record.Vector(buffers) + 16 * number)
         claimed = struct.unpack_from("<q", body, start)[0] if is_packed and length else length
         yield length if claimed < 0 else claimed  # -1 stands before what is not packed
-
-
-def _followed(header: bytes, place: int | None) -> int:
-    if place is None:
-        raise ValueError("its header lacks a part")
-    return int(place + struct.unpack_from("<I", header, place)[0])
-
-
-def _member(header: bytes, table: int, number: int) -> int | None:
-    """Find where a table of a flatbuffer keeps one of its members; None where it is left out."""
-    names = table - struct.unpack_from("<i", header, table)[0]
-    (size,) = struct.unpack_from("<H", header, names)
-    entry = 4 + 2 * number
-    offset = struct.unpack_from("<H", header, names + entry)[0] if entry < size else 0
-    return table + offset if offset else None
 
 
 def _plain_columns(schema: pa.Schema, num_rows: int, series: Series, where: str) -> dict[str, str]:
