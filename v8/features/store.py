@@ -144,9 +144,7 @@ class FeatureStore:
 class _File:
     """A mapped file of the store.
 
-    Raises:
-        OSError: If it is not there, is not to be read, or was written by another version.
-        ValueError: If it is damaged.
+    An OSError tells that it cannot be read or is of another version, a ValueError that it is damaged.
     """
 
     def __init__(self, path: Path) -> None:

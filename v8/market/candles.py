@@ -2,8 +2,6 @@
 
 `v8.market.checks` makes them of raw rows. Every row that was read is counted once: `num_read` of the report
 is `num_kept` plus all the counts of `dropped`.
-
-Shapes: N candles, with columns of `OHLCV`.
 """
 
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
-from v8.errors import MAX_LISTED, DataError, shown
+from v8.errors import MAX_LISTED, DataError, listed, shown
 from v8.market import frames
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, Mask, Times, Values, assembled
 from v8.market.series import TIMEFRAMES, US_PER_S, WEEK_S, Series, iso
@@ -159,9 +159,7 @@ class _Rows:
 
     def opens(self, is_chosen: Mask) -> str:
         """List the open times of the chosen rows in words, each once."""
-        opens = np.unique(self.open_us[is_chosen])
-        first = ", ".join(iso(open_us / US_PER_S) for open_us in opens[:MAX_LISTED])
-        return first if len(opens) <= MAX_LISTED else f"{first} ... ({len(opens)} in all)"
+        return listed([iso(open_us / US_PER_S) for open_us in np.unique(self.open_us[is_chosen])])
 
     def first_faults(self, phase_us: int) -> NDArray[np.intp]:
         """Tell which of `_FAULTS` each row has first, shape (R,); one more than there are for a sound row."""

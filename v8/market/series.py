@@ -24,9 +24,10 @@ from v8.profile import config_path, read_yaml
 from v8.registry import advice
 
 US_PER_S: Final = 1_000_000
-WEEK_S: Final = 7 * 86_400
+DAY_S: Final = 86_400
+WEEK_S: Final = 7 * DAY_S
 
-_UNIT_S: Final = {"m": 60, "h": 3_600, "d": 86_400, "w": WEEK_S}
+_UNIT_S: Final = {"m": 60, "h": 3_600, "d": DAY_S, "w": WEEK_S}
 _TIMEFRAMES: Final = ("1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w")
 TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIMEFRAMES}
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
@@ -69,7 +70,7 @@ class Series:
     @property
     def phase_s(self) -> int:
         """Seconds from the epoch, a Thursday, to the first open: weeks begin on Monday."""
-        return 4 * 86_400 if self.bar_s == WEEK_S else 0
+        return 4 * DAY_S if self.bar_s == WEEK_S else 0
 
     @property
     def bar_s(self) -> int:

@@ -90,11 +90,6 @@ class History:
         return int(self.open_time_s[-1])
 
     @property
-    def extent(self) -> tuple[object, ...]:
-        """What changes when a history does, but for revisions."""
-        return len(self), self.first_s, self.last_s, int(self.is_final.sum()), self.is_whole
-
-    @property
     def num_missing(self) -> int:
         """Bars without a candle between the first and the last."""
         return (self.last_s - int(self.open_time_s[0])) // self.series.bar_s + 1 - len(self)
@@ -271,23 +266,22 @@ class CandleStore:
             before = kept if kept and is_near else known
             revised = merged.revisions.iloc[len(before.revisions) if before else 0 :]
             if is_near and is_free:
-                self._write(series, merged, kept, is_revised=len(revised) > 0)
+                self._write(series, merged, is_revised=len(revised) > 0)
         if num := len(revised):
             told, opens = f"{num} {'candle was' if num == 1 else 'candles were'}", revised["open_time_s"]
             places = listed([iso(open_s) for open_s in opens])
             _log.warning("%s: %s told differently before (%s); both versions are kept", series, told, places)
         return merged
 
-    def _write(self, series: Series, merged: Merged, kept: Merged | None, *, is_revised: bool) -> None:
+    def _write(self, series: Series, merged: Merged, *, is_revised: bool) -> None:
         if is_revised:  # first: what is set aside is set aside before anything takes its place
             content = _file(merged.revisions, {"series": str(series)})
             storage.write_cache(self.path(series, ".revised"), content)
-        if kept is None or merged.history.extent != kept.history.extent or is_revised:
-            history = merged.history
-            frame = pd.DataFrame(history.values, columns=list(OHLCV))
-            frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
-            told = {"series": str(series), "first_s": history.first_s, "is_whole": history.is_whole}
-            storage.write_cache(self.path(series), _file(frame, told))
+        history = merged.history
+        frame = pd.DataFrame(history.values, columns=list(OHLCV))
+        frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
+        told = {"series": str(series), "first_s": history.first_s, "is_whole": history.is_whole}
+        storage.write_cache(self.path(series), _file(frame, told))
 
     def _read(
         self, path: Path, series: Series, *, is_held: bool
@@ -372,10 +366,7 @@ def are_doubted(values: Values) -> Mask:
     []
     """
     is_jump = _from_close_before(values) > jump_of(values)
-    is_doubted = np.zeros(len(values), dtype=np.bool_)
-    is_doubted[1:] |= is_jump
-    is_doubted[:-1] |= is_jump
-    return is_doubted
+    return np.asarray(np.append(is_jump, False) | np.insert(is_jump, 0, False))[: len(values)]
 
 
 def _from_close_before(values: Values) -> Values:

@@ -28,7 +28,7 @@ from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.series import Series, iso
+from v8.market.series import DAY_S, Series, iso
 from v8.profile import read_yaml
 
 END_S = 1_735_689_600  # 2025-01-01T00:00:00Z: where the newest candle closes
@@ -37,7 +37,6 @@ BLOCK_BARS = 4_096
 NUM_STEPS = 6
 
 PRICE_DIGITS: Final = 6  # digits that count of the price at the end; an exchange has such steps
-_DAY_S = 86_400
 _NUM_REGIMES = 6
 _REGIME_STRENGTH = 0.35  # each component multiplies the variance by 1 + this or 1 - this
 _SHORTEST_REGIME_S = 2 * 3_600
@@ -107,7 +106,7 @@ def _draw(series: Series, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         "reach_up": rng.standard_exponential((BLOCK_BARS, NUM_STEPS)),
         "reach_down": rng.standard_exponential((BLOCK_BARS, NUM_STEPS)),
         "jumps": rng.standard_normal(BLOCK_BARS)
-        * (rng.random(BLOCK_BARS) < -np.expm1(-_JUMPS_PER_DAY * series.bar_s / _DAY_S)),
+        * (rng.random(BLOCK_BARS) < -np.expm1(-_JUMPS_PER_DAY * series.bar_s / DAY_S)),
         "jump_step": rng.integers(NUM_STEPS, size=BLOCK_BARS),
         "turnover": rng.standard_normal(BLOCK_BARS),
     }
@@ -127,8 +126,8 @@ def _regimes(
 
 def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the usual variance by UTC hour and weekday, shape (N,): a peak at 15:00, calm weekends."""
-    hour = open_s % _DAY_S / 3_600
-    weekday = (open_s // _DAY_S + 3) % 7  # 1970-01-01 was a Thursday, day 3 after Monday
+    hour = open_s % DAY_S / 3_600
+    weekday = (open_s // DAY_S + 3) % 7  # 1970-01-01 was a Thursday, day 3 after Monday
     return np.asarray((1.0 + 0.5 * np.cos((hour - 15.0) * np.pi / 12.0)) * np.where(weekday >= 5, 0.6, 1.16))
 
 
@@ -139,7 +138,7 @@ def _candle_columns(
 
     The volatility is relative to the long run. Prices have steps, as on an exchange.
     """
-    (price, volatility), bar_share = coin(series.symbol), series.bar_s / _DAY_S
+    (price, volatility), bar_share = coin(series.symbol), series.bar_s / DAY_S
     spread = volatility * np.sqrt(bar_share) * relative
     step_spread = (spread / np.sqrt(NUM_STEPS))[:, None]
     steps = draws["steps"] * step_spread

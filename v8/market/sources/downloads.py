@@ -37,7 +37,6 @@ LONGEST_RETRY_AFTER_S = 120.0  # a server that asks for more than this is treate
 PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)
 
 _CHUNK_BYTES = 1 << 16
-_NOT_FOUND = 404
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of failures that may pass
 _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
 BROKEN = (OSError, HTTPError, HTTPException, ValueError)
@@ -77,7 +76,7 @@ class Etiquette:
         """
         if answer.status_code in _PASSING:
             raise trouble_of(answer)
-        if answer.status_code not in {200, _NOT_FOUND}:
+        if answer.status_code not in {200, 404}:
             rule = "the archive must answer 200, or 404 for a file it does not have"
             fix = f"Check that the archive may be reached from here, or set {self.variable} to a mirror"
             raise DataError(where=url, rule=rule, got=f"status {answer.status_code} {answer.reason}", fix=fix)
@@ -145,10 +144,9 @@ class Downloader:
         try:
             pending = set(futures)
             while pending:
-                _, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
-                for future in futures:
-                    if future.done():
-                        future.result()
+                done, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
                 self._tell_longest()
             return [future.result() for future in futures]
         finally:

@@ -25,7 +25,7 @@ from v8 import storage
 from v8.errors import DataError
 from v8.market.candles import Candles, none_until, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.series import Series
+from v8.market.series import DAY_S, Series
 from v8.market.sources.rest import MOST_ROWS, RestSource, Span
 from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
@@ -33,8 +33,7 @@ from v8.market.store import CandleStore, History, Merged, from_api, from_candles
 
 NUM_REASKED: Final = 3  # candles of the store that every request for newer ones asks for again
 Found = TypeVar("Found")
-_DAY_S: Final = 86_400
-_MONTH_LAG_S: Final = 2 * _DAY_S  # the archive has the zip of a month two days after its end
+_MONTH_LAG_S: Final = 2 * DAY_S  # the archive has the zip of a month two days after its end
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Want:
     @property
     def final_s(self) -> int:
         """Open time of the last bar of yesterday: the archive has no later one."""
-        return self.series.last_closed_s(self.now_s // _DAY_S * _DAY_S)
+        return self.series.last_closed_s(self.now_s // DAY_S * DAY_S)
 
     def page(self, known: History | None) -> Span | None:
         """Return the span of the one request that gives all that is missing at the end; None if none does."""

@@ -19,8 +19,6 @@ https://developers.binance.com/docs/binance-spot-api-docs/rest-api/market-data-e
 What is closed is decided by the exchange's own time, which is asked for once and then counted by this
 machine's monotonic clock. But a proxy may answer with an old time: where the two clocks are more than
 `MOST_APART_S` apart, the newest candle of the exchange must not contradict its time, or nothing is served.
-
-Shapes: N candles, with columns of `OHLCV`.
 """
 
 import json
@@ -45,7 +43,7 @@ from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, ProfileError, shown
 from v8.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.series import Series, iso
+from v8.market.series import DAY_S, Series, iso
 from v8.market.sources import downloads
 from v8.market.sources.source import require_listed
 from v8.market.store import are_doubted
@@ -54,7 +52,7 @@ MOST_AGE_S: Final = 600.0  # then it is asked again; a clock of quartz errs by l
 REFUSED_S: Final = 30.0  # one that did not tell is not asked again so soon, by forty series one by one
 MOST_DRIFT_S: Final = 2.0  # two clocks of a machine that slept, or was set, disagree by more than this
 MOST_APART_S: Final = 60.0  # of the exchange's time and this machine's; beyond it a candle is asked
-_FAR_S: Final = 20 * 365 * 86_400  # both clocks may be behind: so far on the newest candle is looked for
+_FAR_S: Final = 20 * 365 * DAY_S  # both clocks may be behind: so far on the newest candle is looked for
 
 MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
 MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
@@ -97,10 +95,9 @@ class Span:
 
     def pages(self) -> "list[Span]":
         """Part it into spans that one answer holds, newest first."""
-        page_s = MOST_ROWS * self.series.bar_s
+        page_s, series = MOST_ROWS * self.series.bar_s, self.series
         stops_s = range(self.last_s, self.first_s - 1, -page_s)
-        first_s = [max(self.first_s, stop_s - page_s + self.series.bar_s) for stop_s in stops_s]
-        return [Span(self.series, *each) for each in zip(first_s, stops_s, strict=True)]
+        return [Span(series, max(self.first_s, stop_s - page_s + series.bar_s), stop_s) for stop_s in stops_s]
 
     def doubtful(self, rows: pd.DataFrame) -> "Span | None":
         """Return the shortest span that holds every bar without a row and every doubted one; None without."""

@@ -97,10 +97,7 @@ PACKING_FAULTS: Final = (
 
 
 def require_even(text: str, separator: str, num_columns: int, where: str) -> None:
-    """Refuse a CSV with a line of more values than there are columns; empty ones at its end are none.
-
-    So is one with a quote that does not close on its line, as one around a whole value does.
-    """
+    """Refuse a line of more values than columns, but for empty ones at its end, or with an open quote."""
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if '"' in line:
             try:

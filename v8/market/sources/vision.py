@@ -36,7 +36,7 @@ from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.frames import read_open_times
-from v8.market.series import US_PER_S, Series, iso
+from v8.market.series import DAY_S, US_PER_S, Series, iso
 from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.source import require_listed
 from v8.market.sources.tables import PACKING_FAULTS, read_csv_table, unzipped
@@ -47,8 +47,7 @@ FIRST_MONTH = pd.Period("2017-07", "M")  # the exchange opened in July 2017; not
 PROBES_AT_ONCE = 8
 MOST_ABSENT_DAYS = 7
 MOST_ABSENT_MONTHS = 12
-_DAY_S = 86_400
-_SHORTEST_MONTH_S = 28 * _DAY_S
+_SHORTEST_MONTH_S = 28 * DAY_S
 _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
 
@@ -238,7 +237,7 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
 def _num_newer(zips: _SeriesZips, last_open_s: int, now_s: int) -> int:
     """Count the bars after a candle up to the newest zip, by asking for checksums only; usually for one."""
     next_s = last_open_s + zips.series.bar_s
-    if next_s + _DAY_S > now_s or not any(zips.newest([_period(next_s, freq)]) for freq in ("D", "M")):
+    if next_s + DAY_S > now_s or not any(zips.newest([_period(next_s, freq)]) for freq in ("D", "M")):
         return 0
     today = _period(now_s, "D")
     recent = [today - back for back in range(MOST_ABSENT_DAYS + 1) if today - back >= _period(next_s, "D")]

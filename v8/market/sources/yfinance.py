@@ -27,7 +27,7 @@ from v8.columns import OHLC, OPEN_TIME, plain_symbol
 from v8.errors import DataError, ProfileError, listed, shown
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.series import Series, iso
+from v8.market.series import DAY_S, Series, iso
 from v8.registry import require_package
 
 PACKAGE: Final = "yfinance"
@@ -73,7 +73,7 @@ class YahooSource:
             rule = f"Yahoo has bars of {', '.join(REACH_DAYS)}, and none is made of others"
             fix = "Choose one of these timeframes, or another source"
             raise _refused(series, rule, series.timeframe, fix)
-        oldest_s = now_s - REACH_DAYS[series.timeframe] * 86_400 + _MARGIN_S
+        oldest_s = now_s - REACH_DAYS[series.timeframe] * DAY_S + _MARGIN_S
         newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
         if last_s < oldest_s:
             rule = f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days"
