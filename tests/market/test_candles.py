@@ -136,9 +136,15 @@ def test_a_few_rows_of_a_shifted_grid_become_a_counted_gap(valid_frame):
 
 
 def test_a_file_of_a_finer_timeframe_is_refused(valid_frame):
-    # Three of four quarters of an hour open between two hours: 75 of 100 rows.
-    with pytest.raises(DataError, match=r"got 75 of 100, mostly opens between two bars of this timeframe"):
+    with pytest.raises(DataError, match=r"got rows that are mostly 900 s apart \(15m\)"):
         check(valid_frame(100, 900))
+
+
+def test_many_rows_between_two_bars_are_refused(valid_frame):
+    frame = valid_frame(100, 3_600)
+    frame.loc[::5, "open_time"] += 420_000
+    with pytest.raises(DataError, match=r"got 20 of 100, mostly opens between two bars of this timeframe"):
+        check(frame)
 
 
 def test_a_file_of_a_coarser_timeframe_is_refused_although_it_lies_on_the_grid(valid_frame):
