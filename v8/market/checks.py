@@ -98,7 +98,9 @@ def check_candles(
     """
     where = f"{series} from {source}"
     frame = frames.candle_table(given, series, where)
-    columns = OHLC if _lacks_volume(frame) else OHLCV
+    volume = frame.get(VOLUME)
+    is_known = volume is not None and not (len(volume) and frames.is_real(volume) and volume.isna().all())
+    columns = OHLCV if is_known else OHLC
     _require_rows(len(frame), len(frame), where)
     frames.require_named(frame, series)
     times = frames.read_open_times(frame[OPEN_TIME])
@@ -179,11 +181,6 @@ class _Rows:
             got = f"{num_bad} of {self.report.num_read}, {reason}"
             fix = "Check that the file is of this symbol and timeframe, and its columns and time zone"
             raise DataError(where=self.where, rule=rule, got=got, fix=fix)
-
-
-def _lacks_volume(frame: pd.DataFrame) -> bool:
-    volume = frame.get(VOLUME)
-    return volume is None or (len(volume) > 0 and frames.is_real(volume) and bool(volume.isna().all()))
 
 
 def _numbers(column: pd.Series, where: str) -> Values:

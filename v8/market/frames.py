@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME, plain_symbol
 from v8.errors import DataError, listed, shown
-from v8.market.series import US_PER_S, Series
+from v8.market.series import UNIT_S, US_PER_S, Series
 
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A frame; columns by name; or rows, each a list of values or a mapping of names to values."""
@@ -64,14 +64,9 @@ TELLING_NAMES: Final = {
 }
 """Which part of a series a column tells, by its plain name."""
 
-_UNIT_S: Final = {
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes", "t"), 60),
-    **dict.fromkeys(("h", "hr", "hour", "hours"), 3_600),
-    **dict.fromkeys(("d", "day", "days"), 86_400),
-    **dict.fromkeys(("w", "wk", "week", "weeks"), 604_800),
-}
-_SPAN: Final = re.compile(r"(?P<number>\d{1,9})(?:\.0)? ?(?P<unit>[A-Za-z]*)")
+_UNITS: Final = "s|sec|seconds?|m|mins?|minutes?|t|h|hr|hours?|d|days?|w|wk|weeks?"
+_SPAN: Final = re.compile(rf"(?P<number>\d{{1,9}})(?:\.0)? ?(?P<unit>{_UNITS}|)", re.IGNORECASE)
+_UNIT_S: Final = {"s": 1, "t": 60, **UNIT_S}  # by the first letter
 _BARE_UNITS_S: Final = (1.0, 60.0, 0.001)  # of a number without a unit: seconds, minutes, ms
 _FEWEST_QUOTE_LETTERS: Final = 3
 _MOST_LEVELS: Final = 2
@@ -115,12 +110,12 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     names = flat_names(levels, series, where)
     for name in TELLING_NAMES.keys() & frame.attrs.keys():
         _require_told(name, [frame.attrs[name]], series)
-    columns = [frame.iloc[:, number] for number in range(len(names))]
     if name := _index_name(frame.index, names):
-        names, columns = [*names, name], [*columns, frame.index.to_series()]
+        names, frame = [*names, name], pd.concat([frame, frame.index.to_series()], axis=1)
     wanted = wanted_columns(names, series, where)
-    chosen = {name: columns[number].reset_index(drop=True) for number, name in wanted.items()}
-    return pd.DataFrame(chosen, copy=False)
+    if len(wanted) == len(names) and set(wanted.values()) == set(frame.columns):
+        return frame
+    return frame.iloc[:, list(wanted)].set_axis(list(wanted.values()), axis=1).reset_index(drop=True)
 
 
 def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int, str]:
@@ -264,7 +259,7 @@ def _tells(part: str, text: str, series: Series) -> bool:
     found = _SPAN.fullmatch(text.strip())
     if not found or found["unit"] == "M":  # a month
         return False
-    units_s = (_UNIT_S.get(found["unit"].lower(), 0),) if found["unit"] else _BARE_UNITS_S
+    units_s = (_UNIT_S[found["unit"][0].lower()],) if found["unit"] else _BARE_UNITS_S
     return any(int(found["number"]) * unit_s == series.bar_s for unit_s in units_s)
 
 
@@ -303,8 +298,8 @@ class OpenTimes:
     @property
     def steps_s(self) -> NDArray[np.float64]:
         """Seconds from one moment to the next."""
-        moments_us: NDArray[np.int64] = np.unique(self.open_us[self.is_readable])
-        return (moments_us[1:] - moments_us[:-1]) / US_PER_S
+        steps_us: NDArray[np.int64] = np.diff(np.sort(self.open_us[self.is_readable]))
+        return steps_us[steps_us > 0] / US_PER_S
 
 
 def read_open_times(column: pd.Series) -> OpenTimes:

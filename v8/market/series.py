@@ -27,9 +27,9 @@ US_PER_S: Final = 1_000_000
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 
-_UNIT_S: Final = {"m": 60, "h": 3_600, "d": DAY_S, "w": WEEK_S}
+UNIT_S: Final = {"m": 60, "h": 3_600, "d": DAY_S, "w": WEEK_S}
 _TIMEFRAMES: Final = ("1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w")
-TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIMEFRAMES}
+TIMEFRAME_S: Final = {name: int(name[:-1]) * UNIT_S[name[-1]] for name in _TIMEFRAMES}
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
 TIMEFRAMES: Final[dict[float, str]] = {bar_s: name for name, bar_s in TIMEFRAME_S.items()}

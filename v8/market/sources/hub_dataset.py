@@ -65,7 +65,7 @@ class HubSource:
         require_num_bars(num_bars, series)
         path = f"klines_binance_us/{series.symbol}/{series.symbol}_{series.timeframe}_binance_us.csv"
         url = f"{self._address.url}/datasets/{self.dataset.repo}/resolve/{self._commit}/{path}"
-        content = self._fetched(url, MAX_CSV_BYTES)
+        content = self.downloader.fetch(url, max_bytes=MAX_CSV_BYTES, auth=self._address.auth)
         if content is None:
             rule = f"needs {path} in the dataset {self.dataset.repo}"
             fix = f"Choose another series, or name another dataset in {DATASET_VARIABLE}"
@@ -82,7 +82,7 @@ class HubSource:
         """The commit that the revision is now."""
         repo, revision = self.dataset.repo, self.dataset.revision
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
-        answer = self._fetched(url, MAX_ANSWER_BYTES)
+        answer = self.downloader.fetch(url, max_bytes=MAX_ANSWER_BYTES, auth=self._address.auth)
         try:
             return _Revision.model_validate_json(answer or b"").sha
         except ValidationError as error:
@@ -90,9 +90,6 @@ class HubSource:
             rule = "must tell the commit of a public dataset"
             fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
             raise DataError(where=url, rule=rule, got=got, fix=fix) from error
-
-    def _fetched(self, url: str, max_bytes: int) -> bytes | None:
-        return self.downloader.fetch(url, max_bytes=max_bytes, auth=self._address.auth)
 
 
 def read_dataset(name: str | None) -> Dataset:

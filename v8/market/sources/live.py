@@ -183,7 +183,7 @@ class LiveSource:
 
     def _with_end(self, want: Want, known: Merged) -> Merged:
         """Add what follows the store where that is more than a page, or the symbol is no longer traded."""
-        end_s = self._end_s(want)
+        end_s = self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
         if end_s <= known.history.last_s:
             return known
         num_bars = (end_s - known.history.last_s) // want.series.bar_s + NUM_REASKED
@@ -202,7 +202,7 @@ class LiveSource:
         begin_s = max(lasts_s) if is_near else min(lasts_s)
         if is_near and begin_s >= want.last_s:
             return self._merged(want, known, piece)
-        end_s = end_s or self._end_s(want)
+        end_s = end_s or self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
         num_behind = (end_s - begin_s) // want.series.bar_s
         span = want.back_from(end_s, num_behind + NUM_REASKED)
         rest = self._from_rest(span) if num_behind > 0 else []
@@ -222,10 +222,6 @@ class LiveSource:
         tables = self.rest.api.downloader.map(self.rest.api.klines, span.pages())
         rows = pd.concat(reversed(tables), ignore_index=True)
         return [from_api(span.series, span.first_s, rows)] if len(rows) else []
-
-    def _end_s(self, want: Want) -> int:
-        """Ask when the newest candle opens that the exchange has; the epoch if it has none."""
-        return self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
 
     def _merged(self, want: Want, known: Merged | None, *pieces: History, **told: bool) -> Merged:
         return self.store.merge(want.series, known, pieces, want.now_s, **told)

@@ -16,7 +16,7 @@ they hold numbers, times or text: what pandas wrote beside them (indices, catego
 decides nothing. A small file can claim any size, so what it says of itself is added up before anything is
 unpacked.
 
-Kinds of files are told by how their names end, a line each; one's own calls `FILE_KINDS.register`.
+Kinds of files are told by how their names end, a line each in `FILE_KINDS`.
 """
 
 import csv
@@ -30,7 +30,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -45,7 +44,6 @@ from v8.columns import OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.market import frames
 from v8.market.series import Series
-from v8.registry import Named, Registry, described
 
 ARCHIVE_COLUMNS = (
     *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
@@ -308,17 +306,13 @@ def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     return frames.candle_table(rows, series, where)
 
 
-@dataclass(frozen=True)
-class FileKind(Named):
-    """A kind of candle file; its name is how those of such files end, in small letters."""
-
-    read: TableReader
-
-
-FILE_KINDS: Final = Registry(
-    "kind of candle file", described(FileKind, "v8.market.sources", "tables.yaml", "read")
-)
-"""Every kind of file that the source `files` reads, by its ending."""
+FILE_KINDS: Final[dict[str, TableReader]] = {
+    **dict.fromkeys((".csv", ".tsv"), read_csv_table),
+    ".parquet": read_parquet_table,  # as pandas and freqtrade write it
+    ".feather": read_feather_table,  # freqtrade's, an Arrow file
+    ".json": read_json_table,  # ccxt's rows, freqtrade's, objects or columns
+}
+"""What reads every kind of file that the source `files` takes, by its ending in small letters."""
 
 
 def unzipped(content: bytes, most_bytes: int) -> tuple[list[str], bytes]:
@@ -370,7 +364,7 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
             content = _PACKINGS[packing](content)
         if len(content) > MAX_FILE_BYTES:
             raise _too_long(where, "more", MAX_FILE_BYTES)
-    return FILE_KINDS[kind].read(content, series, where)
+    return FILE_KINDS[kind](content, series, where)
 
 
 def _too_long(where: str, got: str, most_bytes: int) -> DataError:
