@@ -298,7 +298,8 @@ class OpenTimes:
     @property
     def steps_s(self) -> NDArray[np.float64]:
         """Seconds from one moment to the next."""
-        steps_us: NDArray[np.int64] = np.diff(np.sort(self.open_us[self.is_readable]))
+        moments_us = np.sort(self.open_us[self.is_readable])
+        steps_us = moments_us[1:] - moments_us[:-1]
         return steps_us[steps_us > 0] / US_PER_S
 
 
