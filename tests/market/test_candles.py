@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -324,7 +325,7 @@ def test_the_frame_of_candles_reads_back_as_the_same_candles(valid_frame):
 
 def test_the_report_is_json_and_one_line(valid_frame):
     report = check(valid_frame(60, 3_600).drop(index=[20])).report
-    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    content = json.loads(json.dumps(asdict(report), allow_nan=False))
     assert content["gaps"] == [{"after": "2024-01-01T19:00:00Z", "num_missing": 1}]
     assert content["time_units"] == {"milliseconds": 59}
     assert report.summary() == (
@@ -366,7 +367,7 @@ def test_a_newest_row_that_is_dropped_is_told_and_begins_no_forecast(valid_frame
     for rows, row in ((frame, 100), (frame.iloc[::-1], 1)):
         candles = check(rows)
         assert f"the newest dropped: row {row} of 2024-01-05T03:00:0" in candles.report.summary()
-        written = json.loads(json.dumps(candles.report.to_json()))
+        written = json.loads(json.dumps(asdict(candles.report)))
         assert written["newest_lost"]["open_s"] == START_S + 99 * 3_600
         with pytest.raises(DataError, match=rf"newest candle, .* got row {row} of 2024-01-05T03:00:0.*{why}"):
             require_newest(candles)

@@ -101,7 +101,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
             "last_open": last,
             "num_bars": len(job.candles),
             "digest": job.candles.digest,
-            "report": job.candles.report.to_json(),
+            "report": asdict(job.candles.report),
         },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,

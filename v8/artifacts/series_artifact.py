@@ -218,7 +218,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "source": candles.source,
             "is_publishable": finished.is_publishable,
             **asdict(pin_of(candles)),
-            "report": candles.report.to_json(),
+            "report": asdict(candles.report),
         },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,

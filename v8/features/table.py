@@ -48,7 +48,7 @@ class FeatureTable:
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
     runs: dict[str, Runs]  # each column by its name, in pieces of N rows together
     segment: NDArray[np.int32]  # shape (N,); 0, then one more after every hole
-    digest: str  # identity of the content: candles, columns and what the columns mean
+    digest: str  # identity of what it follows from: candles, columns and what these mean; 64 hex digits
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
@@ -145,7 +145,7 @@ def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs
         np.concatenate([candles.open_time_s[each] for each in rows]),
         {name: tuple(_cut(runs, rows)) for name, runs in columns.items()},
         np.repeat(np.arange(len(rows), dtype=np.int32), [each.stop - each.start for each in rows]),
-        table_digest(candles, tuple(columns)),
+        digest_bytes(candles.digest.encode("ascii"), _meaning(tuple(columns))),
     )
 
 
@@ -161,11 +161,6 @@ def _cut(runs: Runs, rows: Sequence[slice]) -> Iterator[Column]:
             part = run[max(each.start - start, 0) : max(each.stop - start, 0)]
             if len(part):
                 yield part
-
-
-def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
-    """Identify a table by what it follows from, its candles, its columns and their meaning: 64 hex digits."""
-    return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
 
 
 @cache

@@ -49,7 +49,7 @@ class SeriesResult:
     seconds: dict[str, Seconds]  # wall time per stage, in seconds
     judgement: Judgement  # errors beside the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
-    candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport.to_json`
+    candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
     quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
 
     @property

@@ -5,7 +5,7 @@ is `num_kept` plus all the counts of `dropped`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -112,10 +112,6 @@ class CandleReport:
             (self.num_flat, flat),
         )
         return "; ".join([*parts, *(text for is_so, text in told if is_so)])
-
-    def to_json(self) -> dict[str, Any]:
-        """Return every count under its own name, ready for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

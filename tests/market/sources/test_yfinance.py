@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_candles_are_closed_on_the_grid_and_say_whose_prices_they_are() -> None:
     assert found.report.num_unclosed == 1
     assert found.report.priced_as == "BTC-USD"
     assert "prices of BTC-USD" in found.report.summary()
-    assert found.report.to_json()["priced_as"] == "BTC-USD"
+    assert asdict(found.report)["priced_as"] == "BTC-USD"
 
 
 def test_the_volume_of_yahoo_is_not_read() -> None:
