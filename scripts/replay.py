@@ -222,7 +222,8 @@ def _fill(exchange: ExchangeApi, archive: Path, num_bars: int) -> None:
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(archive))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        source = VisionSource(base_url=f"http://127.0.0.1:{server.server_port}", now=END_OF_ARCHIVE.timestamp)
+        os.environ["V8_VISION_URL"] = f"http://127.0.0.1:{server.server_port}"
+        source = VisionSource(now=END_OF_ARCHIVE.timestamp)
         for name in NAMES:
             exchange.put(name, source.candles(Series.parse(name), num_bars).to_frame())
         server.shutdown()
