@@ -1,9 +1,10 @@
-"""Simulated candles behind quantiles."""
+"""Simulated candles behind quantiles, and a series without a model: forecast by models of other series."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,10 @@ import v8
 from v8.artifacts.forecaster import Forecaster, checked_candles
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.app import app
-from v8.errors import DataError
+from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
 from v8.formulas.ranges import drawn_paths, fit_ensemble
+from v8.hub.opening import open_place
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
@@ -166,3 +168,55 @@ def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, taught: Fo
     assert rows[1].startswith("0,2025-01-01T00:00:00Z,")
     refused = call(made, *asked[:-1], "513")
     assert refused.exit_code == 3 and "Ask for as many or fewer (--paths)" in refused.stderr
+
+
+def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: SimpleNamespace) -> None:
+    told = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
+    assert told["series"] == NEWCOMER and told["model"]["trained_on"] == "other series"
+    assert told["model"]["quality"] == {} and "quantiles" not in told["model"]
+    candles = made.known[NEWCOMER]
+    members = [Forecaster.load(made.run / name) for name in TAUGHT]
+    said = []
+    for one in members:
+        one.series = candles.series
+        said.append(one.predict(candles.newest(one.needed_bars)).to_numpy())
+    columns = list(members[0].predict(candles).columns)
+    found = pd.DataFrame(told["forecast"])[columns].to_numpy()
+    np.testing.assert_allclose(found, np.median(said, axis=0), rtol=1e-6)
+    assert told["model"]["seen_until"] == max(
+        json.loads(call(made, "--series", name, "--format", "json").stdout)["model"]["seen_until"]
+        for name in TAUGHT
+    )
+    frame = pd.DataFrame(told["forecast"])
+    assert (frame["low"] <= frame[["open", "close"]].min(axis=1)).all()
+    own = json.loads(call(made, "--series", TAUGHT[0], "--format", "json").stdout)
+    assert own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != told["model"]["sha256"]
+
+
+def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> None:
+    mark = "BTCUSDT-15m has no model: this is the median of what those of ETHUSDT-15m, SOLUSDT-15m say."
+    done = call(made, "--series", NEWCOMER, "--series", TAUGHT[0])
+    assert done.exit_code == 0, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert printed.count(mark) == 1
+    assert "It was not judged: nothing is known of its errors." in printed
+    assert "as a multiple of the best baseline's" in printed
+    table = call(made, "--series", NEWCOMER, "--format", "csv")
+    assert mark in " ".join(table.stderr.split())
+    chances = call(made, "--series", NEWCOMER, "--paths", "512")
+    assert "chance that a bar ahead touches" in chances.stdout
+
+
+def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: Path) -> None:
+    refused = call(made, "--series", "BTCUSDT-1h")
+    told = "BTCUSDT-1h: needs a model of its own, or models of other series at 1h; got models of ETHUSDT-15m"
+    assert refused.exit_code != 0 and told in " ".join(refused.stderr.split())
+    assert len([line for line in refused.stderr.splitlines() if "error:" in line]) == 1
+    with pytest.raises(ArtifactError, match="models of other series at 1h"):
+        open_place(made.run).forecaster_of("BTCUSDT-1h")
+    short = made.known[NEWCOMER].to_frame().tail(200)
+    short.to_csv(tmp_path / f"{NEWCOMER}.csv")
+    words = [str(made.run), "--source", "files", "--data-dir", str(tmp_path), "--allow-old"]
+    done = CliRunner().invoke(app, ["predict", *words, "--series", NEWCOMER])
+    assert done.exit_code == 3 and "BTCUSDT-15m" in done.stderr
+    assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr

@@ -260,12 +260,12 @@ def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
 def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     many: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m, DOGEUSDT-15m]")
+    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m, DOGEUSDT-1h]")
     done = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
     assert done.exit_code == 4
     assert [one["series"] for one in json.loads(done.stdout)] == ["ETHUSDT-15m"]
     *signs, failed = done.stderr.splitlines()
-    assert len(signs) == 2 and re.fullmatch(r"failed: DOGEUSDT-15m: .* got 'DOGEUSDT-15m' of .*", failed)
+    assert len(signs) == 2 and re.fullmatch(r"failed: DOGEUSDT-1h: .* at 1h; got models of .*", failed)
     (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m]")
     shutil.copytree(many[0], tmp_path / "run")
     damaged = tmp_path / "run" / "ETHUSDT-15m" / "model.keras"

@@ -63,6 +63,20 @@ def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published:
         place.open("BTCUSDT-1h")
 
 
+def test_models_that_forecast_a_series_without_one_are_brought_at_once(published: Any) -> None:
+    place = open_place(REPO, kind=Opened)
+    place.bring(["SOLUSDT-15m"])
+    assert place.sources_of("SOLUSDT-15m") == ("BTCUSDT-15m",)
+    published.forget()
+    assert place.open("BTCUSDT-15m").series == "BTCUSDT-15m"
+    assert published.count() == 0
+    told = (
+        r"SOLUSDT-4h: needs a model of its own, or models of other series at 4h; got models of .* in someone"
+    )
+    with pytest.raises(ArtifactError, match=told):
+        place.forecaster_of("SOLUSDT-4h")
+
+
 def test_a_damaged_model_is_told_when_it_is_opened_and_stops_no_other(published: Any) -> None:
     published.flip("resolve", times=9, where="ETHUSDT-1h/metadata.json", byte=20)
     place = open_place(REPO, kind=Opened)

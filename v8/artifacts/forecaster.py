@@ -85,6 +85,8 @@ class Forecaster:
     otherwise.
     """
 
+    trained_on = "this series"  # whose candles it was trained on
+    origin_lines: tuple[str, ...] = ()  # what readers are told where those are not of this series
     _stacklevel = 3  # of warnings: where `forecast_history` was called
 
     def __init__(
@@ -92,7 +94,7 @@ class Forecaster:
     ) -> None:
         for feature in about.features:
             _require_same(feature, where)
-        self.about, self.revision, self._model = about, revision, model
+        self.about, self.revision, self.model = about, revision, model
         self.series, self.features = Series.parse(about.series), tuple(about.names)
         self._where = str(Path(where).with_name(MODEL_FILE))
         self.lookback_bars, self.horizon_bars = about.lookback_bars, about.horizon_bars
@@ -162,7 +164,7 @@ class Forecaster:
                 "Cut them from a FeatureTable with the columns that metadata.json lists",
             )
         with model_file.one_fault(self._where, "must forecast from windows of the shape that it names"):
-            forecasts = forecast_windows(self._model, windows_NTF)
+            forecasts = forecast_windows(self.model, windows_NTF)
             made = split_outputs(forecasts)
             bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
         if any(bad.values()):
@@ -254,7 +256,7 @@ class Forecaster:
 
     def _moved(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
-        if (layer := self._model.up_to(PATH_LAYERS)) is None:
+        if (layer := self.model.up_to(PATH_LAYERS)) is None:
             rule = "paths need `calibration: ensemble` or family `range_paths`, as in every shipped profile"
             got, fix = f"a model of {self.about.profile.name}", "Use a model of frontier, or another of these"
             raise self._refusal(rule, got, fix)
@@ -447,9 +449,9 @@ class Forecaster:
             expected |= {
                 quantile_output(task): (shape[0], num_levels, shape[1]) for task, shape in expected.items()
             }
-        outputs = self._model.output if isinstance(self._model.output, dict) else {}
+        outputs = self.model.output if isinstance(self.model.output, dict) else {}
         found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
-        window = [tuple(model_input.shape[1:]) for model_input in self._model.inputs]
+        window = [tuple(model_input.shape[1:]) for model_input in self.model.inputs]
         if window != [(self.lookback_bars, len(self.features))] or found != expected or not found:
             rule = f"must take and give what {METADATA_FILE} says: "
             rule += f"({self.lookback_bars}, {len(self.features)}) to {expected}"

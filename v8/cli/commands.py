@@ -305,7 +305,7 @@ def pull(
 def predict(
     folder: Path | None = Argument(None, metavar="FOLDER", help="A run folder, or one series' folder."),
     repo: cli.RepoOption = None,
-    series: list[str] | None = cli.some_series("Whose model to use; repeat for more."),
+    series: list[str] | None = cli.some_series("What to forecast; where it has no model, by others."),
     is_all: bool = Option(False, "--all", help="Use the models of all series that are there."),
     universe: cli.UniverseOption = None,
     revision: cli.RevisionOption = None,

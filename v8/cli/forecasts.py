@@ -97,7 +97,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
     """Print a row a series, and of a few series bar by bar what is forecast, and by which model."""
     if not issued:
         return
-    about = issued[0].forecaster.about
+    about = max((one.forecaster.about for one in issued), key=lambda about: about.is_judged)
     *_, task = about.quality or about.tasks
     best = (
         f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less."
@@ -116,6 +116,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
         oldest = f" The oldest has seen candles until {age(max(ages_s))} before." if ages_s else ""
         told = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
         print_lines(f"Models: {told} Candles: {first.candles.source}.", *first.demo_lines())
+        print_lines(*(line for one in issued for line in one.forecaster.origin_lines))
     print_lines(
         "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import served_folder
+from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
@@ -42,7 +43,7 @@ class ModelPlace(ABC):
         """Names of all series that the place has a model of."""
 
     def bring(self, series: Sequence[str]) -> None:  # noqa: B027 - a folder has them already
-        """Have the models of some series on this machine, in one go where they come from afar.
+        """Have what forecasts some series on this machine, in one go where it comes from afar.
 
         A file that cannot be trusted is not told here: opening its model will.
         """
@@ -63,6 +64,26 @@ class ModelPlace(ABC):
             words = {"where": folder, "series": series, "found": forecaster.series}
             raise ArtifactError(**told("open", "OTHER_SERIES", **words))
         return forecaster
+
+    def sources_of(self, series: str) -> tuple[str, ...]:
+        """Name the series whose models forecast one: itself, or all of its timeframe if it has no model.
+
+        Raises `ArtifactError` if there is none of its timeframe either.
+        """
+        known, (_, _, timeframe) = self.series, series.rpartition("-")
+        if series in known:
+            return (series,)
+        if found := tuple(each for each in known if each.endswith(f"-{timeframe}")):
+            return found
+        words = {"timeframe": timeframe, "said": listed(known), "place": self.name}
+        raise ArtifactError(**told("open", "TIMEFRAME", where=series, **words))
+
+    def forecaster_of(self, series: str) -> Forecaster:
+        """Open the model of a series, or what the models of others say of it, see `sources_of`."""
+        names = self.sources_of(series)
+        if names == (series,):
+            return self.open(series)
+        return PooledForecaster(series, [self.serving(name) for name in names])
 
     def serving(self, series: str) -> Forecaster:
         """Return the model that serves a series, opened once as long as it does; see `open`."""
@@ -135,7 +156,7 @@ class _Repository(ModelPlace):
 
     def bring(self, series: Sequence[str]) -> None:
         with suppress(ArtifactError):  # opening that model tells
-            self._pulled(series)
+            self._pulled([each for name in series for each in self.sources_of(name)])
 
     def present(self, series: str) -> str:
         return self._commit or self._pulled(()).revision

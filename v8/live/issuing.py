@@ -96,6 +96,7 @@ class Issued:
         return [
             f"Model: {self.place}{revision}, profile {model.about.profile.name}; it has seen candles until "
             f"{iso(model.seen_until_s)}{before}.",
+            *model.origin_lines,
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
             *self.demo_lines(),
@@ -119,6 +120,7 @@ class Issued:
                 "revision": model.revision,
                 "profile": model.about.profile.name,
                 "sha256": model.about.model_sha256,
+                "trained_on": model.trained_on,
                 "seen_until": iso(model.seen_until_s),
                 "age_s": self.model_age_s,
                 "quality": model.about.quality,
@@ -198,7 +200,7 @@ def issue_each(
     refused: dict[str, V8Error] = {}
     for name in counted(names, "Opening models"):
         try:
-            forecasters.append(models.open(name))
+            forecasters.append(models.forecaster_of(name))
         except V8Error as error:
             refused[name] = error
     tell_waiting(f"Reading the candles of {len(forecasters)} series from {source.name}.")
