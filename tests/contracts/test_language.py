@@ -28,6 +28,7 @@ from v8.wording import spaced
 
 WORTH_FIGURES = (
     *("target volatility, % a year", "utility before costs, % a year", "volatility, % a year", "right, %"),
+    "held, %",
     *("traded, times a year", "costs, % a year", "worst fall, %", "earned, %", "filled, %", "left, %"),
     *("width, bps", "stopped, %", "lost by stops, bps a trade", "MAE of volatility, % a year"),
 )

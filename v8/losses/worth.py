@@ -170,6 +170,7 @@ def _held(market: Market, held: Floats, terms: Terms) -> Played:
     return {
         EARNED: earned,
         "volatility, % a year": 100 * earned.std() * math.sqrt(market.a_year),
+        "held, %": 100 * (held != 0),
         "right, %": 100 * (held * returns > 0),
         "traded, times a year": market.a_year * traded,
         "costs, % a year": 100 * market.a_year * terms.taker * traded,

@@ -93,12 +93,12 @@ def study_of(
     span = Span(data.table, data.profile, test.anchors[test.bar_numbers > after])
     if not len(span):
         return None
-    known, market, outlooks = _market(past), _market(span), {}
+    known, market, outlooks, cut = _market(past), _market(span), {}, cut_behind(span, candles)
     pair = next((each for each in intervals(levels) if nominal(each) == INTERVAL), ())
     columns = [levels.index(level) for level in pair]
     for name, forecast in those.items():
         made, quantiles = forecast(span)
-        require_causal(name, forecast, span, made, candles)
+        require_causal(name, forecast, made, cut)
         is_told = columns and quantiles is not None
         ends = tuple(quantiles[:, -1, columns, OHLC.index(CLOSE)].T) if is_told else None
         outlooks[name] = levelled(known, forecast(past)[0], market.last_N, made, ends)
@@ -109,18 +109,27 @@ def _market(span: Span) -> Market:
     return Market(span.truth[TASK_OHLC], span.last_close, span.bar_numbers, span.table.series.bar_s)
 
 
-def require_causal(name: str, forecast: Candlesticks, span: Span, made: Floats, candles: Candles) -> None:
-    """Refuse forecasts of a span, shape (N, H, 4), that are others where candles end at their issue.
+def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
+    """Return some windows of a span, by their places, each alone with candles that end at its issue."""
+
+    def alone(at: int) -> Span:
+        is_known = candles.open_time_s <= span.table.open_time_s[span.anchors[at]]
+        table = compute_table(candles.picked(np.flatnonzero(is_known)), span.table.columns)
+        return Span(table, span.profile, np.array([len(table) - 1]))
+
+    return {int(at): alone(at) for at in np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)}
+
+
+def require_causal(name: str, forecast: Candlesticks, made: Floats, cut: Mapping[int, Span]) -> None:
+    """Refuse forecasts of a span, (N, H, 4), that are others where candles end at their issue (`cut_behind`).
 
     Raises `ArtifactError` if one is.
     """
-    for at in np.unique(np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)):
-        newest_s = int(span.table.open_time_s[span.anchors[at]])
-        known = candles.picked(np.flatnonzero(candles.open_time_s <= newest_s))
-        table = compute_table(known, span.table.columns)
-        alone, _ = forecast(Span(table, span.profile, np.array([len(table) - 1])))
+    for at, span in cut.items():
+        alone, _ = forecast(span)
         if not np.allclose(alone[0], made[at], rtol=1e-6):
-            where = f"{span.table.series}, forecast of {name} at {iso(newest_s + span.table.series.bar_s)}"
+            issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
+            where = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
             rule = "is the same from candles that end where it is issued"
             got = f"a last close of {made[at, -1, 3]:.7g} instead of {alone[0, -1, 3]:.7g}"
             fix = "Find what of it reads later candles: until then no sum of money means anything"
