@@ -31,11 +31,9 @@ from v8.families.family import (
     recurrent_flop,
 )
 
-TEACHER: Final = "teacher"
-"""Name of the layer that draws whose candle is read."""
+TEACHER: Final = "teacher"  # name of the layer that draws whose candle is read
 HEAD_EQUATION: Final = "bhd,dc->bhc"
-MASKED: Final = -1e9
-"""Added to a score, leaves nothing of it after the softmax."""
+MASKED: Final = -1e9  # added to a score, leaves nothing of it after the softmax
 LONGEST_WAVE: Final = 10_000.0
 """Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
 States = list[list[Any]]

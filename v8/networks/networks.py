@@ -18,8 +18,7 @@ from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
 from v8.networks.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer
 from v8.profile import Profile, network_outputs
 
-SEEDS_A_NETWORK = 1_000
-"""Room for the draws of one network, so that neighbouring seeds share none."""
+SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
 WINDOW: Final = "window"
 TRUTH: Final = "truth"
 """Names of inputs; a taught network alone has the second."""

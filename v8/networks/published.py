@@ -30,12 +30,9 @@ from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.span import Span
 
-CONFIG_MEMBER: Final = "config.json"
-"""Member of a Keras file that describes the network."""
-ABOUT_MEMBER: Final = "metadata.json"
-"""Member that tells which Keras wrote the file, and when."""
-NO_DATE: Final = "1980-01-01@00:00:00"
-"""In place of when: the first moment that a zip can tell."""
+CONFIG_MEMBER: Final = "config.json"  # member of a Keras file that describes the network
+ABOUT_MEMBER: Final = "metadata.json"  # member that tells which Keras wrote the file, and when
+NO_DATE: Final = "1980-01-01@00:00:00"  # in place of when: the first moment that a zip can tell
 KEPT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
 """Of an object: what it is and what it is connected to. Models are built again by their connections."""
 TRAINING_ONLY: Final = ("_initializer", "_regularizer", "_constraint")

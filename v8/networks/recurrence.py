@@ -27,10 +27,8 @@ Tensor: TypeAlias = Any
 Tensors: TypeAlias = tuple[Tensor, ...]
 Step: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensors]
-LSTM_GATES = 4
-"""Input, forget, candidate, output: the order of Keras."""
-GRU_GATES = 3
-"""Update, reset, candidate: the order of Keras."""
+LSTM_GATES = 4  # input, forget, candidate, output: the order of Keras
+GRU_GATES = 3  # update, reset, candidate: the order of Keras
 
 
 class Cell(NamedTuple):

@@ -39,23 +39,19 @@ from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, standing_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Floats, Span
 
-CONSTANTS = "constants"
-"""Name of the layer that holds the constants of the scaling."""
+CONSTANTS = "constants"  # name of the layer that holds the constants of the scaling
 LIMITS: Final = "ensemble_limits"
 """Name of the layer that holds the smallest deviation, its logarithm and the largest log range."""
-RANGES: Final = "ensemble_ranges"
-"""Name of the layer that forecasts the log range of each coming bar."""
+RANGES: Final = "ensemble_ranges"  # name of the layer that forecasts the log range of each coming bar
 PATHS: Final = ranges.PATH_LAYERS[0]
 """Name of the layer that holds the bars which past windows lent."""
 MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
-WIDTHS_PREFIX: Final = "ensemble_widths_"
-"""Of the layers that widen or narrow the quantiles of the paths."""
+WIDTHS_PREFIX: Final = "ensemble_widths_"  # of the layers that widen or narrow the quantiles of the paths
 UNFITTED_FLOOR: Final = 1e-9
 PUBLISHED_TOLERANCE: Final = 1e-4
 """Share of a forecast by which numpy and the published graph may differ; single precision takes 1e-5."""
-LEAST_VOLATILITY_SHARE = 1e-3
-"""No volatility below this share of the scaling's floor is forecast."""
+LEAST_VOLATILITY_SHARE = 1e-3  # no volatility below this share of the scaling's floor is forecast
 
 
 class ServingGraph:

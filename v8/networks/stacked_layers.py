@@ -24,8 +24,7 @@ Layer: TypeAlias = Any
 Tensor: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
 Make = TypeVar("Make", bound=Callable[..., Layer])
-NUM_ROWS_OF_ONES = 16
-"""Enough for XLA to multiply by them as a matrix."""
+NUM_ROWS_OF_ONES = 16  # enough for XLA to multiply by them as a matrix
 TWINS: dict[type[Layer], Callable[..., Layer]] = {}
 """What makes the twin of a stock layer, by its class."""
 

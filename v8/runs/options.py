@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # usage errors shall be told before these are imported
     from v8.runs.plan import Plan
 
 SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it proves the way, not the model
-SMOKE_PRECISION: Final = "float32"
-"""Its number format: measuring which is fastest takes longer than it trains."""
+SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer than it trains
 
 
 class RunOptions(BaseModel):

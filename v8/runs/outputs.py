@@ -9,7 +9,7 @@ and a series whose files are damaged, are told and left out.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 
@@ -31,8 +31,6 @@ TIMING_FILE = "timing.json"
 PICTURES_FOLDER = "report"
 
 TIMING_FORMAT = 1  # version of the keys of `timing.json`
-
-Tell: TypeAlias = Callable[[V8Error], object]  # told what is left out, and why
 
 
 def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | None]:
@@ -58,11 +56,11 @@ class RunOutputs:
 
     Args:
         run: A run folder; nobody else finishes series in it meanwhile.
-        tell: Told which series is damaged and which files cannot be written.
+        tell: Told which series is damaged and which files cannot be written, and why.
         is_anew: Whether files of the page that are up to date are drawn anew, too.
     """
 
-    def __init__(self, run: Path, tell: Tell, *, is_anew: bool = False) -> None:
+    def __init__(self, run: Path, tell: Callable[[V8Error], object], *, is_anew: bool = False) -> None:
         self._run, self._tell, self._is_anew = run, tell, is_anew
         self._shown: dict[str, tuple[SeriesResult, Html] | None] = {}
         """By name, the result of a finished series and its part of the page; None of one that is damaged."""

@@ -19,8 +19,7 @@ from v8.runs.plan import RunCost
 
 _NUM_RECENT: Final = 12
 """Series whose times are averaged: those of long ago would tell of another load than there is now."""
-_LONG_S: Final = 300.0
-"""What a first series takes at least, in seconds, to tell how long others take."""
+_LONG_S: Final = 300.0  # what a first series takes at least, in seconds, to tell how long others take
 _OVERDUE_SHARE: Final = 0.25
 """What is taken to be left, as a share of what a series usually takes, of one that has had its time."""
 

@@ -33,8 +33,7 @@ from v8.windows.span import Floats, Span
 FORMULAS: Final = ("ewma", "har", "range_paths")
 """Baselines that know ranges; they stand beside the model and `NAIVE`."""
 
-NUM_CHECKED: Final = 4
-"""Windows of a span that are forecast again."""
+NUM_CHECKED: Final = 4  # windows of a span that are forecast again
 
 Candlesticks: TypeAlias = Callable[[Span], tuple[Floats, Any]]
 """Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), if any."""

@@ -27,8 +27,7 @@ FORMAT_OF_ARRAYS: Final = 2
 """Until then every array of the weights and of Adam's moments was kept by itself; it is read, too."""
 _ONE_ARRAY: Final = ("weights", "means", "squares", "best_weights")
 """What they are one array of now."""
-MAX_BYTES: Final = 1 << 30
-"""A larger file is none of ours; the network would have 60 million parameters."""
+MAX_BYTES: Final = 1 << 30  # a larger file is none of ours; the network would have 60 million parameters
 _DIGEST_BYTES: Final = 32
 
 

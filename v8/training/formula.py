@@ -29,8 +29,7 @@ from v8.windows.dataset import SeriesData
 
 FLOORS: Final = "floors"
 """Name of the layer that holds the smallest deviation and the smallest volatility told apart."""
-RANGE_AHEAD: Final = "range_ahead"
-"""Name of the layer that forecasts the log range of each coming bar."""
+RANGE_AHEAD: Final = "range_ahead"  # name of the layer that forecasts the log range of each coming bar
 PATHS: Final = PATH_LAYERS[1]
 """Name of the layer that holds the bars which past windows lent."""
 Weights = Sequence[NDArray[np.float32]]

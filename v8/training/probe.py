@@ -29,16 +29,13 @@ from v8.training.trainer import Trainer
 CPU_MATMUL_SIZE = 1_024
 GPU_MATMUL_SIZE = 8_192
 """Rows and columns of square matrices large enough to show a device's best, small enough to be quick."""
-NUM_STRETCHES = 8
-"""A measurement is cut into about so many stretches, whose median counts."""
+NUM_STRETCHES = 8  # a measurement is cut into about so many stretches, whose median counts
 NUM_WARMING_STEPS = 2
 """Steps before the clock: the first compiles, the second meets arrays that the device has made."""
-NUM_ROUNDS = 3
-"""Turns in which number formats are compared."""
+NUM_ROUNDS = 3  # turns in which number formats are compared
 WORTHWHILE_SHARE = 0.95
 """A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
-FLEET_PROBE_S = 0.1
-"""Time to measure one fleet size; a GPU does thousands of small products in it."""
+FLEET_PROBE_S = 0.1  # time to measure one fleet size; a GPU does thousands of small products in it
 
 
 Line: TypeAlias = dict[str, Any]
