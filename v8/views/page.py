@@ -13,7 +13,7 @@ drawn again.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,8 +33,8 @@ from v8.records import MAX_FILE_BYTES
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
-from v8.views import figures, markup
-from v8.views.markup import Html, element, facts, folded, join, plot, shown_table
+from v8.views import figures
+from v8.views.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.views.verdict import in_words, opening, titled, verdict
 from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
@@ -62,27 +62,24 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
 
     Sections are each one's `series_section`, or its `series_line` where the section lies in a file.
     """
-    rows, is_folded = rank_results(results), is_in_files(run)
-    parts = [opening(*verdict(rows)), *picture(rows)] if rows else []
-    num_done = len(rows) if run.is_judged else len(run.done)
-    said = say("{done} of {num} series are finished.", done=num_done, num=len(run.series))
-    failed = say(" {num} failed.", num=len(run.reasons)) if run.reasons else ""
-    parts.append(element("p", said + failed, class_="soft"))
-    parts += (
-        []
-        if run.is_judged
-        else [element("p", say("None was to be judged: nothing is known of their errors."))]
+    rows = rank_results(results)
+    reasons = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
+    unjudged = element("p", say("None was to be judged: nothing is known of their errors."))
+    content = filled(
+        "v8.views",
+        "run.html",
+        opening=_opening(rows) if rows else "",
+        done=len(rows) if run.is_judged else len(run.done),
+        num=len(run.series),
+        failed=say(" {num} failed.", num=len(run.reasons)) if run.reasons else "",
+        unjudged="" if run.is_judged else unjudged,
+        failures=join([element("h2", say("Failed series")), shown_table(reasons)]) if run.reasons else "",
+        leaderboard=_leaderboard(rows, sections) if rows else "",
+        provenance=provenance(run),
     )
-    if run.reasons:
-        failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
-        parts += [element("h2", say("Failed series")), shown_table(failures)]
-    if rows:
-        parts += [element("h2", say("Leaderboard")), *leaderboard(rows, "#{}"), _formulas(results)]
-        parts += [element("h2", say("Series")), *(sections[row.series] for row in rows)]
-    parts += [element("h2", say("Where these numbers come from")), provenance(run)]
     title, heading = f"v8: {run.profile_name}", say("Run of profile {name}", name=run.profile_name)
     is_demo = not run.is_publishable or any(result.is_demo for result in results)
-    return markup.document(title, heading, parts, is_demo=is_demo, has_files=is_folded)
+    return document(title, heading, [content], is_demo=is_demo, has_files=is_in_files(run))
 
 
 def is_in_files(run: RunRecord) -> bool:
@@ -90,25 +87,11 @@ def is_in_files(run: RunRecord) -> bool:
     return len(run.series) > MOST_IN_ONE_FILE
 
 
-def picture(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
-    """Draw the errors of series, at least one, beside those of nothing changed and of the best formula."""
-    drawn = (plot(chart, chart.title) for chart in figures.verdict_figures(rows))
-    yield element("div", *drawn, class_="charts")
-    note = say(
-        "Left of 0 the error is smaller. A dot is a series, filled where chance alone would make such a "
-        "difference in fewer than {alpha} of the cases; a diamond is the median. Formulas are forecasts "
-        "without a network. The close moves almost at random, so the same error as no change is an honest "
-        "result for candles; how far prices reach can be forecast better. Nothing here is advice to trade.",
-        alpha=f"{ALPHA:.0%}",
-    )
-    yield element("p", note, class_="soft")
-
-
-def _formulas(results: Iterable[SeriesResult]) -> Html:
-    """Explain every baseline that a series was judged beside."""
-    shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
-    told = ((spaced(name), term(about.sentence)) for name, about in BASELINES.items() if name in shown)
-    return folded(say("The formulas, and what each takes for granted"), facts(told))
+def _opening(rows: Sequence[LeaderboardRow]) -> Html:
+    """Say what series come to, and draw their errors beside those of nothing changed and the best formula."""
+    drawn = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
+    told = opening(*verdict(rows))
+    return filled("v8.views", "opening.html", verdict=told, charts=drawn, alpha=f"{ALPHA:.0%}")
 
 
 def provenance(made: "RunRecord | Comparison") -> Html:
@@ -126,10 +109,10 @@ def provenance(made: "RunRecord | Comparison") -> Html:
     )
 
 
-def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
-    """Show one line a series, of at least one, the median first, and fold away verdicts and p-values.
+def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -> Html:
+    """Show one line a series, the median first, then every baseline explained, then the sections.
 
-    `link` has `{}` in place of the name of a series.
+    Verdicts and p-values are found by a pointer.
     """
     every = compared(rows)
     spans = Counter(TASKS[task].title for task, _ in every)
@@ -139,7 +122,7 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
     lines = [[say("median"), *middle, duration(median(row.total_seconds for row in rows))]]
     for row in rows:
-        cells: list[str] = [element("a", row.series, href=link.format(row.series))]
+        cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
         for (_, name), those in every.items():
             if one := those.get(row.series):
                 cells.append(marked(one.multiple, one.outcome, name, one.corrected_p_value))
@@ -148,18 +131,17 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
         lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
     groups = [("", 1), *spans.items(), ("", 3)]
-    yield shown_table(Table(head, lines), groups=groups, class_="wrapped")
-    note = say(
-        "Mean absolute error on the test span, in returns, as a multiple of that of the forecast named above "
-        "it: 0.987 is 1.3 % smaller; naive is the one in which nothing changes, the other one the best "
-        "formula. {mark}, in blue or orange: better or worse by more than chance; without it there is no "
-        "real difference. Ordered by the candles' multiple of naive. A pointer finds p, the chance of such a "
-        "difference if there were none (Diebold-Mariano), corrected for {num} series at once "
-        "(Benjamini-Hochberg); leaderboard.csv has it, too.",
+    shown = {name for row in rows for errors in row.judgement.errors.values() for name in errors}
+    formulas = ((spaced(name), term(about.sentence)) for name, about in BASELINES.items() if name in shown)
+    return filled(
+        "v8.views",
+        "leaderboard.html",
+        table=shown_table(Table(head, lines), groups=groups, class_="wrapped"),
         mark=MARK,
         num=len(rows),
+        formulas=facts(formulas),
+        sections=join(sections[row.series] for row in rows),
     )
-    yield element("p", note, class_="soft")
 
 
 def marked(multiple: float | None, outcome: Outcome, name: str, p: float | None) -> Html:
@@ -211,26 +193,20 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
     times = (result.seconds | {"all": result.total_seconds}).items()
-    parts = [
-        element("h3", say("Forecasts of the test span's end")),
-        _forecasts(sample),
-        element("h3", say("Error by step ahead")),
-        element("p", say("A click on a name shows or hides its line."), class_="soft"),
-        element("div", *charts, class_="charts"),
-        *(each for task in judgement.errors for each in _error_tables(judgement, task)),
-        *(_interval_tables(result.quantiles) if result.quantiles else ()),
-        element("h3", say("Direction of the close")),
-        *_direction(judgement),
-        element("h3", say("Training")),
-        *_training(result, history),
-        element("h3", say("Spans")),
-        *_split(result.split),
-        element("h3", say("Candles, from {source}", source=result.source)),
-        facts(found),
-        element("h3", say("Time per stage")),
-        facts((spaced(stage), duration(took)) for stage, took in times),
-    ]
-    return join(parts)
+    return filled(
+        "v8.views",
+        "series.html",
+        forecasts=_forecasts(sample),
+        charts=join(charts),
+        errors=join(each for task in judgement.errors for each in _error_tables(judgement, task)),
+        intervals=_intervals(result.quantiles) if result.quantiles else "",
+        direction=_direction(judgement),
+        training=join(_training(result, history)),
+        spans=join(_split(result.split)),
+        source=result.source,
+        candles=facts(found),
+        times=facts((spaced(stage), duration(took)) for stage, took in times),
+    )
 
 
 def _forecasts(sample: ForecastSample | None) -> Html:
@@ -279,19 +255,13 @@ def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterat
         yield folded(said, shown_table(Table(table.columns, others)))
 
 
-def _interval_tables(judged: QuantileJudgement) -> Iterator[Html]:
+def _intervals(judged: QuantileJudgement) -> Html:
     """Show how the quantiles of one series did, beside those of the baselines."""
-    yield element("h3", say("Quantiles and intervals"))
-    note = say(
-        "CRPS is twice the mean pinball loss over the levels, in returns: what the mean absolute error is "
-        "for one number. Within: how many of the truths lay in the interval; width: its mean, in returns."
-    )
-    yield element("p", note, class_="soft")
     names = judged.named_intervals()
     within = [say("within {interval}", interval=name) for name in names]
     widths = [say("width of {interval}", interval=name) for name in names]
     each = [title for pair in zip(within, widths, strict=True) for title in pair]
-    head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
+    head, tables = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"], []
     for task, about in judged.tasks.items():
         title, rows = titled(task), []
         for name, errors in about.errors.items():
@@ -301,18 +271,14 @@ def _interval_tables(judged: QuantileJudgement) -> Iterator[Html]:
             test = about.significance.get(name)
             told = [number(about.multiple(name)), p_value(test.p_value)] if test else [ABSENT] * 2
             rows.append([*cells, *told])
-        yield shown_table(Table(head, rows, say("{task}, over all steps", task=title)))
+        tables.append(shown_table(Table(head, rows, say("{task}, over all steps", task=title))))
+    return filled("v8.views", "intervals.html", tables=join(tables))
 
 
-def _direction(judgement: Judgement) -> Iterator[Html]:
+def _direction(judgement: Judgement) -> Html:
     head = ["step", "hit rate", "95 %", "always up", "windows counted"]
     head += ["worth, independent", "truth flat", "forecast flat"]
-    yield shown_table(Table(head, map(_direction_cells, judgement.direction)))
-    note = say(
-        "Counted are windows in which both forecast and truth moved. Windows overlap: the 95 % interval "
-        "takes them for the fewer independent ones they are worth."
-    )
-    yield element("p", note, class_="soft")
+    return shown_table(Table(head, map(_direction_cells, judgement.direction)))
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
