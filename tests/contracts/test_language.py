@@ -21,7 +21,7 @@ from v8.losses.worth import RULES
 from v8.market.candles import CandleReport, Gap, LostRow
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE
+from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
 from v8.views.comparison import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
@@ -41,7 +41,7 @@ TERMS = {
     *(spaced(each.name) for kind in (CandleReport, Gap, LostRow) for each in fields(kind)),
     *(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),
     *(DEMO_WARNING, *BUTTONS),
-    *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, *POOLS),
+    *(BREAK_RULE, NOTE, QUANTILE_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *(CLAIM_NOTE, *CLAIMED.values()),
     *(word for rule in RULES.values() for word in (rule.title, rule.unit, rule.without) if word),

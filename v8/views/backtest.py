@@ -26,7 +26,7 @@ from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.views.figures import Dot, change_pct, spread_figure
-from v8.views.markup import Html, document, element, facts, folded, join, plot, shown_table
+from v8.views.markup import Html, document, element, facts, filled, join, plot, shown_table
 from v8.views.page import marked
 from v8.views.verdict import TaskVerdict, furthest_first, in_words, opening, titled
 from v8.views.worth import worth_section
@@ -45,13 +45,6 @@ QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
     "model's quantiles are better. In 90 %: how many truths lay within that interval, over all steps and "
     "columns. Medians over series."
-)
-
-SEASON_NOTE: Final = (
-    "Median error of the series of a season as a multiple of that of naive, in which nothing changes, and of "
-    "the season's best formula, which stands beside it: 0.987 is 1.3 % smaller. In blue or orange: better or "
-    "worse by more than chance. Break: volatility was far above what the model was fitted to. A season "
-    "goes by its first day and opens its report."
 )
 
 NOTE: Final = (
@@ -228,8 +221,7 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
     """Return the page, and in it what forecasts are worth in money where that was asked for."""
     plan, tasks = results.plan, results.tasks
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
-    rows += sorted((plan.missing or {}).items())
-    failed = shown_table(Table(["Model", "Reason"], rows, is_prose=True))
+    failed = Table(["Model", "Reason"], [*rows, *sorted((plan.missing or {}).items())], is_prose=True)
     folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}
     seasons = (
         (element("a", _season(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
@@ -241,28 +233,26 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
         results.series.items(), key=lambda one: fmean(told.against_best or 1.0 for told in one[1].values())
     )
     ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
-    body = [
-        *(opening(*told) for told in verdicts(results)),
-        _picture(results),
-        element("p", headline(results), class_="soft"),
-        *(worth_section(worth) if worth else []),
-        element("h2", say("Season by season")),
-        _beside_table("season", tasks, seasons),
-        element("p", term(SEASON_NOTE), class_="soft"),
-        *([element("h2", say("The best and the worst series")), ends] if len(ranked) > 1 else []),
-        folded(say("Every series, the best first"), _beside_table("series", tasks, ranked)),
-        folded(
-            say("Every formula, pooled and season by season"),
-            *(shown_table(each, class_="figures") for each in tables(results)),
-            *(element("p", term(told), class_="soft") for told in notes),
-        ),
-        *([element("h2", say("Failed, or not finished")), failed] if rows else []),
-        element("h2", say("Where these numbers come from")),
-        facts((spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")),
-        facts([("profile digest", plan.profile_digest)]),
-    ]
+    made = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
+    content = filled(
+        "v8.views",
+        "backtest.html",
+        verdicts=join(opening(*told) for told in verdicts(results)),
+        picture=_picture(results),
+        headline=headline(results),
+        worth=join(worth_section(worth)) if worth else "",
+        seasons=_beside_table("season", tasks, seasons),
+        ends=join([element("h2", say("The best and the worst series")), ends]) if len(ranked) > 1 else "",
+        series=_beside_table("series", tasks, ranked),
+        formulas=join(shown_table(each, class_="figures") for each in tables(results)),
+        notes=join(element("p", term(told), class_="soft") for told in notes),
+        failed=join([element("h2", say("Failed, or not finished")), shown_table(failed)])
+        if failed.rows
+        else "",
+        made=facts([*made, ("profile digest", plan.profile_digest)]),
+    )
     heading = say("Back-test of profile {name}", name=plan.profile["name"])
-    return document(f"v8: {heading}", heading, body, is_demo=not plan.is_publishable)
+    return document(f"v8: {heading}", heading, [content], is_demo=not plan.is_publishable)
 
 
 def _picture(results: BacktestResults) -> Html:

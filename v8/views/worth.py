@@ -17,7 +17,7 @@ from v8.losses.table import BEATS, LOSES
 from v8.losses.worth import BPS, LEAST_DAYS, NAIVE, RULES, TRUTH, Result, Worth
 from v8.storage import write_json, write_text
 from v8.views.charts import Chart, axis, line, line_style
-from v8.views.markup import Html, document, element, folded, plot, shown_table
+from v8.views.markup import Html, document, element, filled, join, plot, shown_table
 from v8.views.verdict import in_words, opening
 from v8.wording import ABSENT, Table, between, number, p_value, spaced
 
@@ -98,20 +98,16 @@ def _curves(earned: pd.DataFrame) -> Chart:
 
 def worth_page(worth: Worth) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    note = say(
-        "Naive: bars range as widely as the newest did, and the close stays. Truth knows what comes and pays "
-        "nothing: a bound. No forecast: buy and hold, or an order at once. p: by moving blocks of days, "
-        "corrected over the table (Benjamini-Hochberg). Nothing here is advice to trade."
+    _, *found = worth_section(worth)
+    content = filled(
+        "v8.views",
+        "worth.html",
+        found=join(found),
+        figures=join(shown_table(table, class_="figures") for table in figure_tables(worth)),
+        each=shown_table(rules_table(worth.each), class_="figures"),
     )
-    _, *section = worth_section(worth)
-    body = [
-        *section,
-        element("p", note, class_="soft"),
-        *(shown_table(table, class_="figures") for table in figure_tables(worth)),
-        folded(say("Every series"), shown_table(rules_table(worth.each), class_="figures")),
-    ]
     heading = say("What forecasts are worth in money")
-    return document(f"v8: {heading}", heading, body, is_demo=worth.is_demo)
+    return document(f"v8: {heading}", heading, [content], is_demo=worth.is_demo)
 
 
 def _row(one: Result) -> dict[str, Any]:
