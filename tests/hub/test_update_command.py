@@ -26,8 +26,9 @@ from forked import called
 from typer.testing import CliRunner
 
 from v8.artifacts.nested_runs import Decision, read_serving, served_folder
+from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.app import app
-from v8.errors import ArtifactError
+from v8.errors import ArtifactError, ProfileError
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
 from v8.live.entries import Entry, Issuer, Score
@@ -35,7 +36,9 @@ from v8.live.ledger import Ledger
 from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
 from v8.market.series import Series
 from v8.market.sources.source import open_source
+from v8.profile import load_profile
 from v8.runs.events import Event, Listener, Outcome
+from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
 from v8.storage import digest_file, write_json
 
@@ -372,12 +375,54 @@ def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None
     assert re.fullmatch(r"ohlc [12]\.\d{3} of 60", standing.live)
 
 
+# Going on from the champion's weights
+
+
+def go_on(place: Drilled) -> Renewed:
+    """Train a challenger that begins from the champion's weights."""
+    shutil.rmtree(place.run / "generations")
+    renewal = replace(renewal_of(place, Rule("always")), start="champion")
+    *_, renewed = renewal.renew([Series.parse(BTC)], train_all, shown)
+    assert isinstance(renewed, Renewed)
+    return renewed
+
+
+def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_ever(copied: Drilled) -> None:
+    champion = digest_file(copied.run / BTC / "model.keras")
+    renewed = go_on(copied)
+    (decision,) = renewed.decisions
+    training = json.loads((challenger_of(copied) / "metadata.json").read_text())["training"]
+    assert training["begun_from"] == champion
+    assert decision.num_windows > 0
+    anew = json.loads((copied.run / BTC / "metadata.json").read_text())["training"]
+    assert "begun_from" not in anew
+
+
+def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
+    profile = json.loads((copied.run / BTC / "metadata.json").read_text())["profile"]
+    change(copied.run / BTC, profile=profile | {"seed": 7, "calibration": "ensemble"})
+    renewed = go_on(copied)
+    (failure,) = renewed.failures
+    told = "must be of the profile and the layers that are trained, to begin from its weights; "
+    assert f"{told}got another calibration, seed. Train anew, without --from champion." in failure.reason
+    assert renewed.decisions[0].why == NOT_TRAINED
+
+
+def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
+    formula = RunRecord.begin(load_profile("range_paths"), "files", True, "python -m v8 run")
+    with RunFolder(tmp_path / "run", formula):
+        pass
+    with pytest.raises(ProfileError, match="must have a network"):
+        Renewal(tmp_path / "run", open_source("demo"), Rule(), "", start="champion")
+
+
 # What is refused
 
 
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
+        (["--from", "afar"], "--from: is one of anew, champion; got 'afar'"),
         (["--when", "weekly"], "--when: is one of age, decay, always; got 'weekly'"),
         (["--max-age", "inf"], "--max-age: is a number of days, for --when age; got inf"),
         (

@@ -45,6 +45,8 @@ def test_the_file_of_a_shipped_profile_holds_what_keras_3_10_knows_and_every_wei
     loaded = keras.saving.load_model(file)
     for mine, its in zip(network.get_weights(), loaded.get_layer(network.name).get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
+    for mine, its in zip(weights, loaded.trainable_variables, strict=True):  # and nothing else is trained
+        np.testing.assert_array_equal(mine, its.numpy())
     for task, prices in graph.model(windows).items():
         np.testing.assert_array_equal(loaded(windows)[task], prices)
 

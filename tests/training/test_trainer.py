@@ -189,6 +189,42 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
     assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
 
 
+def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult
+) -> None:
+    begun = fit(trainer, learnable, seed=6, first=("0" * 64, whole.weights))
+    assert begun.untrained_loss == pytest.approx(whole.best_validation_loss, rel=1e-6)
+    assert begun.best_validation_loss <= begun.untrained_loss
+    assert not same_weights(begun, fit(trainer, learnable, seed=6))
+
+
+def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
+    taught = Trainer(data.profile)
+    drawn = drawn_weights(taught, 3)
+    state = taught.first_state([Member(data, seed=5, first=("0" * 64, drawn))])
+    for weight, wanted in zip(taught.network_weights(state.weights[0]), drawn, strict=True):
+        np.testing.assert_array_equal(weight, wanted)
+
+
+def test_a_checkpoint_of_another_beginning_is_dropped(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
+) -> None:
+    path, told, first = tmp_path / "checkpoint.npz", list[str](), ("0" * 64, whole.weights)
+
+    def stop(record: EpochRecord) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, first=first)
+    assert identity_in(path)["begun_from"] == "0" * 64
+    anew = fit(trainer, learnable, seed=5, checkpoint=path, tell=told.append)
+    assert same_weights(anew, whole)
+    assert "It is dropped" in told[0]
+
+
 def flipped(content: bytes) -> bytes:
     place = len(content) // 2
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]

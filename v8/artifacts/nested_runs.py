@@ -124,14 +124,17 @@ class Serving:
         """Return the generation that serves a series."""
         return self.generations.get(series, FIRST)
 
+    def place(self, series: str) -> Path:
+        """Return where the model that serves a series lies, behind no links; it need not exist."""
+        return artifact_folder(self.run, self.generation_of(series), series)
+
     def folder(self, series: str) -> Path:
         """Return the folder of the model that serves a series; that of the run itself need not exist.
 
         Raises `ArtifactError` if the generation that serves is not there, or holds links.
         """
-        name = self.generation_of(series)
-        folder = artifact_folder(self.run, name, series)
-        if name != FIRST and not (folder / METADATA_FILE).is_file():
+        folder = self.place(series)
+        if self.generation_of(series) != FIRST and not (folder / METADATA_FILE).is_file():
             rule = f"{self.run / SERVING_FILE} says that this generation serves {series}"
             fix = _SERVING_FIX.replace("the file", "the folder").replace("it:", f"{SERVING_FILE}:")
             raise ArtifactError(where=str(folder), rule=rule, got="no finished model there", fix=fix)

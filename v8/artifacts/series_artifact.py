@@ -185,6 +185,7 @@ class Finished:
     num_parts: int  # batches that made one optimiser step
     num_parameters: int  # trainable numbers of the network
     result: "TrainingResult"  # its training
+    begun_from: str | None  # sha256 of the model whose weights that began from; None where it began anew
     judgement: Judgement | None  # its errors on the test span; None of a model that is not judged
     quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
     sample: ForecastSample  # A few of its forecasts of the test span, to look at
@@ -251,6 +252,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "untrained_validation_loss": result.untrained_loss,
             "stopped_by": result.stopped_by,
             "resumed_from_epoch": result.resumed_from_epoch,
+            **({"begun_from": finished.begun_from} if finished.begun_from else {}),
             "device": result.device,
             "peak_memory_bytes": result.peak_memory_bytes,
             "peak_process_bytes": peak_process_bytes(),

@@ -76,6 +76,11 @@ class SharedModel:
         found = {layer.name for layer in self._graph.model.layers}.intersection(layers)
         return SharedModel(self._graph, self._weights, found.pop()) if found else None
 
+    def trained(self) -> list[NDArray[np.float32]]:
+        """Return what was trained of it: the weights of its network, in the network's order."""
+        known = zip(self._graph.model.variables, self._weights, strict=True)
+        return [value for variable, value in known if variable.trainable]
+
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast one batch of raw windows; threads wait here for each other."""
         graph = self._graph

@@ -352,6 +352,7 @@ def update(
     run: cli.ThisRunArgument,
     when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
     max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
+    start: str = Option("anew", "--from", metavar="anew|champion", help="Weights that training begins from."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
     source: cli.OtherSourceOption = None,
     data_dir: cli.DataDirOption = None,
@@ -370,16 +371,18 @@ def update(
     Examples:
         v8 update runs/frontier --dry-run
         v8 update runs/frontier --max-age 7 --publish you/models
+        v8 update runs/aligned --from champion
     """
     asked = asked_series(series)
 
     from v8.cli import runs as work
-    from v8.live.renewal import Renewal
+    from v8.live.renewal import STARTS, Renewal
     from v8.runs.engines import choose_engine
 
+    cli.require_one_of("--from", start, STARTS)
     rule = work.stale_rule(when, max_age)
     candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
-    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), work.known_ledger(ledger))
+    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), work.known_ledger(ledger), start)
     chosen = renewal.chosen(asked)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)

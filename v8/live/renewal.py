@@ -21,7 +21,7 @@ same candles and seed would give the same model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource
 from v8.plugins import other_plugins
-from v8.profile import Profile, recorded_profile
+from v8.profile import Profile, network_outputs, recorded_profile
 from v8.quantile_levels import interval_names
 from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import Show, Summary, TrainAll, run
@@ -62,6 +62,7 @@ from v8.windows.span import Span
 from v8.wording import ABSENT, number
 
 RULES: Final = ("age", "decay", "always")  # by which a model is stale, see above
+STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
 _MOST_WORDS = 300  # letters of a reason in `serving.json`
 CONTINUED = "an earlier call began to train it anew"
 """Why a model is challenged whose generation was left behind by a call that knew."""
@@ -336,6 +337,7 @@ class Renewal:
     rule: Rule  # by which rule its models are stale
     words: str  # the command line, to be recorded and shown
     ledger: Ledger | None = None  # where its forecasts are recorded; None without one
+    start: str = "anew"  # what training begins from, one of `STARTS`
     record: RunRecord = field(init=False)
     profile: Profile = field(init=False)
     _candles: RememberedCandles = field(init=False)
@@ -349,6 +351,8 @@ class Renewal:
             raise other
         where = f"{self.run / RUN_FILE}, key profile"
         self.profile = recorded_profile(self.record.profile, where=where)
+        if self.start == "champion":
+            network_outputs(self.profile)  # or there are no weights
         self._candles, self._companions = RememberedCandles(self.source), Companions.of(self.profile)
 
     def chosen(self, asked: Sequence[Series] | None) -> tuple[Series, ...]:
@@ -411,7 +415,10 @@ class Renewal:
 
     def plan(self, generation: str, chosen: Sequence[Series]) -> Plan:
         """Plan the training of a generation."""
-        return make_plan(self.profile, chosen, nested_runs.generation_folder(self.run, generation))
+        plan = make_plan(self.profile, chosen, nested_runs.generation_folder(self.run, generation))
+        serving = nested_runs.read_serving(self.run)
+        champions = {one: serving.place(str(one)).absolute() for one in chosen}
+        return replace(plan, champions=champions if self.start == "champion" else {})
 
     def renew(self, chosen: Sequence[Series], train_all: TrainAll, show: Show) -> Iterator[Looked | Renewed]:
         """Finish what was begun, look at the others, and train what of them is stale.
@@ -454,10 +461,8 @@ class Renewal:
 
     def _ruled(self, series: Series, generation: str, listen: Listener) -> Ruling:
         def rule() -> Ruling:
-            serves = nested_runs.read_serving(self.run).generation_of(str(series))
-            champion, challenger = (
-                nested_runs.artifact_folder(self.run, each, str(series)) for each in (serves, generation)
-            )
+            champion = nested_runs.read_serving(self.run).place(str(series))
+            challenger = nested_runs.artifact_folder(self.run, generation, str(series))
             record = read_run(nested_runs.generation_folder(self.run, generation))
             pin = record.series[str(series)].candles
             candles = self._newest(series, pin.last_open_s if pin else None)

@@ -156,6 +156,7 @@ def execute(
     failures = [*damaged.values(), *unread]
     settled = _settled(jobs, folder, listen)
     jobs = [replace(job, keeps_season=is_fold, is_judged=plan.is_judged) for job in settled]
+    jobs = [replace(job, champion=plan.champions.get(job.series)) for job in jobs]
     num_trained, pace = 0, Pace(len(jobs))
     outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 

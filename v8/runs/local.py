@@ -22,10 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
+from v8.artifacts.shared_models import SharedModels
 from v8.columns import TASK_OHLC
-from v8.errors import DivergedError
+from v8.errors import ArtifactError, DivergedError, listed
 from v8.features.store import FeatureStore
 from v8.formulas.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.hardware import has_gpu
@@ -41,7 +43,7 @@ from v8.runs.plan import Job
 from v8.storage import write_with
 from v8.training.formula import FormulaTrainer
 from v8.training.probe import measured_fleet_size
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import First, Member, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
@@ -54,6 +56,7 @@ _SIGNS_OF_FULL_MEMORY: Final = (
     "memoryerror",
 )
 """What TensorFlow, XLA, JAX and Python say, in small letters."""
+BegunFrom = Callable[[Job], First | None]  # reads what the network of a job begins as; None draws it
 MakeTrainer = Callable[..., Trainer | FormulaTrainer]  # makes a trainer from what `Trainer` is made from
 
 
@@ -115,7 +118,7 @@ class Workshop:
         # Whoever takes the workshop up again has another check.
         self._make_trainer = partial(make_trainer, profile, check=self._checked, **settled)
         self._trainer = self._make_trainer()
-        self._store = store or FeatureStore()
+        self._store, self._models = store or FeatureStore(), SharedModels()
 
     def close(self) -> None:
         """Let its programs go."""
@@ -133,7 +136,7 @@ class Workshop:
             for job in fleet:
                 self.check()
                 self.listen(SeriesStarted(job.series))
-                prepare = partial(_PreparedSeries, job, self._store, self.listen)
+                prepare = partial(_PreparedSeries, job, self._store, self.listen, self._begun_from)
                 prepared, outcome = isolated(job.series, prepare)
                 if prepared is None:
                     yield outcome
@@ -141,6 +144,23 @@ class Workshop:
                     ready.append(prepared)
             if ready:
                 yield from self._trained(ready)
+
+    def _begun_from(self, job: Job) -> First | None:
+        """Read the trained weights of the model that a job begins from.
+
+        Raises `ArtifactError` if it is damaged, or of another profile, other inputs or other layers.
+        """
+        if job.champion is None or isinstance(self._trainer, FormulaTrainer):
+            return None
+        about = Forecaster.load(job.champion, models=self._models).about
+        weights = self._models.load(job.champion / MODEL_FILE).trained()
+        profile, network = about.trained_profile, self._trainer.network
+        others = [key for key in Profile.model_fields if getattr(profile, key) != getattr(job.profile, key)]
+        if others or [one.shape for one in weights] != [one.shape for one in network.trainable_variables]:
+            rule = "must be of the profile and the layers that are trained, to begin from its weights"
+            got, fix = f"another {listed(others or ['network'])}", "Train anew, without param:from champion"
+            raise ArtifactError(where=str(job.champion), rule=rule, got=got, fix=fix)
+        return about.model_sha256, weights
 
     def _trained(self, fleet: "list[_PreparedSeries]") -> Iterator[Outcome]:
         """Train a fleet and finish each member when it ends; after an error go on with halves."""
@@ -177,9 +197,9 @@ class Workshop:
 class _PreparedSeries:
     """One series with its features and windows, on its way to an artefact; a clock runs per stage."""
 
-    def __init__(self, job: Job, store: FeatureStore, listen: Listener) -> None:
+    def __init__(self, job: Job, store: FeatureStore, listen: Listener, begun_from: BegunFrom) -> None:
         self.series = job.series
-        self._job, self._listen = job, listen
+        self._job, self._listen, self._first = job, listen, begun_from(job)
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         with self._stage("features"):
@@ -197,6 +217,7 @@ class _PreparedSeries:
             self._checkpoint,
             lambda record: self._listen(EpochEnded(self.series, record, most)),
             lambda sentence: self._listen(Note(sentence)),
+            self._first,
         )
 
     def finish(
@@ -237,6 +258,7 @@ class _PreparedSeries:
             num_parts=trainer.num_parts,
             num_parameters=trainer.num_parameters,
             result=result,
+            begun_from=self._first[0] if self._first else None,
             judgement=judgement,
             quantiles=quantiles,
             sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),

@@ -7,7 +7,7 @@ trains with the profile's seed + k, alone or among forty.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +43,7 @@ class Job:
     is_judged: bool = True  # whether to judge the model on the test span
     keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
     num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
+    champion: Path | None = None  # folder of the model whose weights it begins from; None begins anew
 
     @property
     def series(self) -> Series:
@@ -64,6 +65,8 @@ class Plan:
     series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     is_judged: bool = True  # whether models are judged on the test span
+    champions: Mapping[Series, Path] = field(default_factory=dict)
+    """Folders of the models whose weights training begins from; the others begin anew."""
 
     @property
     def todo(self) -> list[Series]:

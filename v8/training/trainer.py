@@ -52,8 +52,8 @@ class TrainingResult:
         seconds: Time of this process per stage, build, compile, train, validate, shared evenly by a fleet.
         device: Where the weights lay after the first step, such as "GPU:0"; its peak is that of this process.
         history: One record an epoch, those before a resume included.
-        untrained_loss: Validation loss of the constant forecast the network starts as.
-        best_epoch: Epoch whose weights are kept; 0 means that training never beat the constant.
+        untrained_loss: Validation loss of the constant forecast, or the champion, that the network starts as.
+        best_epoch: Epoch whose weights are kept; 0 means that training never beat what it started as.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
     """
 
@@ -77,6 +77,9 @@ class TrainingResult:
 Results: TypeAlias = Iterator[tuple[int, TrainingResult | DivergedError]]
 """The place of each series that ends, and what came of it."""
 
+First: TypeAlias = tuple[str, Sequence[NDArray[np.float32]]]
+"""Sha256 of a finished model, and the trained weights of its network, which another one begins from."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -84,6 +87,7 @@ class Member:
 
     Args:
         checkpoint: File to continue from and to write; None keeps nothing.
+        first: What its weights begin as; None draws them by the seed.
         tell: Told what is wrong with the checkpoint, one sentence; training goes on without.
     """
 
@@ -92,6 +96,7 @@ class Member:
     checkpoint: Path | None = None
     on_epoch: Callable[[EpochRecord], None] = lambda record: None
     tell: Callable[[str], None] = lambda sentence: None
+    first: First | None = None
 
 
 class Program(NamedTuple):
@@ -153,12 +158,16 @@ class Trainer:
         return ServingModel(self._serving[structure], data.scaling, weights)
 
     def first_state(self, members: Sequence[Member]) -> FleetState:
-        """Return the untrained state of a fleet: weights by each seed, heads at each constant."""
+        """Return the first state of a fleet: weights by each seed and heads at constants, or a champion's."""
         build = partial(networks.build_network, self.profile, precision=self.precision, is_taught=True)
         drawn = []
         for member in members:
             start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
             drawn.append(build(seed=member.seed, start=start))
+            if member.first:
+                places = networks.counterparts(self.network, self._trained)
+                for place, weight in zip(places, member.first[1], strict=True):
+                    drawn[-1].trainable_variables[place].assign(weight)
         fleet = self.program(len(members)).fleet
         networks.load(fleet, drawn)
         return initial_state(fleet, self.precision)
@@ -386,6 +395,7 @@ class _FleetFit:
             "seed": member.seed,
             "precision": self._trainer.precision,
             "backend": backend_name(),
+            **({"begun_from": member.first[0]} if member.first else {}),
         }
 
     @contextmanager
