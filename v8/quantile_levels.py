@@ -37,6 +37,7 @@ def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
     Twice that of the median is the absolute error. `beyond` is truth less quantile, `xp` is `numpy` or
     `keras.ops`.
 
+    >>> import numpy as np
     >>> pinball(np, np.array([2.0, -2.0]), 0.25).tolist()
     [0.5, 1.5]
     """
@@ -57,6 +58,7 @@ def apart(xp: Any, levels: Sequence[float], quantiles: Any) -> tuple[Any, Any]:
 
     Distances have the shape (N, H, L, C), L levels but the median; `xp` is `numpy` or `keras.ops`.
 
+    >>> import numpy as np
     >>> median, distances = apart(np, [0.1, 0.5, 0.9], np.array([[[[2.0], [5.0], [9.0]]]]))
     >>> median.tolist(), distances[0, 0, :, 0].tolist()
     ([[[5.0]]], [-3.0, 4.0])
