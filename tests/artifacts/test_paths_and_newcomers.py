@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,14 @@ from typer.testing import CliRunner, Result
 
 import v8
 from v8.artifacts.forecaster import Forecaster, checked_candles
+from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.app import app
 from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
 from v8.formulas.ranges import drawn_paths, fit_ensemble
 from v8.hub.opening import open_place
+from v8.live.issuing import Issued
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
@@ -220,3 +223,54 @@ def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: 
     done = CliRunner().invoke(app, ["predict", *words, "--series", NEWCOMER])
     assert done.exit_code == 3 and "BTCUSDT-15m" in done.stderr
     assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr
+
+
+def test_inputs_outside_of_what_training_saw_are_named(made: SimpleNamespace, taught: Forecaster) -> None:
+    candles = made.known[TAUGHT[0]]
+    data = prepare_series(compute_table(candles, table_columns(made.profile)), made.profile)
+    train = data.spans["train"]
+    assert set(taught.about.seen) == {*made.profile.features} - set(OHLC)
+    for name, (least, most) in taught.about.seen.items():
+        values = data.table.column(name)[train.anchors]
+        assert (least, most) == (values.min(), values.max())
+    # At the end of the train span all of it was seen; a last bar over a fifth of its price was not.
+    end_s = int(data.table.open_time_s[train.anchors[-1]])
+    known = candles.newest(700, end_s=end_s)
+    assert taught.outside(known) == {}
+    frame = known.to_frame()
+    frame.iloc[-1, frame.columns.get_loc("low")] *= 0.8
+    wild = checked_candles(frame, candles.series)
+    found = taught.outside(wild)
+    assert found is not None
+    value = compute_table(wild, ("range_1",)).column("range_1")[-1]
+    least, most = taught.about.seen["range_1"]
+    assert found["range_1"] == pytest.approx((value - most) / (most - least)) and value > most
+    for outside, is_familiar in ((found, False), ({}, True)):
+        told = Issued(taught, wild, taught.predict(wild), "here", end_s, True, None, outside)
+        assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (is_familiar, outside)
+        marked = [line for line in told.lines() if line.startswith("Outside what training saw: ")]
+        assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
+    told_now = json.loads(call(made, "--series", TAUGHT[0], "--format", "json").stdout)
+    known = candles.newest(taught.needed_bars)
+    assert told_now["outside"] == taught.outside(known) and told_now["is_familiar"] == (
+        not told_now["outside"]
+    )
+
+
+def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, tmp_path: Path) -> None:
+    shutil.copytree(made.run / TAUGHT[0], tmp_path / "old")
+    metadata = json.loads((tmp_path / "old" / "metadata.json").read_text())
+    for feature in metadata["features"]:
+        del feature["seen"]
+    (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
+    old, candles = Forecaster.load(tmp_path / "old"), made.known[TAUGHT[0]]
+    assert old.outside(candles) is None
+    told = Issued(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
+    assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
+    assert "training saw" not in " ".join(told.lines())
+    members = [old, Forecaster.load(made.run / TAUGHT[1])]
+    assert PooledForecaster(NEWCOMER, members[:1]).about.seen == {}
+    both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TAUGHT])
+    for name, (least, most) in both.about.seen.items():
+        ends = [Forecaster.load(made.run / each).about.seen[name] for each in TAUGHT]
+        assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))

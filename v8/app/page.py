@@ -19,6 +19,7 @@ from v8.app import answers
 from v8.app.drawing import LOW_SHEET, STAMP, Picture, draw
 from v8.app.places import MONTH_DAYS, Fleet
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, VOLATILITY
+from v8.errors import listed
 from v8.features.formulas import Floats
 from v8.features.table import compute_columns
 from v8.language import LANGUAGES, chosen, language, say, term
@@ -161,6 +162,7 @@ class Shown:
             range=self._range(),
             outlook=self._outlook(),
             verdicts=self._verdicts(),
+            inputs=self._inputs(),
             closed=moment(iso(issued.closed_s)),
             close=self._written(CLOSE, issued.candles.column(CLOSE)[-1]),
             made=moment(iso(issued.issued_at_s)),
@@ -193,6 +195,15 @@ class Shown:
         """Say how its errors on the test span compare with baselines'."""
         row = next(row for row in self._fleet.rows if row.series == str(self._series))
         return " ".join(verdict([row])[1:])
+
+    def _inputs(self) -> str:
+        """Say whether what the forecast is made from lies within what training saw."""
+        if (outside := self.issued.outside) is None:
+            return say("Whether its inputs lie within what training saw is not known.")
+        if not outside:
+            return say("Its inputs lie within what training saw.")
+        told = {"names": listed([*outside]), "share": percent(max(outside.values()))}
+        return say("Outside what training saw: {names}, by up to {share} of its width.", **told)
 
     def _age(self) -> Html:
         """Warn of a model that `update` calls stale by its age."""

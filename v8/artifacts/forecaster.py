@@ -260,8 +260,23 @@ class Forecaster:
             rule = "paths need `calibration: ensemble` or family `range_paths`, as in every shipped profile"
             got, fix = f"a model of {self.about.profile.name}", "Use a model of frontier, or another of these"
             raise self._refusal(rule, got, fix)
-        (moved,) = forecast_windows(layer, window_1TF).values()
-        return moved[0].astype(np.float64)
+        return next(iter(forecast_windows(layer, window_1TF).values()))[0].astype(np.float64)
+
+    def outside(self, candles: Candles) -> dict[str, float] | None:
+        """Say which inputs after candles of `joined` lie outside what training saw, and how far.
+
+        That is from the nearest value that it saw, as a share of the width of all that it saw. Inputs in
+        quote currency are left out: models measure them from the newest close. None where a model of an older
+        v8 does not tell.
+        """
+        if not (seen := self.about.seen):
+            return None
+        values = compute_table(candles, tuple(seen)).select(tuple(seen))[-1].tolist()
+        beyond = {
+            name: max(least - value, value - most) / ((most - least) or 1.0)
+            for (name, (least, most)), value in zip(seen.items(), values, strict=True)
+        }
+        return {name: distance for name, distance in beyond.items() if distance > 0}
 
     def forecast_history(
         self,

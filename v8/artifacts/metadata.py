@@ -20,12 +20,13 @@ from pydantic import StrictBool
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
 from v8.errors import ArtifactError
-from v8.features.indicators import fault_of, warmup_bars
+from v8.features.formulas import ANCHORED_KINDS
+from v8.features.indicators import FEATURES, fault_of, warmup_bars
 from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_result
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
-from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, Seconds, Sha256, Word
+from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
 from v8.windows.scaling import Scaling
 
@@ -64,11 +65,13 @@ class CandlesAbout(CandlePin):
 
 @dataclass(frozen=True)
 class FeatureAbout:
-    """An input and how it is computed; the digest is None where an older v8 wrote none."""
+    """An input and how it is computed; what comes by default an older v8 did not write."""
 
     name: ColumnName
     definition: Plain
     digest: str | None = None
+    seen: tuple[Number, Number] | None = None
+    """The least and the largest value that training saw, in its own unit."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,12 @@ class Metadata:
     def names(self) -> list[str]:
         """Names of the features."""
         return [feature.name for feature in self.features]
+
+    @property
+    def seen(self) -> dict[str, tuple[float, float]]:
+        """What training saw of each input, least and largest value, but of those in quote currency."""
+        unpriced = (one for one in self.features if FEATURES[one.name].kind not in ANCHORED_KINDS)
+        return {one.name: one.seen for one in unpriced if one.seen}
 
     @property
     def needed_bars(self) -> int:

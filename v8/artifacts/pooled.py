@@ -38,12 +38,18 @@ class PooledForecaster(Forecaster):
             first,
             series=series,
             content={key: value for key, value in first.content.items() if key not in judged},
+            features=tuple(replace(each, seen=self._seen(each.name)) for each in first.features),
             model_sha256=digest_bytes("".join(one.about.model_sha256 for one in self.members).encode()),
         )
         super().__init__(about, members[0].model, revision=members[0].revision)
         self.seen_until_s = max(one.seen_until_s for one in self.members)
         names = listed([str(one.series) for one in self.members])
         self.origin_lines = (f"{series} has no model: this is the median of what those of {names} say.",)
+
+    def _seen(self, name: str) -> tuple[float, float] | None:
+        """Return the least and the largest value that any member's training saw of an input."""
+        seen = [one.about.seen[name] for one in self.members if name in one.about.seen]
+        return (min(least for least, _ in seen), max(most for _, most in seen)) if seen else None
 
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw feature windows by all members: the medians of points and of each quantile."""

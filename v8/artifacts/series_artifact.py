@@ -210,6 +210,7 @@ def save_description(folder: Path, finished: Finished) -> None:
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
     data, profile, candles, result = finished.data, finished.data.profile, finished.candles, finished.result
+    seen = np.sort(data.table.select(profile.features)[data.anchors["train"]], axis=0)[[0, -1]].T.tolist()
     return {
         "format": ARTIFACT_FORMAT,
         "series": str(data.series),
@@ -225,8 +226,8 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "profile_digest": profile.digest,
         "features": [
             {"name": name, "kind": FEATURES[name].kind.value, "definition": text}
-            | {"digest": ancestry(name).digest}
-            for name, text in definitions(profile.features).items()
+            | {"digest": ancestry(name).digest, "seen": ends}
+            for (name, text), ends in zip(definitions(profile.features).items(), seen, strict=True)
         ],
         "warmup_bars": warmup_bars(profile.features),
         "lookback_bars": profile.lookback_bars,

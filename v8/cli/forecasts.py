@@ -108,7 +108,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
     for one in issued if len(issued) <= MOST_WHOLE else ():
         _print_bars(one)
         print_lines(*one.lines())
-    for one in issued:
+    for one in (each for each in issued if each.paths is not None):
         _print_chances(one)
     if len(issued) > MOST_WHOLE:
         first, ages_s = issued[0], [one.model_age_s for one in issued if one.model_age_s is not None]
@@ -151,9 +151,7 @@ def _print_bars(one: Issued) -> None:
 
 
 def _print_chances(one: Issued) -> None:
-    """Print the chances that prices above and below the close are touched, where paths were asked for."""
-    if one.paths is None:
-        return
+    """Print the chances that prices above and below the close are touched."""
     rows = [
         (f"{100 * move:g} %", price(above), percent(rises, 1), price(below), percent(falls, 1))
         for move, above, rises, below, falls in (each.values() for each in one.chances()["touch"])

@@ -10,7 +10,7 @@ unless the past is meant. The demo market has a calendar of its own and no prese
 old, and no model of it has an age.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pandas as pd
 
 from v8.artifacts.forecaster import PATH, Forecaster
 from v8.columns import CLOSE, HIGH, LOW, OHLC
-from v8.errors import DataError, V8Error
+from v8.errors import DataError, V8Error, listed
 from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.series import iso
@@ -42,6 +42,7 @@ class Issued:
     issued_at_s: int  # when it was issued, seconds since the epoch, UTC
     is_dated: bool  # whether the candles are of this world's calendar; those of the demo market are not
     paths: pd.DataFrame | None = None  # what `Forecaster.paths` returned, where it was asked for
+    outside: Mapping[str, float] | None = None  # what `Forecaster.outside` says
 
     @property
     def closed_s(self) -> int:
@@ -97,6 +98,7 @@ class Issued:
             f"Model: {self.place}{revision}, profile {model.about.profile.name}; it has seen candles until "
             f"{iso(model.seen_until_s)}{before}.",
             *model.origin_lines,
+            *([f"Outside what training saw: {listed([*self.outside])}."] if self.outside else []),
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
             *self.demo_lines(),
@@ -133,6 +135,8 @@ class Issued:
                 "last_open": report.last_open,
                 "closed_at": iso(self.closed_s),
             },
+            "is_familiar": None if self.outside is None else not self.outside,
+            "outside": self.outside,
             "forecast": [{"open_time": opens, **values} for opens, values in rows],
             **self.chances(),
         }
@@ -174,7 +178,8 @@ def issue(
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
     forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     paths = None if num_paths is None else forecaster.paths(candles, num_paths, now_s=issued_at_s)
-    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable, paths)
+    told = paths, forecaster.outside(candles)
+    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable, *told)
     issued.lines()  # so that what cannot be told is refused here and not where it is printed
     return issued
 
