@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from v8.networks.networks import build_network, num_parameters
+from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
 from v8.training.probe import random_batch, stock_network
 
@@ -199,4 +199,4 @@ def test_pytorchs_aligned_has_as_many_weights(part: Any, torch: Any) -> None:
     profile = load_profile("aligned")
     peer = part("torch_peer").build_peer(profile, is_time_major=False)
     trained = [one for one in peer.parameters() if one.requires_grad]
-    assert sum(one.numel() for one in trained) == num_parameters(build_network(profile, seed=0))
+    assert sum(one.numel() for one in trained) == build_network(profile, seed=0).count_params()
