@@ -13,7 +13,7 @@ from v8.invocation import command
 from v8.market.sources.source import SeriesLister
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
-from v8.runs.options import asked_series, require_tables, served_series
+from v8.runs.options import asked_series, contradiction, require_tables, served_series
 from v8.wording import Table
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def compare_profiles(
     """
     names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
     if full and epochs is not None:
-        rule, got = "runs each profile's own epochs", f"--epochs {epochs} beside it"
-        raise ProfileError(where="--full", rule=rule, got=got, fix="Leave one of them out")
+        raise contradiction("param:full", f"param:epochs {epochs}", "runs each profile's own epochs")
     _check_out(out)
     runs = [Path(name) for name in names if (Path(name) / "run.json").is_file()]
     if 0 < len(runs) < len(names):
@@ -67,9 +66,7 @@ def compare_profiles(
         got = f"{len(runs)} run folders among {len(names)} names"
         raise ProfileError(where="--profiles", rule=rule, got=got, fix="Leave out one kind")
 
-    from v8.artifacts.run_folder import now_iso
     from v8.cli.printing import print_lines
-    from v8.hardware import describe_machine, versions
     from v8.machine.choices import measured_workers
     from v8.runs.comparison import compare, compare_runs
     from v8.runs.engines import choose_device, choose_engine, place
@@ -100,7 +97,6 @@ def compare_profiles(
     num_workers = placement.num_workers
     planned = Comparison(
         command=words,
-        created_at=now_iso(),
         source=candles.name,
         is_demo=not candles.is_publishable,
         series=tuple(map(str, asked or served_series(candles))),
@@ -109,8 +105,6 @@ def compare_profiles(
         num_repeats=repeat,
         baseline=baseline_profile or chosen[-1].name,
         num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
-        machine=describe_machine(),
-        versions=versions(),
     )
     size = placement.fleet_size if fleet_size != "auto" else None
     training = {"source": source, "data_dir": data_dir, "device": device, "fleet_size": size}

@@ -6,7 +6,7 @@ process at a time; each repeat starts with another profile. A profile that fails
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pandas as pd
 
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
-from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, now_iso, pin_of, read_run
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.machine.processes import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
@@ -23,7 +23,8 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile, recorded_profile
-from v8.views.comparison import WARM, Comparison, Measurement, ModelMeasurement
+from v8.views.comparison import Comparison
+from v8.wording import duration
 
 
 def compare(
@@ -54,13 +55,13 @@ def compare(
         one.name: one.with_budget(newest_bars=planned.num_bars[one.name], epochs=planned.epochs)
         for one in profiles
     }
-    pins, download_s = _read_candles(planned, profiles, source, tell)
-    measurements: list[Measurement] = []
+    pins, download_s = _read_candles(budgeted.values(), planned.series, source, tell)
+    measurements: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for repeat in range(1, planned.num_repeats + 1):
         for profile in turns(profiles, repeat):
             name = profile.name
-            if name in failures and not any(one.profile == name for one in measurements):
+            if name in failures and not any(one["profile"] == name for one in measurements):
                 continue  # it failed altogether; another try would cost as much and say the same
             tell(f"repeat {repeat} of {planned.num_repeats}: {name}")
             run = locate_run(out / "runs", name, is_fresh=True)
@@ -71,9 +72,10 @@ def compare(
             wanted = {"measure": "training", **training, "run": str(run)}
             order = Order(profile=budgeted[name], measurements=[wanted])
             (answer,) = ask([order], tell=lambda said: tell(f"  {said}"))
-            found, reason = _heard(answer, run, profile, repeat)
-            measurements += [found] if found else []
-            if reason:
+            known = {"repeat": repeat, "import_s": round(answer.start_s, 4)}
+            known["own_epochs"] = profile.training.epochs
+            measurements += [{**found, **known} for found in answer.measured if found]
+            if reason := _why_failed(answer, run):
                 failures[name] = reason
                 tell(f"{name}: failed: {reason}")
     return replace(planned, download_s=download_s, measurements=tuple(measurements), failures=failures)
@@ -105,13 +107,11 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         raise ArtifactError(where="param:profiles", rule=rule, got=got, fix=fix)
     return Comparison(
         command=command,
-        created_at=now_iso(),
         source=first.source,
         is_demo=not first.is_publishable,
         series=tuple(common),
         num_bars={name: int(one.profile["newest_bars"]) for name, one in zip(names, records, strict=True)},
         epochs=None,
-        num_repeats=1,
         baseline=baseline,
         num_workers=int(first.machine["num_cores"]),
         machine=first.machine,
@@ -121,47 +121,50 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
     )
 
 
-def measurement_of(
-    run: Path, series: Sequence[str], *, warm_s: Mapping[str, float] | None = None, **known: Any
-) -> Measurement:
-    """Read from a run folder what finished series of it, at least one, cost and are worth.
+def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
+    """Read from a run folder what finished series of it, at least one, cost and are worth, as JSON values.
 
-    `warm_s` are seconds of reading features again, by series; `known` are fields that no folder tells.
+    No folder tells the seconds from the start of the process until it could train, `import_s`, and the matmul
+    rate of that process right after training.
     """
     profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
-    found = {folder: read_metadata(folder) for folder in (served_folder(run, name) for name in series)}
-    first, training = next(iter(found.values())), [about.training for about in found.values()]
-    return Measurement(
-        profile=profile.name,
-        horizon_bars=first.horizon_bars,
-        num_parameters=first.num_parameters,
-        precision=first.training.precision,
-        device=first.training.device,
-        models=tuple(_model(folder, about, warm_s or {}) for folder, about in found.items()),
-        flop_per_window=training_flop_per_window(profile),
-        fleet_size=max(one.fleet_size or 1 for one in training),
-        peak_process_bytes=max(one.peak_process_bytes or 0 for one in training) or None,
-        peak_device_bytes=max(one.peak_memory_bytes or 0 for one in training),
-        **{"own_epochs": profile.training.epochs, **known},
-    )
+    folders = [served_folder(run, name) for name in series]
+    found = [read_metadata(folder) for folder in folders]
+    first, training = found[0], [about.training for about in found]
+    return {
+        "profile": profile.name,
+        "repeat": 1,
+        "import_s": None,
+        "models": [*map(_model, folders, found)],
+        "horizon_bars": first.horizon_bars,
+        "num_parameters": first.num_parameters,
+        "flop_per_window": training_flop_per_window(profile),
+        "own_epochs": profile.training.epochs,  # its most, whatever the budget of the comparison
+        "precision": first.training.precision,
+        "device": first.training.device,
+        "fleet_size": max(one.fleet_size or 1 for one in training),  # models that trained as one program
+        "peak_process_bytes": max(one.peak_process_bytes or 0 for one in training) or None,
+        "peak_device_bytes": max(one.peak_memory_bytes or 0 for one in training),
+        "matmul_gflop_per_s": None,
+    }
 
 
-def _model(folder: Path, about: Metadata, warm_s: Mapping[str, float]) -> ModelMeasurement:
-    judgement, training = about.judgement, about.training
+def _model(folder: Path, about: Metadata) -> dict[str, Any]:
+    """Tell of one model; times and speeds of a model in a fleet are its share."""
+    judged, training = about.judgement, about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    return ModelMeasurement(
-        series=about.series,
-        seconds={**about.seconds, **({WARM: warm_s[about.series]} if about.series in warm_s else {})},
-        epoch_s=round(fleet_epoch_s / (training.fleet_size or 1), 6),
-        windows_per_s=training.windows_per_s or 0.0,
-        epochs_run=training.epochs_run,
-        best_epoch=training.best_epoch,
-        multiples={task: judgement.multiple(task) for task in judgement.tasks},
-        multiples_of_best={
-            task: judgement.multiple(task, baseline=judgement.best_baseline(task)) for task in judgement.tasks
-        },
-    )
+    best = {task: judged.multiple(task, baseline=judged.best_baseline(task)) for task in judged.tasks}
+    return {
+        "series": about.series,
+        "seconds": {**about.seconds},
+        "epoch_s": round(fleet_epoch_s / (training.fleet_size or 1), 6),
+        "windows_per_s": training.windows_per_s,
+        "epochs_run": training.epochs_run,
+        "best_epoch": training.best_epoch,
+        "multiples": {task: judged.multiple(task) for task in judged.tasks},
+        "multiples_of_best": best,
+    }
 
 
 def _check_names(names: Sequence[str], baseline: str) -> None:
@@ -175,42 +178,28 @@ def _check_names(names: Sequence[str], baseline: str) -> None:
 
 
 def _read_candles(
-    planned: Comparison, profiles: Sequence[Profile], source: CandleSource, tell: Callable[[str], None]
+    profiles: Iterable[Profile], names: Sequence[str], source: CandleSource, tell: Callable[[str], None]
 ) -> tuple[dict[str, dict[Series, CandlePin]], dict[str, float]]:
     """Read the candles of every series once, as long as the longest profile wants them, and pin them."""
-    pins: dict[str, dict[Series, CandlePin]] = {name: {} for name in planned.num_bars}
-    seconds, companions = {}, {one.name: Companions.of(one) for one in profiles}
-    for series in map(Series.parse, planned.series):
+    pins: dict[str, dict[Series, CandlePin]] = {one.name: {} for one in profiles}
+    seconds: dict[str, float] = {}
+    for series in map(Series.parse, names):
         tell(f"{series}: reading candles")
         started = time.perf_counter()
-        candles = source.candles(series, max(planned.num_bars.values()))
+        candles = source.candles(series, max(one.newest_bars for one in profiles))
         seconds[str(series)] = round(time.perf_counter() - started, 4)
-        for name, num_bars in planned.num_bars.items():
-            own = candles.newest(num_bars)
-            if beside := companions[name]:
-                own = beside.candles(source, series, num_bars, int(own.open_time_s[-1]))
-            pins[name][series] = pin_of(own)
+        tell(f"{series}: {len(candles):,} candles, read in {duration(seconds[str(series)])}")
+        for profile in profiles:
+            own = candles.newest(profile.newest_bars)
+            if beside := Companions.of(profile):
+                own = beside.candles(source, series, profile.newest_bars, int(own.open_time_s[-1]))
+            pins[profile.name][series] = pin_of(own)
     return pins, seconds
 
 
-def _heard(answer: Answer, run: Path, profile: Profile, repeat: int) -> tuple[Measurement | None, str | None]:
-    """Return what a run cost, beside what is known without its folder, and why something failed."""
-    if answer.refusal:
-        return None, answer.refusal
-    if not answer.measured:
-        words = " ".join(answer.errors.split())[-600:]
-        return None, f"its process ended with exit code {answer.exit_code}; last words: {words or 'none'}"
-    record, (beside,) = read_run(run), answer.measured
-    reasons = "; ".join(record.reasons.values()) or None
-    if not (warm_s := beside["features_warm_s"]):
-        return None, reasons
-    found = measurement_of(
-        run,
-        [*warm_s],
-        warm_s=warm_s,
-        repeat=repeat,
-        import_s=round(answer.start_s, 4),
-        own_epochs=profile.training.epochs,
-        matmul_gflop_per_s=beside["matmul_gflop_per_s"],
-    )
-    return found, reasons
+def _why_failed(answer: Answer, run: Path) -> str | None:
+    """Return why a process measured nothing, or why series of its run failed; None if all went well."""
+    if answer.refusal or answer.measured:
+        return answer.refusal or "; ".join(read_run(run).reasons.values()) or None
+    words = " ".join(answer.errors.split())[-600:]
+    return f"its process ended with exit code {answer.exit_code}; last words: {words or 'none'}"

@@ -24,10 +24,12 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
+from v8.runs.comparison import measurement_of
 from v8.runs.engines import choose_device
 from v8.runs.events import EpochEnded, Event, Outcome
 from v8.runs.execution import run as carry_out
 from v8.runs.plan import make_plan
+from v8.views.comparison import WARM
 from v8.windows.dataset import table_columns
 
 with light_start():  # they start TensorFlow
@@ -50,37 +52,41 @@ def measure_training(
     data_dir: str | None,
     device: str,
     fleet_size: int | None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Carry out a run with features that nobody has computed yet, and measure what its folder does not tell.
+
+    Features of finished series are read three times more, for the median, and matrices are multiplied right
+    after training.
 
     Args:
         run: Run folder that pins every series to its candles.
         fleet_size: Models of one program; None: all on a GPU, one on a CPU.
 
     Returns:
-        Seconds of reading features again by finished series as `features_warm_s`, the median of three; and
-        the matmul rate right after training as `matmul_gflop_per_s`, None where no series is finished.
+        What `v8.runs.comparison.measurement_of` makes of it; None where no series is finished.
 
     Raises:
         ProfileError: If a GPU is wanted and there is none.
     """
     choose_device(device)
     candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
-    begun, companions, warm_s = read_run(Path(run)), Companions.of(profile), {}
+    begun, companions = read_run(Path(run)), Companions.of(profile)
     plan = make_plan(profile, [Series.parse(name) for name in begun.series], Path(run))
     size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
     with tempfile.TemporaryDirectory() as place:
         store = FeatureStore(Path(place))
         train = partial(train_all, fleet_size=size, store=store)
         carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
-        for name in read_run(plan.path).done:
-            pin = begun.series[name].candles
+        if not (done := read_run(plan.path).done):
+            return None
+        found = measurement_of(plan.path, done)
+        for model in found["models"]:
+            pin = begun.series[model["series"]].candles
             end_s = pin.last_open_s if pin else None
-            rows = companions.candles(candles, Series.parse(name), profile.newest_bars, end_s)
+            rows = companions.candles(candles, Series.parse(model["series"]), profile.newest_bars, end_s)
             again = partial(store.table, rows, table_columns(profile))  # as the profile's next run would
-            warm_s[name] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
-    rate = matmul_speed(seconds=1.0)["gflop_per_s"] if warm_s else None
-    return {"features_warm_s": warm_s, "matmul_gflop_per_s": rate}
+            model["seconds"][WARM] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
+    return {**found, "matmul_gflop_per_s": matmul_speed(seconds=1.0)["gflop_per_s"]}
 
 
 MEASURES: dict[str, Callable[..., Any]] = {
