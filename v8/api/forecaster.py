@@ -268,8 +268,7 @@ class Forecaster(Shown, artifacts.Forecaster):
                 fix="Give a longer history, or choose another start",
             )
         made = self.forecast(since.raw_windows())
-        forecasts = {task: values.astype(np.float64) for task, values in made.items()}
-        return judge_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
+        return judge_span(since, made, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(

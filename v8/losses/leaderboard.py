@@ -97,11 +97,8 @@ def read_history(file: Path) -> list[dict[str, float]]:
         rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise refused(f"{type(error).__name__}: {error}") from error
-    values = [value for row in rows for value in row.values()]
-    if not all(map(math.isfinite, values)):
-        raise refused("a number that is not finite")
-    if any(abs(value) > MAX_SIZE for value in values):
-        raise refused(f"a number beyond {MAX_SIZE:g}")
+    if not all(abs(value) <= MAX_SIZE for row in rows for value in row.values()):
+        raise refused(f"a number that is not finite, or beyond {MAX_SIZE:g}")
     return rows
 
 

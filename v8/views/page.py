@@ -243,16 +243,11 @@ def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
         rows[name] = [term(spaced(name)), *cells, *beside]
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
-    yield from _few_first(Table(head, (), title), rows, judgement.best_baseline(task))
-
-
-def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterator[Html]:
-    """Show what stands beside model, naive and the best baseline, and fold away the rows of all others."""
-    few = [rows[name] for name in dict.fromkeys((MODEL, NAIVE, best)) if name in rows]
-    yield shown_table(Table(table.columns, few, table.title))
-    if others := [row for row in rows.values() if row not in few]:
-        said = say("{num} more formulas", num=len(others))
-        yield folded(said, shown_table(Table(table.columns, others)))
+    names = dict.fromkeys((MODEL, NAIVE, judgement.best_baseline(task)))
+    yield shown_table(Table(head, [rows.pop(name) for name in names], title))
+    if rows:
+        said = say("{num} more formulas", num=len(rows))
+        yield folded(said, shown_table(Table(head, rows.values())))
 
 
 def _intervals(judged: QuantileJudgement) -> Html:
