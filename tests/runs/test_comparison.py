@@ -94,6 +94,8 @@ def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
     assert content["ratios"]["plain"]["num_parameters"]["median"] < 1
     assert "Budget: at most 1 epoch on 1 series (BTCUSDT-15m), 700 newest candles each." in done.stdout
     assert "Simulated market" in done.stdout
+    assert "BTCUSDT-15m: 700 candles, read in " in done.stdout
+    assert list(content["download_s"]) == content["series"] == ["BTCUSDT-15m"]
 
 
 def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
