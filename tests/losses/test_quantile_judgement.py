@@ -13,6 +13,7 @@ from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import QuantileJudgement, judge_quantiles
 from v8.losses.metrics import measure_quantiles
 from v8.profile import Profile
+from v8.quantile_levels import interval_names
 from v8.windows.dataset import SeriesData
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -74,7 +75,7 @@ def test_a_judgement_is_read_again_as_it_was_written(data: SeriesData) -> None:
     judgement = judge_quantiles(data, made_by("range_paths", data))
     assert judgement.tasks["ohlc"].multiple("range_paths") == pytest.approx(1.0)
     assert judgement.tasks["ohlc"].significance["roll_forward"].num_windows == len(data.spans["test"])
-    assert judgement.named_intervals() == ["90 %", "50 %"]
+    assert interval_names(judgement.levels) == ["90 %", "50 %"]
     content = json.loads(json.dumps(judgement.to_json()))
     assert QuantileJudgement.from_json(content, where="here") == judgement
 

@@ -106,7 +106,7 @@ def back_tested_losses(
         if (name := opponents[task]) not in made and BASELINES[name].is_installed():
             made[name] = BASELINES[name].fit(before, forecaster.about.scaling)(since)[task]
         by_task[task] = {who: measure_errors(since, task, what)[1] for who, what in made.items()}
-    return Losses.of(since, by_task, "of a back-test")
+    return Losses(by_task, since.bar_numbers, since.horizon_bars, "of a back-test")
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,9 @@ def compare_models(
     for task in judged.tasks:
         measured, theirs = measure_errors(span, task, champion[task])
         both = {MODEL: losses.by_task[task][MODEL], _CHAMPION: theirs}
+        paired = replace(losses, by_task={task: both})
         errors[task] = measured.mae_return.overall
-        tests[task] = Losses.of(span, {task: both}).test(task, MODEL, _CHAMPION)
+        tests[task] = paired.test(task, MODEL, _CHAMPION)
     return Contest(judged, errors, tests)
 
 

@@ -166,10 +166,6 @@ class QuantileJudgement(Written):
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, JudgedQuantiles]  # what was judged
 
-    def named_intervals(self) -> list[str]:
-        """Say by how many per cent each central interval is called, the widest first: "90 %"."""
-        return interval_names(self.levels)
-
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return per task the CRPS, in returns and as multiples of baselines', and coverage by interval."""
         return {
@@ -178,7 +174,7 @@ class QuantileJudgement(Written):
                 "crps_multiples": {name: judged.multiple(name) for name in judged.significance},
                 "coverage": {
                     name: judged.errors[MODEL].mean_coverage(place)
-                    for place, name in enumerate(self.named_intervals())
+                    for place, name in enumerate(interval_names(self.levels))
                 },
             }
             for task, judged in self.tasks.items()
@@ -258,7 +254,7 @@ def _measured(
     for name, forecasts in made:
         for task in (task for task in errors if task in forecasts):
             errors[task][name], losses[task][name] = measure(span, task, forecasts[task])
-    return errors, Losses.of(span, losses)
+    return errors, Losses(losses, span.bar_numbers, span.horizon_bars)
 
 
 def _fault(judgement: Judgement, task: str, judged: JudgedTask) -> str | None:

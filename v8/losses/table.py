@@ -34,7 +34,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,6 @@ from pydantic import Field
 
 from v8.formulas.baselines import NAIVE, called
 from v8.records import Count, Number
-from v8.windows.span import Span
 from v8.wording import number
 
 ALPHA: Final = 0.05
@@ -111,11 +110,6 @@ class Losses:
     bar_numbers: NDArray[np.int64]
     horizon_bars: int  # steps ahead
     origin: str = ""  # where they come from, in words
-
-    @classmethod
-    def of(cls, span: Span, by_task: LossesByTask, origin: str = "") -> Self:
-        """Make the table of the windows of a span."""
-        return cls(by_task, span.bar_numbers, span.horizon_bars, origin)
 
     def __len__(self) -> int:
         return len(self.bar_numbers)

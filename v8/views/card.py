@@ -22,6 +22,7 @@ from v8.errors import shown
 from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.table import ALPHA
+from v8.quantile_levels import interval_names
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.storage import packaged
 from v8.tasks import TASKS
@@ -172,7 +173,7 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
     judged = [result.quantiles for result in results if result.quantiles]
     if not judged:
         return ""
-    names, rows = judged[0].named_intervals(), []
+    names, rows = interval_names(judged[0].levels), []
     for task, about in judged[0].tasks.items():
         those = [one.tasks[task] for one in judged if one.levels == judged[0].levels and task in one.tasks]
         for name in about.errors:
@@ -201,11 +202,9 @@ def distinct_versions(makings: Iterable[Mapping[str, str]]) -> dict[str, str]:
     >>> distinct_versions([{"keras": "3.14"}, {"keras": "3.15"}])
     {'keras': '3.14, 3.15'}
     """
-    found: dict[str, list[str]] = {}
-    for versions in makings:
-        for name, version in versions.items():
-            found.setdefault(name, []).append(version)
-    return {name: _distinct(versions) for name, versions in found.items()}
+    found = [*makings]
+    names = dict.fromkeys(name for versions in found for name in versions)
+    return {name: _distinct(versions[name] for versions in found if name in versions) for name in names}
 
 
 def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_many_runs: bool) -> str:

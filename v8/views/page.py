@@ -252,7 +252,7 @@ def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
 
 def _intervals(judged: QuantileJudgement) -> Html:
     """Show how the quantiles of one series did, beside those of the baselines."""
-    names = judged.named_intervals()
+    names = interval_names(judged.levels)
     within = [say("within {interval}", interval=name) for name in names]
     widths = [say("width of {interval}", interval=name) for name in names]
     each = [title for pair in zip(within, widths, strict=True) for title in pair]
