@@ -16,8 +16,9 @@ from typer.testing import CliRunner, Result
 
 import v8
 from v8.artifacts.forecaster import Forecaster, checked_candles
+from v8.artifacts.metadata import read_metadata
 from v8.artifacts.pooled import PooledForecaster
-from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.cli.app import app
 from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
@@ -29,6 +30,8 @@ from v8.market.sources.source import open_source
 from v8.profile import Profile
 from v8.runs.local import train_all
 from v8.runs.plan import Job
+from v8.views.card import model_card
+from v8.views.page import series_body
 from v8.windows.dataset import prepare_series, table_columns
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -53,7 +56,15 @@ def made(
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         jobs = [
-            Job(known[name], profile, 7, run / name, is_publishable=True, candle_seconds=0.0)
+            Job(
+                known[name],
+                profile,
+                7,
+                run / name,
+                True,
+                candle_seconds=0.0,
+                has_importance=name == TAUGHT[0],
+            )
             for name in TAUGHT
         ]
         for outcome in train_all(jobs, lambda event: None):
@@ -274,3 +285,17 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
     for name, (least, most) in both.about.seen.items():
         ends = [Forecaster.load(made.run / each).about.seen[name] for each in TAUGHT]
         assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
+
+
+def test_what_inputs_are_worth_stands_in_metadata_report_and_card(made: SimpleNamespace) -> None:
+    metadata = [read_metadata(made.run / name) for name in TAUGHT]
+    asked, unasked = (one.result.importance for one in metadata)
+    assert unasked is None and asked is not None
+    assert list(asked) == ["candles", "ranges", "moves", "clock", "bands"]
+    assert asked["candles"]["volatility"] > 1.1  # roll-forward lives on the closes of the window
+    shown, hidden = (series_body(one.result, (), None) for one in metadata)
+    assert "What its inputs are worth" in shown and f"{asked['clock']['bands']:.3f}" in shown
+    assert "What its inputs are worth" not in hidden
+    card = model_card("you/models", read_run(made.run), metadata, {})
+    assert "## What their inputs are worth" in card and f"{asked['bands']['ohlc']:.3f}" in card
+    assert "inputs are worth" not in model_card("you/models", read_run(made.run), metadata[1:], {})

@@ -15,6 +15,7 @@ import yaml
 from v8.formulas.baselines import BASELINES
 from v8.hardware import describe_machine
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say
+from v8.losses.importance import KINDS
 from v8.losses.season import POOLS
 from v8.losses.table import Outcome
 from v8.losses.worth import RULES
@@ -62,6 +63,7 @@ TERMS = {
     *("season", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
     *("Pooled", "By season", "× naive", "× best formula", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
+    *("inputs", *KINDS, "moves", "beside"),
     "True",
     # Of v8/app: moods, and what is told of a forecast and of a model's training.
     *("calm", "usual", "wild", "unknown", "opens, UTC", "day", "profile", "bars", "candles digest"),

@@ -268,7 +268,8 @@ class Forecaster(Shown, artifacts.Forecaster):
                 fix="Give a longer history, or choose another start",
             )
         made = self.forecast(since.raw_windows())
-        return judge_span(since, made, train=before, scaling=self.about.scaling)[0]
+        forecasts = {task: values.astype(np.float64) for task, values in made.items()}
+        return judge_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(

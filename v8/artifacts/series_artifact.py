@@ -39,6 +39,7 @@ from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.formulas.baselines import called
 from v8.hardware import describe_machine, peak_process_bytes, versions
+from v8.losses.importance import Importance
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
 from v8.market.candles import Candles
@@ -188,6 +189,7 @@ class Finished:
     begun_from: str | None  # sha256 of the model whose weights that began from; None where it began anew
     judgement: Judgement | None  # its errors on the test span; None of a model that is not judged
     quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
+    importance: Importance | None  # what kinds of inputs are worth; None where that was not asked for
     sample: ForecastSample  # A few of its forecasts of the test span, to look at
     shares: list[dict[str, Any]] | None  # what its calibration folded in, by task; None without one
     seconds: dict[str, float]  # wall time per stage
@@ -262,6 +264,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         },
         **({"judgement": finished.judgement.to_json()} if finished.judgement else {}),
         **({"quantiles": finished.quantiles.to_json()} if finished.quantiles else {}),
+        **({"importance": finished.importance} if finished.importance else {}),
         "seconds": finished.seconds,
         "versions": versions(),
         "machine": describe_machine(),

@@ -62,6 +62,7 @@ def run(
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
+    importance: bool = Option(False, "--importance", help="Measure what kinds of inputs are worth."),
     judge: bool = Option(
         True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
     ),

@@ -23,6 +23,7 @@ from pydantic import StrictBool
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
+from v8.losses.importance import Importance
 from v8.losses.judgement import Judgement, QuantileJudgement, best_baseline
 from v8.losses.table import LOSES, Against, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
@@ -51,6 +52,7 @@ class SeriesResult:
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
     quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
+    importance: Importance | None = None  # what kinds of inputs are worth; None where nobody asked
 
     @property
     def total_seconds(self) -> float:
@@ -97,8 +99,11 @@ def read_history(file: Path) -> list[dict[str, float]]:
         rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise refused(f"{type(error).__name__}: {error}") from error
-    if not all(abs(value) <= MAX_SIZE for row in rows for value in row.values()):
-        raise refused(f"a number that is not finite, or beyond {MAX_SIZE:g}")
+    values = [value for row in rows for value in row.values()]
+    if not all(map(math.isfinite, values)):
+        raise refused("a number that is not finite")
+    if any(abs(value) > MAX_SIZE for value in values):
+        raise refused(f"a number beyond {MAX_SIZE:g}")
     return rows
 
 

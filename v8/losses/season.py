@@ -23,7 +23,6 @@ from statistics import median
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import HIGH, LOW
@@ -80,18 +79,18 @@ class Season:
         content = read_plain(file, fix=_FIX)
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                arrays = dict(stored)
+                arrays = {name: stored[name] for name in stored.files}
             arrays.pop("held", None)  # of seasons from before: closes within forecast low and high
-            closes_s, shock = arrays.pop("closes_s"), float(arrays.pop("shock"))
+            season = cls(arrays.pop("closes_s"), {}, float(arrays.pop("shock")))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise _damaged(file, f"{type(error).__name__}: {error}") from error
         losses: dict[str, dict[str, NDArray[np.float32]]] = {}
         for key, values in arrays.items():
             task, _, name = key.partition(" ")
-            if values.shape != closes_s.shape or not np.isfinite(values).all():
+            if values.shape != season.closes_s.shape or not np.isfinite(values).all():
                 raise _damaged(file, f"{key} of shape {values.shape}")
             losses.setdefault(task, {})[name] = values
-        return cls(closes_s, losses, shock)
+        return cls(season.closes_s, losses, season.shock)
 
 
 def season_of(data: SeriesData, losses: table.Losses) -> Season:
@@ -297,13 +296,16 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
     )
 
 
-def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[str, Any]:
+def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[str, dict[str, float]]:
     """Return medians over cells of CRPS beside the baselines' and of coverage; nothing without quantiles."""
     found = [summary[task] for one in judged if task in (summary := one.summary())]
-    kinds = {"crps": "crps_multiples", "coverage": "coverage"}
     return {
-        name: pd.DataFrame([one[kind] for one in found], dtype=np.float64).median().dropna().to_dict()
-        for name, kind in kinds.items()
+        name: {
+            each: middle
+            for each in dict.fromkeys(each for one in found for each in one[kind])
+            if (middle := median_of(one[kind].get(each) for one in found)) is not None
+        }
+        for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
     }
 
 

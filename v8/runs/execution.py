@@ -157,6 +157,7 @@ def execute(
     settled = _settled(jobs, folder, listen)
     jobs = [replace(job, keeps_season=is_fold, is_judged=plan.is_judged) for job in settled]
     jobs = [replace(job, champion=plan.champions.get(job.series)) for job in jobs]
+    jobs = [replace(job, has_importance=plan.has_importance) for job in jobs]
     num_trained, pace = 0, Pace(len(jobs))
     outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 

@@ -31,7 +31,8 @@ from v8.market.sources.source import CandleSource
 from v8.net import counted
 from v8.storage import write_with
 from v8.tasks import TASKS
-from v8.windows.dataset import prepare_series, table_columns
+from v8.windows.dataset import split_rows, table_columns, window_anchors
+from v8.windows.span import Span
 
 
 def write_forecasts(
@@ -116,9 +117,11 @@ def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
 
 def forecast_test_span(forecaster: Forecaster, candles: Candles) -> pd.DataFrame:
     """Return what a model forecasts of its test span, as the module says, without series and fold."""
-    profile = forecaster.about.trained_profile
-    span = prepare_series(compute_table(candles, table_columns(profile)), profile).spans["test"]
-    frame = forecaster.forecast_after(span.table, span.anchors)
+    about, profile = forecaster.about, forecaster.about.trained_profile
+    table = compute_table(candles, table_columns(profile))
+    rows = split_rows(len(table), profile, where=about.series)["test"]
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    frame, span = forecaster.forecast_after(table, anchors), Span(table, profile, anchors)
     for kind, values in {"truth": span.truth, "naive": span.rolled}.items():
         for task in profile.tasks:
             for at, name in enumerate(TASKS[task].columns):

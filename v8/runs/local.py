@@ -31,6 +31,7 @@ from v8.errors import ArtifactError, DivergedError, listed
 from v8.features.store import FeatureStore
 from v8.formulas.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.hardware import has_gpu
+from v8.losses.importance import measure_importance
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
 from v8.losses.season import SEASON_FILE, season_of
@@ -244,6 +245,9 @@ class _PreparedSeries:
                 judgement, losses = judge_windows(self._data, forecasts.points)
             if self._job.is_judged and self._job.profile.quantiles:
                 quantiles = judge_quantiles(self._data, forecasts.quantiles)
+            importance = None
+            if self._job.has_importance:
+                importance = measure_importance(self._data.spans["test"], model.forecast_all)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
             if losses and self._job.keeps_season:
@@ -261,6 +265,7 @@ class _PreparedSeries:
             begun_from=self._first[0] if self._first else None,
             judgement=judgement,
             quantiles=quantiles,
+            importance=importance,
             sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),
             shares=shares,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},

@@ -52,6 +52,7 @@ class RunOptions(BaseModel):
     track: tuple[str, ...] = ()
     publish: str | None = None
     judge: bool = True
+    importance: bool = False
     plugin: tuple[Path, ...] = ()
     command: str = ""  # the command line that continues, for the run's record
 
@@ -100,7 +101,9 @@ class RunOptions(BaseModel):
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
         kind = f"{'-smoke' if self.smoke else ''}{'' if self.judge else '-unjudged'}"
         path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
-        plan = replace(make_plan(profile, chosen, path, redone), is_judged=self.judge)
+        plan = replace(
+            make_plan(profile, chosen, path, redone), is_judged=self.judge, has_importance=self.importance
+        )
         if plan.todo:
             require_tables(profile)
         return PreparedRun(self, plan, source, train_all)

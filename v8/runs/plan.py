@@ -41,6 +41,7 @@ class Job:
     candle_seconds: float  # time that reading the candles took
     precision: str = "float32"  # keras dtype policy to train in
     is_judged: bool = True  # whether to judge the model on the test span
+    has_importance: bool = False  # whether to measure what kinds of inputs are worth
     keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
     num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
     champion: Path | None = None  # folder of the model whose weights it begins from; None begins anew
@@ -65,6 +66,7 @@ class Plan:
     series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     is_judged: bool = True  # whether models are judged on the test span
+    has_importance: bool = False  # whether to measure what kinds of inputs are worth
     champions: Mapping[Series, Path] = field(default_factory=dict)
     """Folders of the models whose weights training begins from; the others begin anew."""
 

@@ -257,14 +257,13 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
 
 def _picture(results: BacktestResults) -> Html:
     """Draw how each series, over its seasons, stands beside its best formula."""
-    rows = {
-        titled(task): [
-            Dot(name, change_pct(one.against_best), one.outcome in {BEATS, LOSES})
-            for name, told in results.series.items()
-            if (one := told.get(task)) and one.against_best is not None
-        ]
-        for task in results.tasks
-    }
+    rows: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
+    for name, told in results.series.items():
+        for task, one in told.items():
+            if one.against_best is not None:
+                rows[titled(task)].append(
+                    Dot(name, change_pct(one.against_best), one.outcome in {BEATS, LOSES})
+                )
     label = say(
         "Error of each series beside that of its best formula, in %, median over its seasons: left of 0 it "
         "is smaller; filled where that is more than chance. A diamond is the median."

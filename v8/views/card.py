@@ -19,6 +19,7 @@ from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
 from v8.errors import shown
+from v8.losses.importance import importance_rows
 from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.table import ALPHA
@@ -92,6 +93,7 @@ def model_card(
         else _PARTS["no_test"],
         leaderboard=_leaderboard(rows, is_tested=is_tested),
         intervals=(sure := _intervals(results)),
+        importance=_importance(results),
         sureness=_PARTS["sure" if sure else "unsure"],
         changes=_PARTS["changes"].format(table=renewed.markdown()) if renewed.rows else "",
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
@@ -183,6 +185,15 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
             rows.append([TASKS[task].title, spaced(name), number(crps), *map(percent, within)])
     header = ("task", "forecaster", "CRPS, model = 1", *(f"within {name}" for name in names))
     return str(_PARTS["intervals"]).format(table=Table(header, rows).markdown())
+
+
+def _importance(results: Sequence[SeriesResult]) -> str:
+    """Write medians over series of what kinds of inputs are worth; nothing where nobody asked."""
+    found = [result.importance for result in results if result.importance]
+    if not found:
+        return ""
+    header = ("inputs", *(TASKS[task].title for task in next(iter(found[0].values()))))
+    return str(_PARTS["importance"]).format(table=Table(header, importance_rows(found)).markdown())
 
 
 def _data(metadata: Sequence[Metadata]) -> str:

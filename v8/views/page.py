@@ -24,6 +24,7 @@ from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.language import chosen, say, term
+from v8.losses.importance import Importance, importance_rows
 from v8.losses.judgement import MODEL, Judgement, QuantileJudgement
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.metrics import StepDirection
@@ -200,6 +201,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
         charts=join(charts),
         errors=join(each for task in judgement.errors for each in _error_tables(judgement, task)),
         intervals=_intervals(result.quantiles) if result.quantiles else "",
+        importance=_importance(result.importance) if result.importance else "",
         direction=_direction(judgement),
         training=join(_training(result, history)),
         spans=join(_split(result.split)),
@@ -243,11 +245,16 @@ def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
         rows[name] = [term(spaced(name)), *cells, *beside]
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
-    names = dict.fromkeys((MODEL, NAIVE, judgement.best_baseline(task)))
-    yield shown_table(Table(head, [rows.pop(name) for name in names], title))
-    if rows:
-        said = say("{num} more formulas", num=len(rows))
-        yield folded(said, shown_table(Table(head, rows.values())))
+    yield from _few_first(Table(head, (), title), rows, judgement.best_baseline(task))
+
+
+def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterator[Html]:
+    """Show what stands beside model, naive and the best baseline, and fold away the rows of all others."""
+    few = [rows[name] for name in dict.fromkeys((MODEL, NAIVE, best)) if name in rows]
+    yield shown_table(Table(table.columns, few, table.title))
+    if others := [row for row in rows.values() if row not in few]:
+        said = say("{num} more formulas", num=len(others))
+        yield folded(said, shown_table(Table(table.columns, others)))
 
 
 def _intervals(judged: QuantileJudgement) -> Html:
@@ -268,6 +275,13 @@ def _intervals(judged: QuantileJudgement) -> Html:
             rows.append([*cells, *told])
         tables.append(shown_table(Table(head, rows, say("{task}, over all steps", task=title))))
     return filled("v8.views", "intervals.html", tables=join(tables))
+
+
+def _importance(found: Importance) -> Html:
+    """Show how much more a model errs without each kind of inputs."""
+    rows = [[term(kind), *cells] for kind, *cells in importance_rows([found])]
+    table = Table(["inputs", *map(titled, next(iter(found.values())))], rows)
+    return filled("v8.views", "importance.html", table=shown_table(table))
 
 
 def _direction(judgement: Judgement) -> Html:
