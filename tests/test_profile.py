@@ -58,7 +58,7 @@ def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
     assert (
         profile.lookback_bars,
         profile.horizon_bars,
-        profile.num_features,
+        len(profile.features),
         training.batch_size,
         training.epochs,
         training.learning_rate,

@@ -136,12 +136,3 @@ def neighbours(columns: Iterable[str]) -> tuple[str, ...]:
     ('BTCUSDT',)
     """
     return tuple(dict.fromkeys(origin for origin, _ in map(parted, columns) if origin not in ("", USER)))
-
-
-def user_columns(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return what columns of the user's tables are named, without their origin.
-
-    >>> user_columns(["close", "csv.funding_rate"])
-    ('funding_rate',)
-    """
-    return tuple(plain for origin, plain in map(parted, columns) if origin == USER)

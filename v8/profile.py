@@ -275,22 +275,20 @@ class Profile(Settings, metaclass=_Checking):
 
     def faults(self) -> Iterator[str]:
         """Yield what some keys ask that others forbid."""
-        yield from self._faults_of_quantiles()
+        if self.quantiles and self.family.is_formula:
+            yield (
+                f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
+                "number a bar; beside a network's quantiles its own are judged anyway"
+            )
         yield from self._faults_of_covariates()
         yield from self._faults_of_windows()
         if self.scaling == "ranged" and c.RECENT_RANGE not in self.features:
             yield f"features must hold {c.RECENT_RANGE} with scaling: ranged, which divides by it"
         yield from self._faults_of_family()
 
-    def _faults_of_quantiles(self) -> Iterator[str]:
-        if self.quantiles and self.family.is_formula:
-            yield (
-                f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
-                "number a bar; beside a network's quantiles its own are judged anyway"
-            )
-
     def _faults_of_covariates(self) -> Iterator[str]:
-        named, told = c.user_columns(self.features), [name for one in self.covariates for name in one.columns]
+        named = [plain for origin, plain in map(c.parted, self.features) if origin == c.USER]
+        told = [name for one in self.covariates for name in one.columns]
         for name in named:
             if name not in told:
                 yield f"features name csv.{name}: covariates must hold a table with the column {name}"
@@ -364,11 +362,6 @@ class Profile(Settings, metaclass=_Checking):
         return self.calibration == "ensemble" or bool(self.quantiles)
 
     @property
-    def num_features(self) -> int:
-        """Width of the network's input, from the feature list."""
-        return len(self.features)
-
-    @property
     def embargo_bars(self) -> int:
         """Rows left out between two spans so that no window touches both: lookback + horizon."""
         return self.lookback_bars + self.horizon_bars
@@ -412,9 +405,9 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
     return checked_profile(read_yaml(path), where=str(path))
 
 
-def checked_profile(content: Mapping[str, Any], *, where: str) -> Profile:
+def checked_profile(content: Any, *, where: str, context: str = "") -> Profile:
     """Make a profile of what somebody wrote; a ProfileError, begun with `where`, if it breaks a rule."""
-    return checked(Profile, _tuples(content), where=where, fix=_fix, refusal=ProfileError)
+    return checked(Profile, _tuples(content), where=where, fix=_fix, refusal=ProfileError, context=context)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -462,10 +455,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     A ProfileError tells that a file cannot be read, is too long, is not such YAML, or is no mapping.
     """
-
-    def refused(rule: str, got: str, fix: str) -> ProfileError:
-        return ProfileError(where=str(path), rule=rule, got=got, fix=fix)
-
     text = read_plain(path, fix="Check the path", most_bytes=MAX_YAML_BYTES, kind=ProfileError)
     try:
         # Not `safe_load`: _Loader derives from the same SafeLoader and knows less.
@@ -475,11 +464,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         if isinstance(error, yaml.MarkedYAMLError):
             mark: Any = error.problem_mark or error.context_mark
             told = f"{error.problem or error.context}{f', line {mark.line + 1}' if mark else ''}"
-        rule = "must be YAML of plain values, each key once"
-        raise refused(rule, told, "Mend the file at that line") from error
+        rule, fix = "must be YAML of plain values, each key once", "Mend the file at that line"
+        raise ProfileError(where=str(path), rule=rule, got=told, fix=fix) from error
     if not isinstance(content, dict):
         got, fix = type(content).__name__, "Start from a file under configs/"
-        raise refused("must hold keys and values", got, fix)
+        raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
     return content
 
 
@@ -542,8 +531,7 @@ def _configs() -> Path:
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
     """Read a profile from what was recorded of it as JSON; a ProfileError if it is none of this v8."""
-    content = _tuples(content if isinstance(content, dict) else {})
-    return checked(Profile, content, where=where, fix=_fix, refusal=ProfileError, context="recorded")
+    return checked_profile(content if isinstance(content, dict) else {}, where=where, context="recorded")
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
@@ -551,9 +539,7 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
 
     The content is the profile as JSON values, unchanged since they were read.
     """
-    later = {
-        name: one.default for name, one in TrainingSettings.model_fields.items() if not one.is_required()
-    }
+    later = {name: one.default for name, one in TrainingSettings.model_fields.items()}
     training = content.get("training")
     if not isinstance(training, dict):
         return False

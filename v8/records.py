@@ -65,11 +65,8 @@ ColumnName = Annotated[
 Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # a whole number from 1 to a million
 
 
-def _zone_lacking(text: str) -> str | None:
-    return None if datetime.fromisoformat(text).tzinfo else "tells its time zone"
-
-
-Moment = Annotated[str, Field(strict=True, max_length=40), refusing(_zone_lacking)]  # ISO 8601 with its zone
+_ZONED = refusing(lambda text: None if datetime.fromisoformat(text).tzinfo else "tells its time zone")
+Moment = Annotated[str, Field(strict=True, max_length=40), _ZONED]  # ISO 8601 with its zone
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
 MAX_FILE_BYTES: Final = 16 << 20  # of text; metadata of 1,000 steps ahead have as much, others a hundredth
 _MAX_DEPTH: Final = 40  # values inside values; what we write has 9

@@ -44,7 +44,7 @@ LOCK_NAME: Final = ".lock"
 HOLDER_NAME: Final = ".lock-holder"  # tells the process: Windows lets nobody read the locked file itself
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
-_telling = threading.Lock()
+_warn_once, _telling = cache(_log.warning), threading.Lock()
 
 
 def home() -> Path:
@@ -122,12 +122,7 @@ def write_cache(path: Path, content: bytes) -> None:
         place = home() if path.is_relative_to(home()) else path.parent
         told = f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower."
         with _telling:  # many threads fill a cache
-            _tell_once(told)
-
-
-@cache
-def _tell_once(sentence: str) -> None:
-    _log.warning("%s", shown(sentence, 300))
+            _warn_once("%s", shown(told, 300))
 
 
 def sweep(folder: Path) -> None:
@@ -184,10 +179,7 @@ def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
 
 def digest_bytes(*parts: bytes) -> str:
     """Return the sha256 of the concatenated parts as 64 hex digits."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def digest_git_blob(content: bytes) -> str:
@@ -297,19 +289,16 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
     It yields False if somebody else held it all the time. True, too, where the place cannot be written or
     knows no locks: who writes there will be told, and what is renamed into place is whole in any case.
     """
-    lock = FileLock(path, timeout=most_s, thread_local=False)
-    try:
+    lock, is_free = FileLock(path, timeout=most_s, thread_local=False), True
+    with suppress(OSError, NotImplementedError):
         path.parent.mkdir(parents=True, exist_ok=True)
         require_replaceable(path)
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    except (OSError, NotImplementedError):
-        yield True
-        return
+        try:
+            lock.acquire()
+        except Timeout:
+            is_free = False
     try:
-        yield True
+        yield is_free
     finally:
         lock.release()
 

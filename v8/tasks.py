@@ -65,7 +65,6 @@ class Task(Named):
     columns: tuple[str, ...]  # what it forecasts, in the order of its output's last axis
     unit: str  # QUOTE_CURRENCY or UNITLESS; prices are judged as shares of the last close too
     colour: str  # its name in the palette
-    default_weight: float  # factor of its loss that the shipped profiles use, unitless
     sides: tuple[float, ...]
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
@@ -232,16 +231,13 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
 
     k steps ahead, at most 20, the window holds 20 - k known closes and the first k points of a random walk
     from the last close. The sample variance of the twenty is expected to be that of the roll-forward forecast
-    plus the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of
-    the covariances min(i, j) of its points, less their sum over 20.
+    plus the walk's variance per bar times what its k bars weigh by `variance_weights`, all together.
 
     >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
     [0.05, 0.145, 0.279]
     """
-    steps = np.arange(1, horizon_bars + 1, dtype=np.float64)
-    trace = steps * (steps + 1) / 2
-    total = steps * (steps + 1) * (2 * steps + 1) / 6
-    return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
+    weights: NDArray[np.float64] = variance_weights(horizon_bars).sum(axis=1)
+    return weights
 
 
 def variance_weights(horizon_bars: int) -> NDArray[np.float64]:

@@ -149,6 +149,9 @@ def spaced(name: str) -> str:
     return name.removeprefix("num_").replace("_", " ")
 
 
+Cells = Iterable[object]
+
+
 class Table:
     """Rows of cells below columns, whose names hold their units; the first column names the rows.
 
@@ -163,15 +166,9 @@ class Table:
     """
 
     def __init__(
-        self,
-        columns: Iterable[str],
-        rows: Iterable[Iterable[object]],
-        title: str = "",
-        *,
-        is_prose: bool = False,
+        self, columns: Iterable[str], rows: Iterable[Cells], title: str = "", *, is_prose: bool = False
     ) -> None:
-        self.columns = list(columns)
-        self.rows = [list(row) for row in rows]
+        self.columns, self.rows = list(columns), [list(row) for row in rows]
         self.title, self.is_prose = title, is_prose
 
     def markdown(self) -> str:

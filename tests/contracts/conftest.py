@@ -59,7 +59,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     write_outputs(path)
     assert unknown_keys(job.folder / "model.keras") == []
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
-    window = np.ones((1, profile.lookback_bars, profile.num_features), np.float32)
+    window = np.ones((1, profile.lookback_bars, len(profile.features)), np.float32)
     plain = {task: np.asarray(values) for task, values in model(window).items()}
     for task, values in Forecaster.load(job.folder).forecast(window).items():
         np.testing.assert_allclose(values, plain[task], rtol=1e-6)

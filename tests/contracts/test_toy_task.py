@@ -25,7 +25,6 @@ BAND_WIDTH = Task(
     columns=("bb_width",),
     unit=UNITLESS,
     colour="orange",
-    default_weight=0.5,
     sides=(1.0,),
     deviations=4.0,
     implied=implied,

@@ -27,7 +27,7 @@ def drawn(network: keras.Model, seed: int = 2) -> keras.Model:
 
 
 def window_of(profile: Profile) -> np.ndarray:
-    shape = (NUM_WINDOWS, profile.lookback_bars, profile.num_features)
+    shape = (NUM_WINDOWS, profile.lookback_bars, len(profile.features))
     return np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
 

@@ -31,7 +31,7 @@ def test_a_shipped_network_reads_its_window_and_nothing_of_it_stands_still(name:
     profile = load_profile(name)
     network = build_network(profile, seed=1)
     assert network.count_params() == sum(math.prod(one.shape) for one in network.trainable_variables)
-    assert network.input_shape == (None, profile.lookback_bars, profile.num_features)
+    assert network.input_shape == (None, profile.lookback_bars, len(profile.features))
     assert network.count_params() == PARAMETERS.get(name, network.count_params())
 
 

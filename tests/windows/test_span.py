@@ -129,7 +129,7 @@ def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor(
     data = make_data(make_profile())
     span = Span(data.table, data.profile, data.anchors["test"][:4])
     windows, last = span.raw_windows(), int(span.anchors[3])
-    assert (windows.shape, windows.dtype) == ((4, 20, data.profile.num_features), np.dtype(np.float32))
+    assert (windows.shape, windows.dtype) == ((4, 20, len(data.profile.features)), np.dtype(np.float32))
     expected = data.table.select(data.profile.features)[last - 19 : last + 1]
     np.testing.assert_array_equal(windows[3], expected)
     np.testing.assert_array_equal(windows, data.spans["test"].raw_windows()[:4])

@@ -89,18 +89,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS: Final = (
-    *(
-        commands.run,
-        commands.data,
-        commands.features,
-        commands.report,
-        commands.export,
-        commands.worth,
-        commands.publish,
-        commands.pull,
-    ),
-    *(commands.predict, commands.update, commands.forecast, commands.track, commands.backtest),
-    *(compare_profiles, commands.serve, commands.doctor),
+    *(commands.run, commands.data, commands.features, commands.report, commands.export, commands.worth),
+    *(commands.publish, commands.pull, commands.predict, commands.update, commands.forecast),
+    *(commands.track, commands.backtest, compare_profiles, commands.serve, commands.doctor),
 )
 for _function in COMMANDS:
     _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")

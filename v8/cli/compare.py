@@ -86,10 +86,13 @@ def compare_profiles(
     echo(f"Preparing to compare {', '.join(one.name for one in chosen)}.")
     if folds:
         from v8.cli.runs import compare_seasons
+        from v8.runs.execution import AskedBacktest
 
         train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
-        budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
-        compare_seasons(budgets, asked or served_series(candles), folds, candles, train_all, out)
+        budgets = (one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen)
+        those = asked or served_series(candles)
+        wanted = [AskedBacktest(one, those, folds, None, words) for one in budgets]
+        compare_seasons(wanted, candles, train_all, out)
         return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)

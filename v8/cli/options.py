@@ -154,10 +154,8 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
 
     Raises `ProfileError` if it names none or two.
     """
-    if run is not None and repo is None:
-        return run
-    if repo is not None and run is None:
-        return repo
+    if (run is None or repo is None) and (place := run or repo):
+        return place
     rule = "needs one place of models: a run folder, or --repo"
     fix = "Write for example runs/frontier, or --repo user/name"
     raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)

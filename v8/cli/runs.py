@@ -8,7 +8,6 @@ there, and gives the same weights.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from v8.machine.interruption import set_last_words, watch_interrupts
 from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
-from v8.profile import Profile
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
@@ -215,25 +213,16 @@ NOTE: Final = (
 
 
 def compare_seasons(
-    profiles: Sequence[Profile],
-    series: Sequence[Series],
-    num_folds: int,
-    source: CandleSource,
-    train_all: TrainAll,
-    out: Path,
+    asked: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
 ) -> None:
-    """Back-test each profile in a folder of its name, or go on, and print their pools in one table."""
-    words = command(*sys.argv[1:])
-    found = {
-        profile.name: judge_seasons(
-            out / profile.name, AskedBacktest(profile, series, num_folds, None, words), source, train_all
-        )
-        for profile in profiles
+    """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
+    judged = {
+        one.profile.name: judge_seasons(out / one.profile.name, one, source, train_all) for one in asked
     }
-    title = f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}"
-    print_table(page.pool_table(found, title))
+    title = f"{plural(len(judged), 'profile')} over {plural(asked[0].num_folds, 'fold')}"
+    print_table(page.pool_table(judged, title))
     print_lines(NOTE)
-    if any(results.failures for results in found.values()):
+    if any(results.failures for results in judged.values()):
         raise typer.Exit(SeriesError.exit_code)
 
 

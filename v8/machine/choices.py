@@ -243,7 +243,7 @@ def _is_long(profile: Profile) -> bool:
 
 def _network(profile: Profile) -> dict[str, Any]:
     """Return what the speed of a network depends on."""
-    shape = [profile.training.batch_size, profile.lookback_bars, profile.num_features]
+    shape = [profile.training.batch_size, profile.lookback_bars, len(profile.features)]
     return {**profile.network.model_dump(mode="json"), "shape": shape}
 
 

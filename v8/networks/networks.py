@@ -68,7 +68,7 @@ def build_network(
     Raises:
         ProfileError: If the profile is a formula, which has no network.
     """
-    window = keras.Input((profile.lookback_bars, profile.num_features), name=WINDOW)
+    window = keras.Input((profile.lookback_bars, len(profile.features)), name=WINDOW)
     seeds, inputs, truth = count(seed * SEEDS_A_NETWORK), window, None
     if is_taught and has_teacher(profile):
         truth = keras.Input((profile.horizon_bars, len(OHLC)), name=TRUTH)

@@ -156,7 +156,7 @@ def build_serving(
         to (B, H, C), float32, quote currency (volatility unitless); with quantiles, also `quantile_output` of
         the task to (B, H, Q, C). Beside it one that says what the network alone forecasts, not yet coherent.
     """
-    window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
+    window_BTF = keras.Input((profile.lookback_bars, len(profile.features)), name="window")
     close_BT1 = _columns_of(window_BTF, profile, [CLOSE])
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
     constants = _looked_up(scaling, last_B11)

@@ -60,7 +60,7 @@ def build_formula(profile: Profile) -> keras.Model:
     It maps `window` (B, T, F), raw features in the profile's order, float32, to a dict, task to (B, H, C),
     float32, quote currency (volatility unitless).
     """
-    window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
+    window_BTF = keras.Input((profile.lookback_bars, len(profile.features)), name="window")
     high_BT, low_BT, close_BT = (
         ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW, CLOSE)
     )

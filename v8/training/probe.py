@@ -229,7 +229,7 @@ def random_batch(
     """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal."""
     draws = np.random.default_rng(0)
     first = (profile.training.windows_per_step, num_models)
-    x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
+    x_BMTF = draws.standard_normal((*first, profile.lookback_bars, len(profile.features)), np.float32)
     y_BMHC = {
         task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)
         for task in profile.shape.tasks
