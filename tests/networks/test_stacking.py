@@ -37,6 +37,8 @@ KINDS = {
     "cropping": lambda: L.Cropping1D((3, 1)),
     "cropping to the newest": lambda: L.Cropping1D((STEPS - 1, 0)),
     "average": L.GlobalAveragePooling1D,
+    "time distributed": lambda: L.TimeDistributed(L.Dense(4, "relu")),
+    "time distributed normalization": lambda: L.TimeDistributed(L.LayerNormalization(axis=1)),
     "activation": lambda: L.Activation("relu"),
 }
 

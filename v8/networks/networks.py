@@ -34,6 +34,10 @@ SHAPELESS = (
     keras.layers.Subtract,
 )
 """Layers that work element by element and so need no twin."""
+
+ROWWISE: Final = (keras.layers.Dense, keras.layers.LayerNormalization)
+"""Layers that work on the last axis, whatever lies between: within TimeDistributed they do the same."""
+
 SHAPELESS_OPERATIONS = frozenset(
     {
         *("Add", "Divide", "Greater", "Matmul", "Maximum", "Minimum", "Multiply", "Negative", "OnesLike"),
@@ -145,8 +149,9 @@ def _twin(layer: Layer, num_models: int) -> Layer:
         return _operation(layer)
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):
         return type(layer).from_config(layer.get_config())
-    if type(layer) in TWINS:
-        return TWINS[type(layer)](layer, name=layer.name, num_models=num_models, dtype=layer.dtype_policy)
+    stock = layer.layer if isinstance(layer, keras.layers.TimeDistributed) else layer
+    if type(stock) in (TWINS if stock is layer else ROWWISE):
+        return TWINS[type(stock)](stock, name=layer.name, num_models=num_models, dtype=layer.dtype_policy)
     raise ValueError(
         f"{layer.name}: must be a layer with a stacked twin; got {type(layer).__name__}. "
         "Use another layer or mark a class of your own with twin_of."
