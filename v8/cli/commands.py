@@ -419,7 +419,7 @@ def forecast(
 
     Examples:
         v8 forecast runs/frontier --every
-        v8 forecast runs/frontier --every --post https://you.example/hooks/v8
+        v8 forecast runs/frontier --every --post https://you.example/v8
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
     where, names = cli.one_place("forecast", run, repo), _names(series)
