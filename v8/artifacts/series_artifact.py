@@ -13,11 +13,11 @@ Shape legend: N shown rows, W test windows, H horizon, Q levels, C columns of a 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -25,24 +25,12 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field
 
-from v8.artifacts.metadata import (
-    ARTIFACT_FORMAT,
-    HISTORY_FILE,
-    METADATA_FILE,
-    MODEL_FILE,
-    Metadata,
-    checked_metadata,
-)
-from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, Metadata, checked_metadata
+from v8.artifacts.run_folder import ERROR_FILE
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.formulas.baselines import called
-from v8.hardware import describe_machine, peak_process_bytes, versions
-from v8.losses.importance import Importance
-from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
-from v8.market.candles import Candles
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
 from v8.storage import digest_file, packaged, write_json, write_text
@@ -50,9 +38,6 @@ from v8.tasks import TASKS
 from v8.training.progress import EpochRecord
 from v8.windows.dataset import SeriesData
 from v8.wording import Table, number, plural
-
-if TYPE_CHECKING:  # reading an artefact must not start TensorFlow
-    from v8.training.trainer import TrainingResult
 
 README_FILE: Final = "README.md"
 FORECASTS_FILE = "forecasts.json"
@@ -173,103 +158,22 @@ def _is_whole(sample: ForecastSample) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A trained and judged series, ready to be saved."""
-
-    data: SeriesData  # the prepared series
-    candles: Candles  # what it was prepared from
-    is_publishable: bool  # false for the demo market
-    seed: int  # seed of weights, order and dropout
-    precision: str  # keras dtype policy it was trained in
-    fleet_size: int  # models that trained as one program
-    num_parts: int  # batches that made one optimiser step
-    num_parameters: int  # trainable numbers of the network
-    result: "TrainingResult"  # its training
-    begun_from: str | None  # sha256 of the model whose weights that began from; None where it began anew
-    judgement: Judgement | None  # its errors on the test span; None of a model that is not judged
-    quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
-    importance: Importance | None  # what kinds of inputs are worth; None where that was not asked for
-    sample: ForecastSample  # A few of its forecasts of the test span, to look at
-    shares: list[dict[str, Any]] | None  # what its calibration folded in, by task; None without one
-    seconds: dict[str, float]  # wall time per stage
-
-
-def save_description(folder: Path, finished: Finished) -> None:
+def save_description(
+    folder: Path, metadata: Mapping[str, Any], history: Sequence[EpochRecord], sample: ForecastSample
+) -> None:
     """Complete an artefact whose model file is written: history, sample, README, then metadata.
 
-    An error file of an earlier attempt goes, because it is no longer true.
+    Of the metadata all is given but the digest of that file. An error file of an earlier attempt goes,
+    because it is no longer true.
     """
     columns = [field.name for field in fields(EpochRecord)]
-    history = pd.DataFrame([asdict(record) for record in finished.result.history], columns=columns)
-    write_text(folder / HISTORY_FILE, history.to_csv(index=False, lineterminator="\n"))
-    write_json(folder / FORECASTS_FILE, finished.sample.to_json(), is_compact=True)
-    metadata = _metadata(finished, digest_file(folder / MODEL_FILE))
-    write_text(folder / README_FILE, artifact_readme(checked_metadata(metadata)))
-    write_json(folder / METADATA_FILE, metadata)
+    epochs = pd.DataFrame([asdict(record) for record in history], columns=columns)
+    write_text(folder / HISTORY_FILE, epochs.to_csv(index=False, lineterminator="\n"))
+    write_json(folder / FORECASTS_FILE, sample.to_json(), is_compact=True)
+    whole = {**metadata, "model_sha256": digest_file(folder / MODEL_FILE)}
+    write_text(folder / README_FILE, artifact_readme(checked_metadata(whole)))
+    write_json(folder / METADATA_FILE, whole)
     (folder / ERROR_FILE).unlink(missing_ok=True)
-
-
-def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
-    data, profile, candles, result = finished.data, finished.data.profile, finished.candles, finished.result
-    seen = np.sort(data.table.select(profile.features)[data.anchors["train"]], axis=0)[[0, -1]].T.tolist()
-    return {
-        "format": ARTIFACT_FORMAT,
-        "series": str(data.series),
-        "created_at": now_iso(),
-        "is_demo_market": not finished.is_publishable,
-        "candles": {
-            "source": candles.source,
-            "is_publishable": finished.is_publishable,
-            **asdict(pin_of(candles)),
-            "report": asdict(candles.report),
-        },
-        "profile": profile.model_dump(mode="json"),
-        "profile_digest": profile.digest,
-        "features": [
-            {"name": name, "kind": FEATURES[name].kind.value, "definition": text}
-            | {"digest": ancestry(name).digest, "seen": ends}
-            for (name, text), ends in zip(definitions(profile.features).items(), seen, strict=True)
-        ],
-        "warmup_bars": warmup_bars(profile.features),
-        "lookback_bars": profile.lookback_bars,
-        "horizon_bars": profile.horizon_bars,
-        "bar_s": data.series.bar_s,
-        "tasks": {
-            task: {"columns": list(TASKS[task].columns), "unit": TASKS[task].unit} for task in profile.tasks
-        },
-        "table_digest": data.table.digest,
-        "split": data.describe_split(),
-        "scaling": asdict(data.scaling),
-        "calibration": {"kind": profile.calibration}
-        | ({"tasks": finished.shares} if finished.shares else {}),
-        "seed": finished.seed,
-        "num_parameters": finished.num_parameters,
-        "training": {
-            "precision": finished.precision,
-            "batch_size": profile.training.windows_per_step // finished.num_parts,
-            "gradient_accumulation": finished.num_parts,
-            "epochs_run": len(result.history),
-            "best_epoch": result.best_epoch,
-            "best_validation_loss": result.best_validation_loss,
-            "untrained_validation_loss": result.untrained_loss,
-            "stopped_by": result.stopped_by,
-            "resumed_from_epoch": result.resumed_from_epoch,
-            **({"begun_from": finished.begun_from} if finished.begun_from else {}),
-            "device": result.device,
-            "peak_memory_bytes": result.peak_memory_bytes,
-            "peak_process_bytes": peak_process_bytes(),
-            "fleet_size": finished.fleet_size,
-            "windows_per_s": result.windows_per_s,
-        },
-        **({"judgement": finished.judgement.to_json()} if finished.judgement else {}),
-        **({"quantiles": finished.quantiles.to_json()} if finished.quantiles else {}),
-        **({"importance": finished.importance} if finished.importance else {}),
-        "seconds": finished.seconds,
-        "versions": versions(),
-        "machine": describe_machine(),
-        "model_sha256": model_sha256,
-    }
 
 
 def artifact_readme(metadata: Metadata) -> str:

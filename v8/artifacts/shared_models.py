@@ -56,11 +56,12 @@ class SharedModels:
         """
         with self._loading:
             description = digest_bytes(model_file.read_member(file, CONFIG_MEMBER))
-            if description in self._graphs:
-                graph = self._graphs[description]
-                return SharedModel(graph, graph.read(file))
-            graph = self._graphs[description] = _Graph(model_file.load_keras_model(file))
-            return SharedModel(graph, graph.weights())
+            graph = self._graphs.get(description)
+            if graph is None or (weights := graph.read(file)) is None:  # Keras reads or refuses it
+                graph = _Graph(model_file.load_keras_model(file))
+                self._graphs.setdefault(description, graph)
+                weights = [variable.numpy().copy() for variable in graph.model.variables]
+            return SharedModel(graph, weights)
 
 
 class SharedModel:
@@ -110,26 +111,14 @@ class _Graph:
             self._programs[layer] = type(model)(model.inputs, {layer: output})
         return self._programs[layer]
 
-    def weights(self) -> list[NDArray[Any]]:
-        """Copy the weights that it holds."""
-        return [variable.numpy().copy() for variable in self.model.variables]
-
-    def read(self, file: Path) -> list[NDArray[Any]]:
-        """Read the weights of a file of the same description; `ArtifactError` if they do not fit."""
+    def read(self, file: Path) -> list[NDArray[Any]] | None:
+        """Read the weights of a file of the same description; None if it has other arrays than expected."""
         model_file.require_enough_weights(file, self.model)
         with self.using, model_file.one_fault(file, "must hold layers and weights that fit together"):
             if self._places is None:
                 self.held = None
                 self._places = _find_places(self.model)
-            if (weights := _read_weights(self.model, file, self._places)) is not None:
-                return weights
-            # The file is another way to write the same weights, or is refused by Keras.
-            self.held = None
-            for variable in self.model.variables:  # so that none is left which was another model's
-                if _is_of_file(variable):
-                    variable.assign(np.full(variable.shape, np.nan, variable.dtype))
-            self.model.load_weights(str(file))
-            return self.weights()
+            return _read_weights(self.model, file, self._places)
 
 
 def _find_places(model: Any) -> Places:

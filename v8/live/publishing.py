@@ -152,10 +152,8 @@ def _rows(
     """Put two times and a digest of each forecast, and keys, before the values, which are in that order."""
     each = pd.DataFrame.from_records([*facts], columns=[*names])
     each = each.assign(**{name: pd.to_datetime(each[name], unit="s", utc=True) for name in names[:2]})
-    index = pd.MultiIndex.from_product([each.index, *keys.values()], names=["number", *keys])
-    rows = index.to_frame(index=False)
-    of_each = each.iloc[rows.pop("number")].reset_index(drop=True)
-    return pd.concat([of_each, rows, values], axis=1)
+    keyed = pd.MultiIndex.from_product([*keys.values()], names=[*keys]).to_frame(index=False)
+    return pd.concat([each.merge(keyed, how="cross"), values], axis=1)
 
 
 def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:

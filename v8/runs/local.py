@@ -15,22 +15,26 @@ import gc
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import MODEL_FILE
-from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
+from v8.artifacts.metadata import ARTIFACT_FORMAT, MODEL_FILE
+from v8.artifacts.run_folder import now_iso, pin_of
+from v8.artifacts.series_artifact import sample_forecasts, save_description
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, DivergedError, listed
+from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.features.store import FeatureStore
 from v8.formulas.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
-from v8.hardware import has_gpu
+from v8.hardware import describe_machine, has_gpu, peak_process_bytes, versions
 from v8.losses.importance import measure_importance
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
@@ -42,6 +46,7 @@ from v8.profile import Profile
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
 from v8.runs.plan import Job
 from v8.storage import write_with
+from v8.tasks import TASKS
 from v8.training.formula import FormulaTrainer
 from v8.training.probe import measured_fleet_size
 from v8.training.trainer import First, Member, Trainer, TrainingResult
@@ -240,42 +245,96 @@ class _PreparedSeries:
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             forecasts = model.forecast_span(self._data.spans["test"])  # once
-            judgement, losses, quantiles = None, None, None
+            judgement, losses, judged = None, None, dict[str, Any]()
             if self._job.is_judged:
                 judgement, losses = judge_windows(self._data, forecasts.points)
+                judged["judgement"] = judgement.to_json()
             if self._job.is_judged and self._job.profile.quantiles:
-                quantiles = judge_quantiles(self._data, forecasts.quantiles)
-            importance = None
+                judged["quantiles"] = judge_quantiles(self._data, forecasts.quantiles).to_json()
             if self._job.has_importance:
-                importance = measure_importance(self._data.spans["test"], model.forecast_all)
+                judged["importance"] = measure_importance(self._data.spans["test"], model.forecast_all)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
             if losses and self._job.keeps_season:
                 season_of(self._data, losses).save(self._job.folder / SEASON_FILE)
-        finished = Finished(
-            data=self._data,
-            candles=self._job.candles,
-            is_publishable=self._job.is_publishable,
-            seed=self._job.seed,
-            precision=trainer.precision,
-            fleet_size=num_series,
-            num_parts=trainer.num_parts,
-            num_parameters=trainer.num_parameters,
-            result=result,
-            begun_from=self._first[0] if self._first else None,
-            judgement=judgement,
-            quantiles=quantiles,
-            importance=importance,
-            sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),
-            shares=shares,
-            seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
-        )
-        save_description(self._job.folder, finished)
+        sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
+        described = self._described(trainer, result, num_series, shares, judged)
+        save_description(self._job.folder, described, result.history, sample)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
         if judgement is None:
             return None
         best = judgement.best_baseline(TASK_OHLC)
         return TaskScore(judgement.against(TASK_OHLC), judgement.against(TASK_OHLC, best))
+
+    def _described(
+        self,
+        trainer: Trainer | FormulaTrainer,
+        result: TrainingResult,
+        num_series: int,
+        shares: list[dict[str, Any]] | None,
+        judged: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return what `metadata.json` says, but for the digest of the model file.
+
+        That is what went in, how it was trained in a fleet of so many, what its calibration folded in, by
+        task, and how it was judged.
+        """
+        job, data, profile, candles = self._job, self._data, self._data.profile, self._job.candles
+        seen = np.sort(data.table.select(profile.features)[data.anchors["train"]], axis=0)[[0, -1]].T.tolist()
+        return {
+            "format": ARTIFACT_FORMAT,
+            "series": str(data.series),
+            "created_at": now_iso(),
+            "is_demo_market": not job.is_publishable,
+            "candles": {
+                "source": candles.source,
+                "is_publishable": job.is_publishable,
+                **asdict(pin_of(candles)),
+                "report": asdict(candles.report),
+            },
+            "profile": profile.model_dump(mode="json"),
+            "profile_digest": profile.digest,
+            "features": [
+                {"name": name, "kind": FEATURES[name].kind.value, "definition": text}
+                | {"digest": ancestry(name).digest, "seen": ends}
+                for (name, text), ends in zip(definitions(profile.features).items(), seen, strict=True)
+            ],
+            "warmup_bars": warmup_bars(profile.features),
+            "lookback_bars": profile.lookback_bars,
+            "horizon_bars": profile.horizon_bars,
+            "bar_s": data.series.bar_s,
+            "tasks": {
+                task: {"columns": list(TASKS[task].columns), "unit": TASKS[task].unit}
+                for task in profile.tasks
+            },
+            "table_digest": data.table.digest,
+            "split": data.describe_split(),
+            "scaling": asdict(data.scaling),
+            "calibration": {"kind": profile.calibration} | ({"tasks": shares} if shares else {}),
+            "seed": job.seed,
+            "num_parameters": trainer.num_parameters,
+            "training": {
+                "precision": trainer.precision,
+                "batch_size": profile.training.windows_per_step // trainer.num_parts,
+                "gradient_accumulation": trainer.num_parts,
+                "epochs_run": len(result.history),
+                "best_epoch": result.best_epoch,
+                "best_validation_loss": result.best_validation_loss,
+                "untrained_validation_loss": result.untrained_loss,
+                "stopped_by": result.stopped_by,
+                "resumed_from_epoch": result.resumed_from_epoch,
+                **({"begun_from": self._first[0]} if self._first else {}),
+                "device": result.device,
+                "peak_memory_bytes": result.peak_memory_bytes,
+                "peak_process_bytes": peak_process_bytes(),
+                "fleet_size": num_series,
+                "windows_per_s": result.windows_per_s,
+            },
+            **judged,
+            "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
+            "versions": versions(),
+            "machine": describe_machine(),
+        }
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
