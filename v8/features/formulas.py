@@ -277,21 +277,16 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     newest period - k known closes and k times the last one. Shape (2, num_steps, N), as shares of the last
     close: average minus last close, and sample deviation. The first `period_bars` - 1 rows are NaN.
     """
-    moments = np.full((2, num_steps, len(close)), np.nan)
-    if len(close) < period_bars:
-        return moments
-    newest = close[period_bars - 1 :]
-    total, squares = np.zeros_like(newest), np.zeros_like(newest)
-    for lag in range(1, period_bars - 1):
-        distance = close[period_bars - 1 - lag : len(close) - lag] / newest - 1.0
+    closes, moments = windows(close, period_bars), np.full((2, num_steps, len(close)), np.nan)
+    total, squares = np.zeros((2, closes.shape[1]))
+    for step in reversed(range(1, period_bars - 1)):
+        distance = closes[step] / closes[-1] - 1.0
         total += distance
         squares += distance * distance
-        step = period_bars - 1 - lag
         if step <= num_steps:
             mean = total / period_bars
             variance = (squares - period_bars * mean * mean) / (period_bars - 1)
-            moments[0, step - 1, period_bars - 1 :] = mean
-            moments[1, step - 1, period_bars - 1 :] = np.sqrt(np.maximum(variance, 0.0))
+            moments[:, step - 1, period_bars - 1 :] = mean, np.sqrt(np.maximum(variance, 0.0))
     return moments
 
 

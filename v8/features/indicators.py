@@ -131,14 +131,10 @@ def why_unknown(name: str) -> str:
     origin, plain = parted(name)
     if origin:
         return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
-    if not ta_features.is_package_name(name):
-        near = _alike(name)
-        return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
-    try:
-        ta_features.package_feature(name)
-    except ta_features.RefusedError as error:
-        return str(error)
-    return f"{name} is a feature"
+    if ta_features.is_package_name(name):
+        return ta_features.refusal(name)
+    near = _alike(name)
+    return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
 
 
 def _alike(name: str) -> str | None:
@@ -182,12 +178,8 @@ class _Features(Registry[Feature]):
         origin, plain = parted(str(name))
         if origin:
             return origin == c.USER or (plain in self and not is_covariate(plain))
-        if super().__contains__(name) or not ta_features.is_package_name(str(name)):
-            return super().__contains__(name)
-        try:
-            return bool(ta_features.package_feature(str(name)))
-        except ta_features.RefusedError:
-            return False
+        of_package = ta_features.is_package_name(plain) and not ta_features.refusal(plain)
+        return super().__contains__(name) or of_package
 
     def __missing__(self, name: str) -> Feature:
         origin, plain = parted(name)

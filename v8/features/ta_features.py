@@ -194,6 +194,15 @@ def _told(parameters: Mapping[str, Value]) -> str:
     )
 
 
+def refusal(name: str) -> str:
+    """Say in one sentence why a name of the package is no feature; empty for one that is."""
+    try:
+        package_feature(name)
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
 @cache
 def package_feature(name: str) -> Feature:
     """Examine the feature of a name in its one way, or raise a RefusedError with the reason."""

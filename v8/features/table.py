@@ -217,14 +217,13 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
     reaches = {name: reach for name in lasting if (reach := ancestry(name).reach_bars) is not None}
     start = max(piece.start, num_known - max(reaches.values(), default=0))
     others = [name for name in lasting if name not in reaches]
-    computed: dict[str, Floats] = {}
-    for names, rows in ((reaches, slice(start, piece.stop)), (others, piece)):
-        computed |= computed_rows(names, _raw(candles, rows)) if names else {}
     new = {}
-    for name, values in computed.items():
-        first = max(num_known, piece.start + warmup_bars([name]))
-        new[name] = results[name][first - num_known : piece.stop - num_known]
-        new[name][:] = values[first - piece.stop :]
+    for names, rows in ((reaches, slice(start, piece.stop)), (others, piece)):
+        computed = computed_rows(names, _raw(candles, rows)) if names else {}
+        for name, values in computed.items():
+            first = max(num_known, piece.start + warmup_bars([name]))
+            new[name] = results[name][first - num_known : piece.stop - num_known]
+            new[name][:] = values[first - piece.stop :]
     _require_finite(candles, new)
 
 

@@ -165,7 +165,7 @@ class Candles:
         require_num_bars(num_bars, self.series)
         stop = len(self) if end_s is None else int(np.searchsorted(self.open_time_s, end_s, side="right"))
         if stop == 0:
-            raise none_until(end_s or 0, self.open_time_s, f"{self.series} from {self.source}")
+            raise none_until(end_s or 0, self.open_time_s[0], f"{self.series} from {self.source}")
         span = slice(max(0, stop - num_bars), stop)
         outside, newer = len(self) - (span.stop - span.start), len(self) - stop
         lost = self.report.newest_lost
@@ -232,10 +232,9 @@ def require_num_bars(num_bars: int, series: Series) -> None:
         raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
 
 
-def none_until(end_s: int, open_time_s: Times, where: str) -> DataError:
+def none_until(end_s: int, first_s: int, where: str) -> DataError:
     """Build the error for a wish for candles from before the first one."""
-    rule = f"needs a candle that opens at or before {iso(end_s)}"
-    got = f"the first one at {iso(int(open_time_s[0]))}"
+    rule, got = f"needs a candle that opens at or before {iso(end_s)}", f"the first one at {iso(first_s)}"
     return DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
 
 

@@ -102,7 +102,6 @@ def check_candles(
     is_known = volume is not None and not (len(volume) and frames.is_real(volume) and volume.isna().all())
     columns = OHLCV if is_known else OHLC
     _require_rows(len(frame), len(frame), where)
-    frames.require_named(frame, series)
     times = frames.read_open_times(frame[OPEN_TIME])
     if not times.is_readable.all():  # such a row cannot be placed
         unreadable = frame[OPEN_TIME][~times.is_readable]
@@ -239,19 +238,17 @@ def _without_unclosed(rows: _Rows, now_s: int | None) -> _Rows:
 def _without_repetition(rows: _Rows) -> _Rows:
     """Sort the rows and leave one, or none, for every bar that is listed more than once."""
     rows = rows.at(np.argsort(rows.open_us, kind="stable"))
-    is_first = np.diff(rows.open_us, prepend=-1) != 0
-    if is_first.all():
+    starts = np.flatnonzero(np.diff(rows.open_us, prepend=-1))
+    if len(starts) == len(rows.open_us):
         return rows
-    starts = np.flatnonzero(is_first)
-    sizes = np.diff(starts, append=len(is_first))
+    sizes = np.diff(starts, append=len(rows.open_us))
     largest = np.maximum.reduceat(rows.values, starts, axis=0)
     spread = largest - np.minimum.reduceat(rows.values, starts, axis=0)
     is_identical = (spread == 0).all(axis=1)
     is_conflicting = (spread > ROUNDING_SHARE * largest).any(axis=1)
     is_rounded = ~is_identical & ~is_conflicting
-    kept = np.where(is_rounded, _most_precise(rows, is_rounded, starts, sizes), starts)
     single = rows.at(
-        kept[~is_conflicting],
+        _most_precise(rows, is_rounded, starts, sizes)[~is_conflicting],
         num_identical=int((sizes[is_identical] - 1).sum()),
         num_rounded=int((sizes[is_rounded] - 1).sum()),
         num_conflicting=int(sizes[is_conflicting].sum()),
@@ -266,7 +263,7 @@ def _without_repetition(rows: _Rows) -> _Rows:
 def _most_precise(
     rows: _Rows, is_rounded: Mask, starts: NDArray[np.intp], sizes: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Find the row of each rounded group with the most decimals; larger values win ties."""
+    """Find the row of each rounded group with the most decimals, else the first; larger values win ties."""
     group = np.repeat(np.arange(len(starts)), sizes)
     members = np.flatnonzero(is_rounded[group])
     values = rows.values[members]
@@ -357,10 +354,9 @@ def _rounds_closed(slots: Times, num_slots: int) -> Times:
     A hole that is as long as a round says nothing about hours and is left out. `slots` ascend.
     """
     filled = np.unique(slots)
-    holes = np.diff(filled) - 1
-    is_short = (holes > 0) & (holes < num_slots)
-    starts, lengths = filled[:-1][is_short] + 1, holes[is_short]
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    closed = np.bincount((np.repeat(starts, lengths) + within) % num_slots, minlength=num_slots)
+    absent = np.setdiff1d(np.arange(filled[0], filled[-1]), filled, assume_unique=True)
+    after = np.searchsorted(filled, absent)
+    is_short = filled[after] - filled[after - 1] <= num_slots
+    closed = np.bincount(absent[is_short] % num_slots, minlength=num_slots)
     traded = np.bincount(filled % num_slots, minlength=num_slots)
     return np.where(traded <= _MOST_FILLED * closed, closed, 0)

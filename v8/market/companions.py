@@ -246,7 +246,12 @@ class Companions:
         lacking = [one for one in every if not one.has.all()]
         rows = np.flatnonzero(np.logical_and.reduce([one.has for one in every]))
         if not len(rows):
-            raise _never_together(own, lacking)
+            there = "; ".join(f"{one.name} has {one.span}" for one in lacking)
+            rule = f"needs candles that have {listed([one.name for one in lacking])} beside them"
+            got = f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}"
+            together = "Give a table (param:tables FOLDER) and candles of the same time"
+            fix = f"{together}, or raise max_age_s of the table"
+            raise DataError(where=str(own.series), rule=rule, got=got, fix=fix)
         self._until_s = {one.name: int(own.open_time_s[one.has][-1]) for one in lacking if not one.has[-1]}
         columns = {name: each[rows] for one in every for name, each in one.columns.items()}
         num_alone = own.report.num_alone + len(own) - len(rows)
@@ -301,11 +306,3 @@ class Companions:
 
 def _span(first_s: Any, last_s: Any) -> str:
     return f"{iso(int(first_s))} to {iso(int(last_s))}"
-
-
-def _never_together(own: Candles, lacking: Sequence[_Beside]) -> DataError:
-    there = "; ".join(f"{one.name} has {one.span}" for one in lacking)
-    rule = f"needs candles that have {listed([one.name for one in lacking])} beside them"
-    got = f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}"
-    fix = "Give a table (param:tables FOLDER) and candles of the same time, or raise max_age_s of the table"
-    return DataError(where=str(own.series), rule=rule, got=got, fix=fix)

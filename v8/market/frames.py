@@ -97,8 +97,8 @@ _MAX_TEXT = 64  # letters of an open time; the longest form has 35
 def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     """Bring a table in memory, of the kinds of `GivenCandles`, to the columns that `check_candles` wants.
 
-    These are `open_time` and `OHLCV`, without the volume where there is none, and those of `TELLING_NAMES`,
-    for `require_named`; rows as they were given. An entry of a frame's `attrs` may tell another series, too.
+    These are `open_time` and `OHLCV`, without the volume where there is none, and those of `TELLING_NAMES`;
+    rows as they were given. What tells another series there, or in a frame's `attrs`, refuses the table.
 
     >>> rows = [[1704067200000, 1, 2, 0.5, 1.5, 10]]
     >>> candle_table(rows, Series("BTCUSDT", "1h"), "a list").columns.tolist()
@@ -113,9 +113,11 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     if name := _index_name(frame.index, names):
         names, frame = [*names, name], pd.concat([frame, frame.index.to_series()], axis=1)
     wanted = wanted_columns(names, series, where)
-    if len(wanted) == len(names) and set(wanted.values()) == set(frame.columns):
-        return frame
-    return frame.iloc[:, list(wanted)].set_axis(list(wanted.values()), axis=1).reset_index(drop=True)
+    if len(wanted) < len(names) or set(wanted.values()) != set(frame.columns):
+        frame = frame.iloc[:, list(wanted)].set_axis(list(wanted.values()), axis=1).reset_index(drop=True)
+    for name in [each for each in TELLING_NAMES if each in frame]:
+        _require_told(name, frame[name].dropna(), series)
+    return frame
 
 
 def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int, str]:
@@ -144,13 +146,6 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
             raise DataError(where=where, rule=f"needs one column {column}{others}", got=got, fix=fix)
         wanted[plain.index(found)] = column
     return wanted
-
-
-def require_named(frame: pd.DataFrame, series: Series) -> None:
-    """Refuse a table with a column that tells another symbol, timeframe or series."""
-    for name in frame.columns:
-        if name in TELLING_NAMES:
-            _require_told(name, frame[name].dropna(), series)
 
 
 def plain_name(name: str) -> str:
@@ -188,11 +183,9 @@ def of_another_series(series: Series, got: str) -> DataError:
 
 def _as_frame(given: Any, where: str) -> pd.DataFrame:
     """Turn columns by name, or rows, into a frame; rows without names get ours."""
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) or (isinstance(given, np.ndarray) and given.dtype.names):
         return _frame_of(given, where)
     if isinstance(given, np.ndarray):
-        if given.dtype.names:
-            return _frame_of(given, where)
         if given.dtype == np.float16:
             raise too_coarse(where, "the array")
         given = given.tolist()
@@ -298,9 +291,8 @@ class OpenTimes:
     @property
     def steps_s(self) -> NDArray[np.float64]:
         """Seconds from one moment to the next."""
-        moments_us = np.sort(self.open_us[self.is_readable])
-        steps_us = moments_us[1:] - moments_us[:-1]
-        return steps_us[steps_us > 0] / US_PER_S
+        moments_us = np.unique(self.open_us[self.is_readable])
+        return (moments_us[1:] - moments_us[:-1]) / US_PER_S
 
 
 def read_open_times(column: pd.Series) -> OpenTimes:
@@ -327,7 +319,6 @@ def _from_numbers(column: pd.Series) -> OpenTimes:
     else:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
     open_us = np.zeros(len(numbers), dtype=np.int64)
-    is_readable = np.zeros(len(numbers), dtype=np.bool_)
     units = {}
     for name, smallest in _NUMBER_UNITS:
         is_unit = (numbers >= smallest) & (numbers < smallest * _RANGE)
@@ -336,9 +327,8 @@ def _from_numbers(column: pd.Series) -> OpenTimes:
             # Integers stay integers where float64 cannot hold them: in nanoseconds.
             is_fine = smallest > 1e15
             open_us[is_unit] = chosen // 1_000 if is_fine else np.rint(chosen * round(1e15 / smallest))
-            is_readable |= is_unit
             units[name] = int(is_unit.sum())
-    return OpenTimes(open_us, is_readable, units)
+    return OpenTimes(open_us, open_us > 0, units)
 
 
 def _from_text(column: pd.Series) -> OpenTimes:

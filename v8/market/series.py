@@ -87,8 +87,7 @@ class Series:
 
     def last_wanted_s(self, now_s: int, end_s: int | None) -> int:
         """Return the open time of the last bar that is closed now and opens at or before a time, if any."""
-        newest_s = self.last_closed_s(now_s)
-        return newest_s if end_s is None else min(newest_s, self.last_closed_s(end_s + self.bar_s))
+        return self.last_closed_s(now_s if end_s is None else min(now_s, end_s + self.bar_s))
 
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"

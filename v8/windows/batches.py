@@ -69,11 +69,10 @@ class FleetWindows:
         }
         self.weights_MN = _side_by_side([data.weight_N for data in fleet])
         features, scaling = first.profile.features, first.scaling
-        masks = {origin: scaling.anchored_mask(origin) for origin in ("", *neighbours(features))}
         self.anchors = [
             (features.index(beside(origin, CLOSE)), mask_F)
-            for origin, mask_F in masks.items()
-            if not origin or mask_F.any()
+            for origin in ("", *neighbours(features))
+            if (mask_F := scaling.anchored_mask(origin)).any() or not origin
         ]
         """Column of the close, and which columns are measured from it, of each series that has prices."""
         self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)

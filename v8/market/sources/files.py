@@ -133,13 +133,10 @@ class FilesSource:
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[_Table]:
+        """List the files of a series; the error for none says which file comes nearest."""
         found = [each for each in self._tables if series in each.told or holds_name(each.stem, series)]
-        if not found:
-            raise self._missing(series)
-        return found
-
-    def _missing(self, series: Series) -> DataError:
-        """Say which file comes nearest to the series that is not there."""
+        if found:
+            return found
         others = [path for path in self._everything if split_ending(path.name) is None and path.is_file()]
         names = sorted(path.name for path in others)
         near = [name for name in names if series in named_series(name) or holds_name(name, series)]
@@ -149,7 +146,7 @@ class FilesSource:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
         got = listed(near) if near else self._there
-        return DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+        raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
 
     @property
     def _there(self) -> str:

@@ -258,8 +258,7 @@ def _served(want: Want, merged: Merged) -> Candles:
     """Check what is served as any source's candles, and count what was told in two versions."""
     series, frame = want.series, merged.history.frame(want.num_bars, want.last_s)
     if frame.empty:
-        opens_s, where = merged.history.open_time_s, f"{series} from {LiveSource.name}"
-        raise none_until(want.last_s, opens_s, where)
+        raise none_until(want.last_s, merged.history.open_time_s[0], f"{series} from {LiveSource.name}")
     found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
     num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
     num_newer = (want.newest_s - want.last_s) // series.bar_s
