@@ -58,6 +58,11 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             forecaster.predict,
             {**candles, "covariates": None, "now_s": None, "max_age_bars": None},
         ),
+        "v8.Forecaster.paths": (
+            forecaster.paths,
+            {**candles, "num_paths": 8, "seed": 1, "covariates": None, "now_s": None},
+        ),
+        "v8.Forecaster.outside": (forecaster.outside, {"candles": trained_run.candles}),
         "v8.Forecaster.forecast_history": (
             forecaster.forecast_history,
             {**candles, "covariates": None, "stride": 50, "start": None, "end": None, "now_s": None},

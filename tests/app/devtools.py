@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,6 +40,10 @@ def find_browser() -> str | None:
     """Return the program of a browser: `V8_TEST_BROWSER`, or the first known one on the PATH."""
     chosen = os.environ.get("V8_TEST_BROWSER")
     return chosen or next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+class Navigated(AssertionError):
+    """A page was asked something and left before it answered."""
 
 
 class Browser:
@@ -82,6 +87,8 @@ class Browser:
         while True:
             heard = json.loads(self._socket.recv(timeout=60))
             if heard.get("id") == self._num_sent:
+                if "navigated" in heard.get("error", {}).get("message", ""):
+                    raise Navigated(heard["error"]["message"])
                 assert "error" not in heard, heard
                 found: dict[str, Any] = heard["result"]
                 return found
@@ -103,8 +110,9 @@ class Browser:
     def wait(self, until: str) -> None:
         """Wait until an expression of the page holds, at most a minute."""
         for _ in range(600):
-            if self.value(f"document.readyState === 'complete' && ({until})"):
-                return
+            with suppress(Navigated):  # the page that was asked has just been left
+                if self.value(f"document.readyState === 'complete' && ({until})"):
+                    return
             time.sleep(0.1)
         raise AssertionError(f"{until} did not come to hold within a minute")
 

@@ -183,6 +183,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     __init__ = in_python(artifacts.Forecaster.__init__)
     predict = in_python(artifacts.Forecaster.predict)
     paths = in_python(artifacts.Forecaster.paths)
+    outside = in_python(artifacts.Forecaster.outside)
     forecast_history = in_python(artifacts.Forecaster.forecast_history)
     forecast = in_python(artifacts.Forecaster.forecast)
     forecast_all = in_python(artifacts.Forecaster.forecast_all)

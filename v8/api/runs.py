@@ -172,7 +172,7 @@ FRAMES: Final = "frames"  # source name under which frames are judged and record
 
 OPTIONS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("bars", "epochs"), int | None),
-    **dict.fromkeys(("smoke", "resume", "no_mixed_precision"), bool | None),
+    **dict.fromkeys(("smoke", "resume", "importance", "no_mixed_precision"), bool | None),
     **dict.fromkeys(("precision", "device", "engine", "address", "publish"), str | None),
     **dict.fromkeys(("workers", "fleet_size"), int | str | None),
     **dict.fromkeys(("universe", "tables"), str | Path | None),
