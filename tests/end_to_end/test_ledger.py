@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -106,6 +107,16 @@ class OverError(Exception):
     """The replay is over."""
 
 
+def keep_going(
+    watch: Watch, report: Callable[[Wake], object], *, wake_s: float, sleep: Callable[[float], None]
+) -> None:
+    """Let a watch go on, asleep as `sleep` says, until that is over."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OverError):
+        patch.setattr(watching, "WAKE_S", wake_s)
+        patch.setattr(watching, "time", SimpleNamespace(sleep=sleep, time=time.time))
+        watch.keep_going(report)
+
+
 def replay(watch: Watch, exchange: ExchangeApi, until_s: int) -> list[Wake]:
     """Keep going while the exchange's time passes as fast as the process sleeps."""
     wakes: list[Wake] = []
@@ -115,8 +126,7 @@ def replay(watch: Watch, exchange: ExchangeApi, until_s: int) -> list[Wake]:
         if exchange.now_s > until_s:
             raise OverError
 
-    with pytest.raises(OverError):
-        watch.keep_going(wakes.append, wake_s=700.0, sleep=sleep)
+    keep_going(watch, wakes.append, wake_s=700.0, sleep=sleep)
     return wakes
 
 
@@ -208,8 +218,7 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
             raise OverError
 
     exchange.is_blocked = True
-    with pytest.raises(OverError):
-        watch.keep_going(lambda woken: None, wake_s=1.0, sleep=sleep)
+    keep_going(watch, lambda woken: None, wake_s=1.0, sleep=sleep)
     assert len(told) == 1 and told[0].startswith("this wake: ") and real not in told[0]
     assert closes(ledger, SHORT) == [0, 1]
     assert ledger.tally("./tiny", SHORT).num_late == 0

@@ -157,7 +157,7 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
     >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
     3
     """
-    return cast(Forecaster, open_place(source, revision=revision, kind=Forecaster).open(series))
+    return cast(Forecaster, open_place(source, revision=revision).open(series, Forecaster))
 
 
 class Forecaster(Shown, artifacts.Forecaster):

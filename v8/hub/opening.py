@@ -34,8 +34,8 @@ class ModelPlace(ABC):
     files cannot be trusted, and `PullError` if the Hub does not tell or does not hand them out.
     """
 
-    def __init__(self, name: str, kind: type[Forecaster], models: SharedModels) -> None:
-        self.name, self._kind, self._models = name, kind, models
+    def __init__(self, name: str, models: SharedModels) -> None:
+        self.name, self._models = name, models
 
     @property
     @abstractmethod
@@ -56,10 +56,10 @@ class ModelPlace(ABC):
     def present(self, series: str) -> str:
         """Return what changes when another model serves a series: its folder and file, or a commit."""
 
-    def open(self, series: str | None = None) -> Forecaster:
-        """Open the model of a series, as it is now; None where the place holds one only."""
+    def open(self, series: str | None = None, kind: type[Forecaster] = Forecaster) -> Forecaster:
+        """Open the model of a series, as it is now, as a `kind`; None where the place holds one only."""
         folder, commit = self.found(series)
-        forecaster = self._kind.load(folder, revision=commit, models=self._models)
+        forecaster = kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
             words = {"where": folder, "series": series, "found": forecaster.series}
             raise ArtifactError(**told("open", "OTHER_SERIES", **words))
@@ -143,10 +143,8 @@ class _Folder(ModelPlace):
 class _Repository(ModelPlace):
     """`user/name` on the Hub, at one commit."""
 
-    def __init__(
-        self, name: str, kind: type[Forecaster], models: SharedModels, revision: str | None, is_offline: bool
-    ) -> None:
-        super().__init__(name, kind, models)
+    def __init__(self, name: str, models: SharedModels, revision: str | None, is_offline: bool) -> None:
+        super().__init__(name, models)
         self._revision, self._is_offline = revision, is_offline
         self._commit: str | None = None
 
@@ -180,7 +178,6 @@ def open_place(
     *,
     revision: str | None = None,
     is_offline: bool = False,
-    kind: type[Forecaster] = Forecaster,
     models: SharedModels | None = None,
 ) -> ModelPlace:
     """Open a place that holds models; nothing is asked of the Hub yet.
@@ -189,7 +186,6 @@ def open_place(
         source: An existing folder of a run or of one series, or `user/name` on the Hub.
         revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
         is_offline: Whether to use only what of the Hub is in the cache.
-        kind: What to make of a model.
         models: Those in memory; places that share them open each once.
 
     Raises `ArtifactError` if it is neither, or a revision is given for a folder.
@@ -197,8 +193,8 @@ def open_place(
     models = models or SharedModels()
     if Path(source).is_dir():
         if revision is None:
-            return _Folder(str(source), kind, models)
+            return _Folder(str(source), models)
         raise ArtifactError(**told("open", "FOLDER_REVISION", where=source, revision=revision))
     if not isinstance(source, str) or not _REPO.fullmatch(source):
         raise ArtifactError(**told("open", "NO_PLACE", where=source))
-    return _Repository(source, kind, models, revision, is_offline)
+    return _Repository(source, models, revision, is_offline)

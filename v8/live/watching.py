@@ -264,24 +264,18 @@ class Watch:
     _memories: dict[Series, _Memory] = field(default_factory=lambda: defaultdict(_Memory), init=False)
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
-    def keep_going(
-        self,
-        report: Callable[[Wake], object],
-        *,
-        wake_s: float | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> NoReturn:
-        """Wake at each close until the process ends, at least every `wake_s` seconds, or `WAKE_S`."""
+    def keep_going(self, report: Callable[[Wake], object]) -> NoReturn:
+        """Wake at each close until the process ends, at least every `WAKE_S` seconds."""
         is_first = True
         while True:
-            pause_s = longest_s = WAKE_S if wake_s is None else wake_s
+            pause_s = WAKE_S
             with self._told_of("this wake"):
                 woken = self.wake()
                 if is_first or woken.num_issued or woken.num_scored:
                     report(woken)
                 is_first = False
-                pause_s = min(longest_s, self.next_close_s(woken.now_s) - woken.now_s)
-            sleep(pause_s)
+                pause_s = min(WAKE_S, self.next_close_s(woken.now_s) - woken.now_s)
+            time.sleep(pause_s)
 
     def next_close_s(self, now_s: int) -> int:
         """Return when the next candle is asked for, seconds since the epoch, after `now_s`."""
