@@ -259,9 +259,8 @@ def publish(
         remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=seen.revision)
         found = remote.look()
         if lost := staged.difference(found):
-            raise PublishError(
-                **remote.told("publish", "LOST", paths=listed([*lost.additions, *lost.deletions]))
-            )
+            paths = listed([*lost.additions, *lost.deletions])
+            raise PublishError(**remote.told("publish", "LOST", paths=paths))
         return found.revision
 
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:

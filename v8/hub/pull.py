@@ -197,13 +197,8 @@ class PublishedRevision(HubRepo):
             self.file(file.path, folder.name, is_anew=is_anew)
             if file.is_whole_in(folder):
                 return
-        words = {
-            "file": file,
-            "commit": folder.name,
-            "size": path.stat().st_size,
-            "digest": digest_file(path),
-        }
-        raise ArtifactError(**self.told("pull", "CONTENT", **words))
+        words = {"commit": folder.name, "size": path.stat().st_size, "digest": digest_file(path)}
+        raise ArtifactError(**self.told("pull", "CONTENT", file=file, **words))
 
     def refused(self, refusal: str, said: str) -> V8Error:
         """Return the error that the user reads."""

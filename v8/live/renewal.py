@@ -21,7 +21,7 @@ same candles and seed would give the same model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from v8.artifacts import nested_runs
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
-from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
+from v8.artifacts.run_folder import RUN_FILE, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, listed, shown
 from v8.features.formulas import DAY_S
@@ -338,9 +338,6 @@ class Renewal:
     words: str  # the command line, to be recorded and shown
     ledger: Ledger | None = None  # where its forecasts are recorded; None without one
     start: str = "anew"  # what training begins from, one of `STARTS`
-    record: RunRecord = field(init=False)
-    profile: Profile = field(init=False)
-    _candles: RememberedCandles = field(init=False)
 
     def __post_init__(self) -> None:
         self.record = read_run(self.run)

@@ -22,8 +22,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,32 +198,29 @@ def jitter_s(place: str) -> int:
     return SETTLE_S + int(digest_bytes(place.encode())[:8], 16) % MOST_JITTER_S
 
 
-@dataclass(eq=False)
 class ServingModels:
-    """What serves now in a run folder, or in the newest commit of a repository; opened once each."""
+    """What serves now in a run folder, or in the newest commit of a repository; opened once each.
 
-    source: str | Path  # as for `v8.hub.opening.open_place`
-    wanted: Sequence[str] | None = None  # names of the series that are meant; all of the place when None
-    revision: str | None = field(default=None, kw_only=True)  # of the Hub, instead of the newest
-    is_offline: bool = field(default=False, kw_only=True)  # uses only what of the Hub is in the cache
-    _models: SharedModels = field(default_factory=SharedModels, init=False)
+    Args:
+        source: Where it is, and `given`: as for `v8.hub.opening.open_place`.
+        wanted: Names of the series that are meant; all of the place when None.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, source: str | Path, wanted: Sequence[str] | None = None, **given: Any) -> None:
+        self._open, self._wanted = partial(open_place, source, models=SharedModels(), **given), wanted
         self.look()
 
     def look(self) -> None:
         """Look at the place anew: which series it has, and which commit is the newest."""
-        place = open_place(
-            self.source, revision=self.revision, is_offline=self.is_offline, models=self._models
-        )
+        place = self._open()
         found = place.series
-        missing = [name for name in self.wanted or () if name not in found]
+        missing = [name for name in self._wanted or () if name not in found]
         if missing or not found:
             rule = "must have a finished model of every series that is forecast"
             got = f"none of {listed(missing) if missing else 'any series'}"
             fix = series_advice(missing[0], found, "Train it first") if missing else "Train one first"
             raise ArtifactError(where=place.name, rule=rule, got=got, fix=fix)
-        self._place, self.series = place, tuple(self.wanted or found)
+        self._place, self.series = place, tuple(self._wanted or found)
 
     def forecaster(self, series: str) -> Forecaster:
         """Return the model that serves a series."""
