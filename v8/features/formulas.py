@@ -210,8 +210,7 @@ MAX_MOVE: Final = 6.0  # moves above so many times their usual size count as thi
 MAX_ROLLED: Final = 10.0  # likewise for distances and deviations of closes within twenty bars
 
 DAY_S: Final = 86_400
-WEEK_S: Final = 7 * DAY_S
-PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
+PERIODS_S: Final = {"day": DAY_S, "week": 7 * DAY_S}
 MONDAY_S: Final = 4 * DAY_S  # 1970-01-05 00:00 UTC, the first Monday of the epoch
 
 WAVE_DECIMALS: Final = 9

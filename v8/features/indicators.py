@@ -225,10 +225,8 @@ def _averaged(
 _RSI_BARS, _ATR_BARS, _ROC_BARS, _VOLUME_BARS = 14, 14, 12, 20
 _FAST_BARS, _SLOW_BARS, _SIGNAL_BARS = 12, 26, 9
 _SLOW_WEIGHT, _SIGNAL_WEIGHT = 2.0 / (_SLOW_BARS + 1), 2.0 / (_SIGNAL_BARS + 1)
-_MACD: Final = {"fast_bars": _FAST_BARS, "slow_bars": _SLOW_BARS}
 _BAND_BARS, _STDS = c.BAND_PERIOD_BARS, c.BAND_WIDTH_STDS
 _CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
-_STEPS: Final = range(1, c.MAX_ROLLED_STEPS + 1)
 _WAVES: Final = [
     (name, {"period_s": formulas.PERIODS_S[period], "num_waves": num_waves, "is_cosine": is_cosine})
     for period, waves in c.WAVES.items()
@@ -241,7 +239,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
     _ROLLED_MOMENTS: _over(formulas.rolled_moments, _BAND_BARS, c.CLOSE, num_steps=c.MAX_ROLLED_STEPS),
     c.BB_UPPER: _of(formulas.bollinger_band, c.CLOSE, _CLOSE_MOMENTS, stds=_STDS),
     c.BB_LOWER: _of(formulas.bollinger_band, c.CLOSE, _CLOSE_MOMENTS, stds=-_STDS),
-    "macd": _averaged(formulas.macd, [_SLOW_WEIGHT], c.CLOSE, **_MACD),
+    "macd": _averaged(formulas.macd, [_SLOW_WEIGHT], c.CLOSE, fast_bars=_FAST_BARS, slow_bars=_SLOW_BARS),
     "macd_signal": _averaged(
         formulas.macd_signal, [_SLOW_WEIGHT, _SIGNAL_WEIGHT], "macd", signal_bars=_SIGNAL_BARS
     ),
@@ -270,7 +268,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
     **{name: replace(_of(formulas.wave, c.OPEN_TIME, **told), version=2) for name, told in _WAVES},
     **{
         name: _of(function, _ROLLED_MOMENTS, c.RECENT_RANGE, step=step)
-        for step in _STEPS
+        for step in range(1, c.MAX_ROLLED_STEPS + 1)
         for name, function in zip(
             c.rolled_columns(step), (formulas.rolled_middle, formulas.rolled_deviation), strict=True
         )

@@ -265,8 +265,7 @@ def in_blocks(
     """
     found = np.full(len(open_time_s), np.nan)
     bar_s = int(open_time_s[1] - open_time_s[0])
-    first = context_bars - (context_bars + int(open_time_s[0]) // bar_s) % block_bars
-    first += block_bars if first < context_bars else 0
+    first = context_bars + -(context_bars + int(open_time_s[0]) // bar_s) % block_bars
     for start in range(first, len(found), block_bars):
         rows = slice(start - context_bars, start + block_bars)
         block = dict(zip(output.inputs, (column[rows] for column in columns), strict=True))

@@ -88,13 +88,13 @@ _FAULTS: Final = (
 
 
 def check_candles(
-    given: frames.GivenCandles, series: Series, *, source: str, now_s: int | None = None
+    given: frames.GivenCandles, series: Series, *, source: str, now_s: float = np.inf
 ) -> Candles:
     """Turn raw rows into candles, or refuse them with the reason; the module says how.
 
     Args:
         given: A table of R rows in any order, as `candle_table` reads it; its volume may be missing, or nan.
-        now_s: The present, seconds since the epoch; None when the caller knows every bar to be closed.
+        now_s: The present, seconds since the epoch; without it every bar is known to be closed.
     """
     where = f"{series} from {source}"
     frame = frames.candle_table(given, series, where)
@@ -208,11 +208,10 @@ def _without_faults(rows: _Rows) -> _Rows:
     return rows.at(first == len(_FAULTS), **found)
 
 
-def _newest_lost(raw: _Rows, last_us: np.int64, now_s: int | None) -> LostRow | None:
+def _newest_lost(raw: _Rows, last_us: np.int64, now_s: float) -> LostRow | None:
     """Tell of the newest row, if it was dropped and lies in a bar that has closed after the last one kept."""
     bars_us = raw.open_us - (raw.open_us - last_us) % raw.bar_us
-    is_closed = np.full(len(bars_us), True) if now_s is None else bars_us + raw.bar_us <= now_s * US_PER_S
-    lost = np.flatnonzero(is_closed & (bars_us > last_us))
+    lost = np.flatnonzero((bars_us + raw.bar_us <= now_s * US_PER_S) & (bars_us > last_us))
     if not len(lost):
         return None
     row = int(lost[raw.open_us[lost].argmax()])
@@ -223,10 +222,8 @@ def _newest_lost(raw: _Rows, last_us: np.int64, now_s: int | None) -> LostRow | 
     return LostRow(int(bars_us[row]) // US_PER_S, told)
 
 
-def _without_unclosed(rows: _Rows, now_s: int | None) -> _Rows:
+def _without_unclosed(rows: _Rows, now_s: float) -> _Rows:
     """Drop and count the running bar; refuse rows from a future beyond it."""
-    if now_s is None:
-        return rows
     is_unclosed = rows.open_us + rows.bar_us > now_s * US_PER_S
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
         rule, got = f"only the running bar may end after now, {iso(now_s)}", rows.opens(is_unclosed)

@@ -55,9 +55,9 @@ class DemoSource:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest simulated candles; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        newest_open_s = _end_s(series) - series.bar_s
-        num_after = 0 if end_s is None else max(0, -((end_s - newest_open_s) // series.bar_s))
-        most_bars = (_end_s(series) - START_S) // series.bar_s
+        newest_s = series.last_closed_s(END_S)
+        num_after = (newest_s - series.last_wanted_s(END_S, end_s)) // series.bar_s
+        most_bars = (newest_s - START_S) // series.bar_s + 1
         if num_after >= most_bars:
             where, rule = f"{series} from {self.name}", f"the demo market opens at {iso(START_S)}"
             got = f"a wish for candles until {iso(end_s or 0)}"
@@ -78,18 +78,14 @@ def coin(symbol: str) -> tuple[float, float]:
     return price, volatility
 
 
-def _end_s(series: Series) -> int:
-    """Return when the newest candle closes: at `END_S`, or where the timeframe's grid ends before it."""
-    return END_S - (END_S - series.phase_s) % series.bar_s
-
-
 def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     """Simulate the newest bars of a series, oldest first, in the columns of `check_candles`."""
     seed = int.from_bytes(hashlib.sha256(f"v8 demo {series}".encode()).digest()[:16], "big")
     num_blocks = -(-num_bars // BLOCK_BARS)
     blocks = [_draw(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
     draws = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    open_s = _end_s(series) - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
+    newest_s = series.last_closed_s(END_S)  # the grid of a timeframe may end before the market does
+    open_s = newest_s - series.bar_s * np.arange(num_blocks * BLOCK_BARS, dtype=np.int64)
     is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
     variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
     columns = _candle_columns(series, draws, np.sqrt(variance))
