@@ -131,8 +131,21 @@ class RangeFormula:
         return np.exp(np.clip(self.known.terms(span, self.floor) @ self.path_LH, *self.bounds))
 
     def walk(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
-        """Walk the paths: quantiles per task, shape (W, H, Q, C), in the task's unit."""
-        return walk_windows(span, self.ranges(span), self.lent_PHC, levels)
+        """Walk the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
+
+        The precision of the walk is that of the bars that were lent.
+        """
+        lent_HCP = np.ascontiguousarray(np.moveaxis(self.lent_PHC, 0, -1))
+        ranges_WH11, history_WK = (
+            one.astype(lent_HCP.dtype) for one in (self.ranges(span)[:, :, None, None], span.history_close)
+        )
+        parts = [slice(start, start + WINDOWS_AT_ONCE) for start in range(0, len(span), WINDOWS_AT_ONCE)]
+        tasks = [TASKS[name] for name in span.profile.tasks]
+        made = [
+            path_quantiles(np, levels, tasks, history_WK[part], ranges_WH11[part] * lent_HCP)
+            for part in parts
+        ]
+        return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
 
     def regress(self, span: Span) -> dict[str, Floats]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
@@ -180,8 +193,10 @@ def fit_ensemble(train: Span) -> RangeFormula:
 
 def _floored_logs(train: Span) -> tuple[float, Floats]:
     """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
-    ranges_WH = log_ranges(train.truth[TASK_OHLC])
-    floor = least_deviation(ranges_WH)
+    ohlc_WHC, tiny = train.truth[TASK_OHLC], float(np.finfo(np.float32).tiny)
+    ranges_WH = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
+    # Above 0, though no bar has a range.
+    floor = FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny))
     return floor, np.log(np.maximum(ranges_WH, floor))
 
 
@@ -254,26 +269,6 @@ def move_by(span: Span, fitted: Mapping[str, Floats], terms: Terms) -> dict[str,
     return made
 
 
-def walk_windows(
-    span: Span, ranges_WH: Floats, lent_PHC: NDArray[Any], levels: Sequence[float]
-) -> dict[str, Floats]:
-    """Walk the paths of some windows, a few at a time: quantiles per task, shape (W, H, Q, C), in its unit.
-
-    Ranges, (W, H), are the log ranges forecast for each coming bar, unitless; `lent_PHC` is of `lent_bars`,
-    and its precision is that of the walk.
-    """
-    lent_HCP = np.ascontiguousarray(np.moveaxis(lent_PHC, 0, -1))
-    ranges_WH11, history_WK = (
-        one.astype(lent_PHC.dtype) for one in (ranges_WH[:, :, None, None], span.history_close)
-    )
-    parts = [slice(start, start + WINDOWS_AT_ONCE) for start in range(0, len(span), WINDOWS_AT_ONCE)]
-    tasks = [TASKS[name] for name in span.profile.tasks]
-    made = [
-        path_quantiles(np, levels, tasks, history_WK[part], ranges_WH11[part] * lent_HCP) for part in parts
-    ]
-    return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
-
-
 def path_quantiles(
     xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
 ) -> dict[str, Any]:
@@ -344,17 +339,6 @@ def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floa
     stretch_2 = np.divide(wanted_2, own_2, out=np.ones(2), where=own_2 != 0)
     first, last = wanted_Q[[0, -1]] + stretch_2 * (ends - own_Q[[0, -1]])
     return np.interp(values_P, [ends[0], *own_Q, ends[1]], [first, *wanted_Q, last])
-
-
-def least_deviation(ranges_WH: Floats) -> float:
-    """Return the deviation of a bar to which smaller ones are raised: above 0, though no bar has a range."""
-    tiny = float(np.finfo(np.float32).tiny)
-    return FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny))
-
-
-def log_ranges(ohlc_WHC: Floats) -> Floats:
-    """Return the log range of each bar, shape (W, H), unitless."""
-    return np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
 
 
 def lent_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:

@@ -24,14 +24,8 @@ TRUTH: Final = "truth"
 """Names of inputs; a taught network alone has the second."""
 
 SHAPELESS = (
-    keras.layers.Activation,
-    keras.layers.Add,
-    keras.layers.Average,
-    keras.layers.Identity,
-    keras.layers.LeakyReLU,
-    keras.layers.Multiply,
-    keras.layers.ReLU,
-    keras.layers.Subtract,
+    *(keras.layers.Activation, keras.layers.Add, keras.layers.Average, keras.layers.Identity),
+    *(keras.layers.LeakyReLU, keras.layers.Multiply, keras.layers.ReLU, keras.layers.Subtract),
 )
 """Layers that work element by element and so need no twin."""
 

@@ -255,12 +255,7 @@ class StackedBidirectional(StackedLSTM):
         forward, backward = stock.forward_layer, stock.backward_layer
         kind = StackedLSTM if isinstance(forward, keras.layers.LSTM) else StackedGRU
         for direction in (forward, backward):
-            require(direction, {**kind.needed, "return_state": False})
-        if backward.units != forward.units:
-            raise ValueError(
-                f"{stock.name}: both directions need the same units; got {forward.units} and "
-                f"{backward.units}. Give both layers one size."
-            )
+            require(direction, {**kind.needed, "return_state": False, "units": forward.units})
         self.cell, self.units = kind.cell, 2 * forward.units
         self.are_directions_merged = False
 

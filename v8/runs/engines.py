@@ -66,11 +66,8 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
         listen(Note(with_parameters(told)))
     if num_workers > 1:
         size = placement.fleet_size
-        return workers.train_all(jobs, listen, num_workers, gpus=placement.gpus, fleet_size=size)
-    return _train_here(placement, jobs, listen)
-
-
-def _train_here(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        yield from workers.train_all(jobs, listen, num_workers, gpus=placement.gpus, fleet_size=size)
+        return
     with kept_programs():
         with quiet_start():
             from v8.runs import local  # noqa: PLC0415 - workers' parent must not start TensorFlow

@@ -125,13 +125,8 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
     try:
         made = work()
     except Exception as error:  # noqa: BLE001 - this series must not stop the others
-        return None, Outcome(
-            series,
-            reason=_reason(series, error),
-            trace=traceback.format_exc(),
-            seconds=time.perf_counter() - started,
-            error=error if isinstance(error, V8Error) else None,
-        )
+        seconds, ours = time.perf_counter() - started, error if isinstance(error, V8Error) else None
+        return None, Outcome(series, _reason(series, error), traceback.format_exc(), seconds, error=ours)
     return made, Outcome(series, seconds=time.perf_counter() - started)
 
 

@@ -155,9 +155,7 @@ def execute(
     jobs, unread, newer = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *unread]
     settled = _settled(jobs, folder, listen)
-    jobs = [replace(job, keeps_season=is_fold, is_judged=plan.is_judged) for job in settled]
-    jobs = [replace(job, champion=plan.champions.get(job.series)) for job in jobs]
-    jobs = [replace(job, has_importance=plan.has_importance) for job in jobs]
+    jobs = [replace(job, keeps_season=is_fold, has_importance=plan.has_importance) for job in settled]
     num_trained, pace = 0, Pace(len(jobs))
     outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 
@@ -261,7 +259,8 @@ def _read_all(
             _, outcome = events.isolated(series, partial(folder.pin, series, pin_of(found)))
             if not outcome.reason and not is_done:
                 seed, path = series_seed(plan.profile, series), plan.path / str(series)
-                jobs.append(Job(found, plan.profile, seed, path, source.is_publishable, seconds))
+                job = partial(Job, is_judged=plan.is_judged, champion=plan.champions.get(series))
+                jobs.append(job(found, plan.profile, seed, path, source.is_publishable, seconds))
         if outcome.reason:
             failures.append(outcome)
             if is_done:
@@ -303,21 +302,14 @@ def lay_folds(histories: Mapping[Series, History], profile: Profile, num_folds: 
     Raises:
         DataError: If a timeframe's history is too short for folds of which each judges mostly new candles.
     """
-    ends = {
-        name: _ends([one for one in histories if one.timeframe == name], histories, profile, num_folds)
-        for name in dict.fromkeys(series.timeframe for series in histories)
-    }
-    return tuple(
-        Fold(
-            number + 1,
-            {
-                str(series): ends[series.timeframe][number]
-                for series, history in histories.items()
-                if _takes_part(series, history, ends[series.timeframe][number], profile)
-            },
-        )
-        for number in range(num_folds)
-    )
+    timeframes = dict.fromkeys(series.timeframe for series in histories)
+    ends = {name: _ends(name, histories, profile, num_folds) for name in timeframes}
+    folds = []
+    for number in range(num_folds):
+        newest_s = {one: ends[one.timeframe][number] for one in histories}
+        taking = [one for one, end_s in newest_s.items() if _takes_part(one, histories[one], end_s, profile)]
+        folds.append(Fold(number + 1, {str(one): newest_s[one] for one in taking}))
+    return tuple(folds)
 
 
 def fewest_step_bars(profile: Profile) -> int:
@@ -327,17 +319,16 @@ def fewest_step_bars(profile: Profile) -> int:
     return -(-(end - first) // 2)
 
 
-def _ends(
-    chosen: Sequence[Series], histories: Mapping[Series, History], profile: Profile, num_folds: int
-) -> list[int]:
+def _ends(timeframe: str, histories: Mapping[Series, History], profile: Profile, num_folds: int) -> list[int]:
     """Return the open time of the newest candle of each fold of one timeframe."""
+    chosen = [one for one in histories if one.timeframe == timeframe]
     bar_s, bars = chosen[0].bar_s, profile.newest_bars
     start_s = median_low(histories[one].first_s for one in chosen)
     newest_s = median_high(histories[one].newest_s for one in chosen)
     num_bars, needed = (newest_s - start_s) // bar_s + 1, bars + (num_folds - 1) * fewest_step_bars(profile)
     if num_bars < needed and num_folds > 1:
         raise DataError(
-            where=f"{num_folds} folds of {chosen[0].timeframe}",
+            where=f"{num_folds} folds of {timeframe}",
             rule=f"need {needed:,} candles of half of the series: {bars:,} of the first fold, and "
             f"{fewest_step_bars(profile):,} more for each other one",
             got=f"{num_bars:,}, {iso(start_s)} to {iso(newest_s)}",

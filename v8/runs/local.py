@@ -13,6 +13,7 @@ beside two formulas, and how far quantiles lie off (`v8.formulas.ranges`); all i
 
 import gc
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,14 +55,8 @@ from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
-_SIGNS_OF_FULL_MEMORY: Final = (
-    "resource_exhausted",
-    "resourceexhausted",
-    "out of memory",
-    "oom when",
-    "memoryerror",
-)
-"""What TensorFlow, XLA, JAX and Python say, in small letters."""
+_FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
+"""What TensorFlow, XLA, JAX and Python say of it."""
 BegunFrom = Callable[[Job], First | None]  # reads what the network of a job begins as; None draws it
 MakeTrainer = Callable[..., Trainer | FormulaTrainer]  # makes a trainer from what `Trainer` is made from
 
@@ -188,7 +183,7 @@ class Workshop:
         self, num_series: int, left: "list[_PreparedSeries]", reason: str
     ) -> Iterator[Outcome]:
         size = -(-num_series // 2)
-        if any(sign in reason.lower() for sign in _SIGNS_OF_FULL_MEMORY):
+        if _FULL_MEMORY.search(reason):
             self._fleet_size = min(self._fleet_size, size)
             self._trainer = self._make_trainer()  # the old one holds the programs that were too large
             gc.collect()

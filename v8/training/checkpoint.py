@@ -81,25 +81,23 @@ class Checkpoint:
                 for name in _ONE_ARRAY:
                     part[name] = np.concatenate([array.ravel() for array in part[name]])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            rule = "must be a checkpoint that can be read"
             got = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            fix = "Remove it to train this series from its first epoch"
-            raise ArtifactError(where=str(path), rule=rule, got=got, fix=fix) from error
+            raise _refusal(path, "must be a checkpoint that can be read", got) from error
         if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:
-            rule, fix = f"must belong to {identity}", "Start a new run beside this one with param:fresh"
-            raise ArtifactError(where=str(path), rule=rule, got=str(note["identity"]), fix=fix)
+            raise _refusal(path, f"must belong to {identity}", str(note["identity"]))
         best_weights = part.pop("best_weights")
         return cls(identity, FleetState(**part), best_weights, progress)
 
     def require_fit(self, state: FleetState) -> None:
         """Check that it can take the place of an untrained model's state, or raise ArtifactError."""
+        if _layout((self.state, self.best_weights)) != _layout((state, state.weights)):
+            raise _refusal("a checkpoint", "must hold the arrays of this network", "others")
 
-        def layout(part: Any) -> Any:
-            return keras.tree.map_structure(
-                lambda array: (np.shape(array), np.asarray(array).dtype.str), part
-            )
 
-        if layout((self.state, self.best_weights)) != layout((state, state.weights)):
-            rule = "must hold the arrays of this network"
-            fix = "Remove it to train this series from its first epoch"
-            raise ArtifactError(where="a checkpoint", rule=rule, got="others", fix=fix)
+def _layout(part: Any) -> Any:
+    return keras.tree.map_structure(lambda array: (np.shape(array), np.asarray(array).dtype.str), part)
+
+
+def _refusal(where: Path | str, rule: str, got: str) -> ArtifactError:
+    fix = "Remove it to train this series from its first epoch"
+    return ArtifactError(where=str(where), rule=rule, got=got, fix=fix)

@@ -124,10 +124,8 @@ class Trainer:
         check: Callable[[], None] = lambda: None,
         num_parts: int | None = None,
     ) -> None:
-        self.profile = profile
-        self.precision = precision
+        self.profile, self.precision, self.check = profile, precision, check
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
-        self.check = check
         self.network = networks.build_network(profile, seed=0, precision=precision)
         self._trained = self.network
         if networks.has_teacher(profile):
@@ -223,9 +221,7 @@ class _FleetFit:
     """A fleet from its first or next epoch until its last member has ended."""
 
     def __init__(self, trainer: Trainer, members: Sequence[Member]) -> None:
-        self._trainer = trainer
-        self._members = list(members)
-        self._settings = trainer.profile.training
+        self._trainer, self._members, self._settings = trainer, members, trainer.profile.training
         self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
         self._saving_s, self._started = 0.0, time.perf_counter()
 
