@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from v8.app.desk import Desk, SourceClock
+from v8.app.desk import Desk
 from v8.app.guard import Policy
 from v8.app.page import Shown
 from v8.app.places import Fleet, month_before
@@ -116,7 +116,7 @@ def overview(model: Path, number: int, folder: Path) -> str:
     thread.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     try:
-        while sum(one.done() for one in list(desk.newest.values())) < number:
+        while len(desk.newest) < number:
             time.sleep(0.05)
         made_s = time.perf_counter() - since
         took, size = [], 0
@@ -150,7 +150,7 @@ def desk_of(model: Path, number: int) -> Desk:
         return issued, month_before(source, series, issued.closed_s // 86_400)
 
     place: Any = SimpleNamespace(look=lambda: fleet)
-    options = {"record": lambda: None, "present": SourceClock(time.time), "tell": print}
+    options = {"record": lambda: None, "present": time.time, "tell": print}
     return Desk(place, Shown, issue=issue, **options)
 
 

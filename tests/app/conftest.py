@@ -24,7 +24,7 @@ import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once
 
-from v8.app.desk import Desk, SourceClock
+from v8.app.desk import Desk
 from v8.app.guard import Policy
 from v8.app.page import Shown
 from v8.app.places import FleetForecasts, Place
@@ -165,7 +165,7 @@ def serve(
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options = {"issue": FleetForecasts(source), "record": lambda: None, "look_s": LOOK_S} | tools
-            options |= {"present": SourceClock(source.now_s), "tell": told.append}
+            options |= {"present": source.now_s, "tell": told.append}
             desk = Desk(Place(run), Shown, **options)
             desk.begin(60)
             listener = listening("127.0.0.1", 0, told.append)

@@ -94,13 +94,18 @@ def test_what_failed_is_tried_again_only_after_a_while() -> None:
     once.close()
 
 
-def test_what_is_dropped_is_done_anew_and_what_goes_on_is_left() -> None:
+def test_what_is_asked_of_another_model_is_done_anew_and_what_the_old_one_found_is_forgotten() -> None:
     once, may_end = SharedWork(Clock()), threading.Event()
-    first = once.ask("done", lambda: (1, 200.0))
+    first = once.ask("key", lambda: (1, 200.0), "old")
     assert first.answer.result(timeout=30) == 1
-    going = once.ask("going", lambda: (may_end.wait(30), 200.0))
-    once.drop(lambda key: True)
-    assert once.ask("going", lambda: (None, 0.0)) is going
+    assert once.ask("key", lambda: (0, 200.0), "old") is first
+    going = once.ask("key", lambda: (may_end.wait(30), 200.0), "new")
+    assert once.ask("key", lambda: (0, 200.0), "new") is going
+    newest = once.ask("key", lambda: (3, 200.0), "newest")
+    assert not going.answer.done()
     may_end.set()
-    assert once.ask("done", lambda: (2, 200.0)).answer.result(timeout=30) == 2
+    assert going.answer.result(timeout=30) is True  # of whoever waits for it
+    assert newest.answer.result(timeout=30) == 3
+    assert once.ask("key", lambda: (0, 200.0), "newest") is newest
+    assert [*once._kept.values()] == [newest]
     once.close()

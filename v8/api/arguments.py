@@ -29,11 +29,12 @@ _LARGEST_SHOWN: Final = 10**30
 _WORDS: Final[Mapping[Any, str]] = {
     **{str: "a text", Path: "a path", type(None): "None", bool: "True or False", int: "a whole number"},
     **{float: "a number", datetime: "a time", pd.DataFrame: "a frame", np.ndarray: "an array"},
-    **{Mapping: "a mapping by text", Sequence: "a list"},
+    **{Mapping: "a mapping by text", Sequence: "a list", Sequence[str]: "a list of texts"},
 }
 """What kinds of arguments are called."""
 
-_NUMBERS: Final[Mapping[Any, type]] = {int: Integral, float: Real}
+_KINDS: Final[Mapping[Any, Any]] = {int: Integral, float: Real, Path: os.PathLike, Any: object}
+"""What an annotation takes instances of, where that is more than itself."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -87,11 +88,10 @@ def _bound(
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], bool]:
     """Return the signature of a function, what each argument is annotated with, and if it takes others."""
     signature = inspect.signature(function)
-    names = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
-    told = {name: kind for name, kind in function.__annotations__.items() if name in names}
+    told = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
     annotated = types.SimpleNamespace(__annotations__=told)
     kinds = get_type_hints(annotated, getattr(function, "__globals__", {}), include_extras=True)
-    return signature, kinds, len(names) < len(signature.parameters)
+    return signature, kinds, any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
 
 
 def taken(called: str, name: str, value: Any, kind: Any) -> Any:
@@ -113,15 +113,15 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, one) for one in members)
     if plain is Annotated:
         return _fits(value, members[0]) and not _out_of_range(value, kind)
-    if plain in _NUMBERS:
-        return isinstance(value, _NUMBERS[plain]) and not isinstance(value, bool)
+    is_one = isinstance(value, _KINDS.get(plain, plain))
+    if plain in (int, float):
+        return is_one and not isinstance(value, bool)
     if plain in (str, Path):
-        is_one = isinstance(value, str if plain is str else os.PathLike)
         return is_one and 0 < len(os.fspath(value)) <= MOST_LETTERS and str(os.fspath(value)).isprintable()
     if plain in (Sequence, Mapping):  # a mapping is looked at by its keys
-        is_one = isinstance(value, plain) and not isinstance(value, str | bytes | bytearray)
+        is_one = is_one and not isinstance(value, str | bytes | bytearray)
         return is_one and all(_fits(one, members[0]) for one in value)
-    return plain in (Any, object) or isinstance(value, plain)
+    return is_one
 
 
 def _out_of_range(value: Any, kind: Any) -> str | None:
@@ -146,10 +146,8 @@ def _rule(value: Any, kind: Any) -> str:
 
 def _word(kind: Any) -> str:
     plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if get_origin(plain) is Sequence and get_args(plain) == (str,):
-        return "a list of texts"
-    plain = get_origin(plain) or plain
-    return _WORDS.get(plain) or f"a {plain.__name__}"
+    origin = get_origin(plain) or plain
+    return _WORDS.get(plain) or _WORDS.get(origin) or f"a {origin.__name__}"
 
 
 def _told(value: Any) -> str:

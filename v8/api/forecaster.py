@@ -190,6 +190,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     forecast_after = in_python(artifacts.Forecaster.forecast_after)
     companions = in_python(artifacts.Forecaster.companions)
     joined = in_python(artifacts.Forecaster.joined)
+    outside = in_python(artifacts.Forecaster.outside)
 
     @classmethod
     @in_python
@@ -260,14 +261,12 @@ class Forecaster(Shown, artifacts.Forecaster):
         start_s = artifacts.seconds_of(start, self.seen_until_s)
         before, since = whole_span(known, profile).parted(start_s)
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
-            raise DataError(
-                where=f"{self.series}, evaluate",
-                rule=f"needs a window that is issued at or after {iso(start_s)}, with its "
-                f"{self.horizon_bars} candles, and {FEWEST_FITTED_WINDOWS} before it, to which the baselines "
-                "are fitted",
-                got=f"{len(since)} after it and {len(before)} before it",
-                fix="Give a longer history, or choose another start",
-            )
+            asked = f"is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
+            fitted = f"{FEWEST_FITTED_WINDOWS} before it, to which the baselines are fitted"
+            where, rule = f"{self.series}, evaluate", f"needs a window that {asked}, and {fitted}"
+            got = f"{len(since)} after it and {len(before)} before it"
+            fix = "Give a longer history, or choose another start"
+            raise DataError(where=where, rule=rule, got=got, fix=fix)
         made = self.forecast(since.raw_windows())
         forecasts = {task: values.astype(np.float64) for task, values in made.items()}
         return judge_span(since, forecasts, train=before, scaling=self.about.scaling)[0]

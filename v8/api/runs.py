@@ -274,8 +274,8 @@ def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if unknown := next((name for name in given if name not in OPTIONS and name not in known), None):
         arguments = [*train.__annotations__, *OPTIONS]
         raise unknown_argument("v8.train", unknown, arguments, known)
-    options = {name: taken("v8.train", name, given[name], OPTIONS[name]) for name in OPTIONS if name in given}
-    options = {name: value for name, value in options.items() if value is not None}
+    chosen = [name for name in OPTIONS if given.get(name) is not None]
+    options = {name: taken("v8.train", name, given[name], OPTIONS[name]) for name in chosen}
     named = {} if options.get("smoke") else _OF_PROFILE
     keys = {key: options.pop(name) for name, key in named.items() if name in options}
     for name in {"redo", "track", "plugin"} & options.keys():
@@ -314,13 +314,10 @@ def _with_others(
     frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
     timeframes = {Series.parse(name).timeframe for name in frames}
     if len(timeframes) != 1:
-        raise ProfileError(
-            where="covariates=",
-            rule="holds candles of other symbols only beside frames of candles of one timeframe",
-            got=f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}",
-            fix="Leave them out, where the source has them, or put their frames to those of the series and "
-            "name the ones to train with series=",
-        )
+        rule = "holds candles of other symbols only beside frames of candles of one timeframe"
+        got = f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}"
+        fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
+        raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
     return dict(frames) | {f"{symbol}-{next(iter(timeframes))}": frame for symbol, frame in others.items()}
 
 
@@ -354,10 +351,7 @@ def _frames(
 
 def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
     """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
-    checked = {}
-    for name, frame in frames.items():
-        series = Series.parse(name)
-        checked[name] = check_candles(frame, series, source=FRAMES)
+    checked = {name: check_candles(each, Series.parse(name), source=FRAMES) for name, each in frames.items()}
     folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
     for name, each in checked.items():
         if not (file := folder / f"{name}.parquet").exists():

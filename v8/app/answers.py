@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import yaml
@@ -16,14 +16,12 @@ import yaml
 from v8.app.places import Fleet
 from v8.columns import OPEN_TIME
 from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
+from v8.live.issuing import Issued
+from v8.live.record import Record
 from v8.losses.table import Against
 from v8.market.series import Series, iso, series_advice
 from v8.storage import packaged
 from v8.version import VERSION
-
-if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.live.issuing import Issued
-    from v8.live.record import Record
 
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
@@ -72,27 +70,25 @@ def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
         **{name: getattr(candles, name) for name in ("source", "num_bars", "first_open", "last_open")},
         "candles_digest": candles.digest,
         "spans": spans,
-        "model_sha256": fleet.digest(series),
+        "model_sha256": about.model_sha256,
         "revision": fleet.revision,
     }
 
 
-def forecast(fleet: Fleet, issued: "Issued") -> dict[str, Any]:
+def forecast(fleet: Fleet, issued: Issued) -> dict[str, Any]:
     """Return `/api/forecast/{series}`: what `predict --format json` prints, and the training."""
     return issued.to_json() | {"trained": trained(fleet, issued.candles.series)}
 
 
-def candles(issued: "Issued", most: int) -> dict[str, Any]:
+def candles(issued: Issued, most: int) -> dict[str, Any]:
     """Return `/api/candles/{series}`: of the candles that a forecast knew the newest, at most so many."""
     known = issued.candles.to_frame().tail(most).replace({np.nan: None})  # a volume that is not told
-    opens = map(iso, issued.candles.open_time_s[-most:])
+    known.insert(0, OPEN_TIME, [*map(iso, issued.candles.open_time_s[-most:])])
     return {
         "series": str(issued.candles.series),
         "source": issued.candles.source,
         "closed_at": iso(issued.closed_s),
-        "candles": [
-            {OPEN_TIME: opened, **row} for opened, row in zip(opens, known.to_dict("records"), strict=True)
-        ],
+        "candles": known.to_dict("records"),
     }
 
 
@@ -118,7 +114,7 @@ def _against(against: Against) -> dict[str, Any]:
     return {name: getattr(against, name) for name in told}
 
 
-def track(record: "Record | None", series: Series) -> dict[str, Any]:
+def track(record: Record | None, series: Series) -> dict[str, Any]:
     """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
     found = [one for one in record.series if one.series == str(series)] if record else []
     return {
@@ -148,30 +144,23 @@ def fault(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
 
 
 def fault_of(error: Exception, series: str) -> dict[str, Any]:
-    """Return what strangers may read of an error: of candles all but paths, of others that there is one.
+    r"""Return what strangers may read of an error: of candles all but paths, of others that there is one.
 
-    >>> error = DataError(where="a/b.csv", rule="needs rows", got="0", fix="Add some")
-    >>> fault_of(error, "BTCUSDT-1h")["error"]["where"]
-    '(a file)'
+    >>> rule = r"needs rows; from https://host/data, not C:\\x or runs/a"
+    >>> error = DataError(where="/home/me/x.csv", rule=rule, got="0", fix="Add some")
+    >>> told = fault_of(error, "BTCUSDT-1h")["error"]
+    >>> told["where"], told["rule"]
+    ('(a file)', 'needs rows; from https://host/data, not (a file) or (a file)')
     """
     match error:
         case RequestError():
             return fault(error.where, error.rule, error.got, error.fix)
         case DataError():
-            return fault(*(without_paths(with_parameters(getattr(error, part))) for part in PARTS))
+            return fault(*(_PATH.sub("(a file)", with_parameters(getattr(error, part))) for part in PARTS))
         case V8Error():
             fix = "Ask whoever runs this server; its own output says more"
             return fault(series, "its model must be one that can be used", "one that cannot", fix)
     return fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
-
-
-def without_paths(text: str) -> str:
-    r"""Write a sentence without names of files and folders.
-
-    >>> without_paths("/home/me/x.csv: needs rows; from https://host/data, not C:\\x or runs/a")
-    '(a file) needs rows; from https://host/data, not (a file) or (a file)'
-    """
-    return _PATH.sub("(a file)", text)
 
 
 def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
@@ -194,7 +183,7 @@ def limit_of(text: str | None) -> int:
 
 def metrics(
     fleet: Fleet,
-    newest: "Mapping[Series, Issued | BaseException]",
+    newest: Mapping[Series, Issued | BaseException],
     now_s: float,
     requests: Mapping[tuple[str, int], int],
     errors: Mapping[str, int],

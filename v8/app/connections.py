@@ -12,6 +12,7 @@ import sys
 import time
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Sequence
+from io import FileIO
 from typing import Any, Final
 
 import h11
@@ -90,7 +91,7 @@ class Listener(socket.socket):
     def __init__(self, family: int, kind: int, protocol: int, crowd: Crowd) -> None:
         super().__init__(family, kind, protocol)
         self.crowd: Final = crowd
-        self._reserve: int | None = os.open(os.devnull, os.O_RDONLY)
+        self._reserve = FileIO(os.devnull)
 
     def listen(self, backlog: int = QUEUE, /) -> None:
         """Let `QUEUE` callers wait at least; asyncio asks for as many as it accepts in a row."""
@@ -104,10 +105,10 @@ class Listener(socket.socket):
             if error.errno not in _NO_ROOM:
                 raise
         if not self.crowd.give_way("as many connections as the process may have files (ulimit -n)"):
-            self._give_up_reserve()
+            self._reserve.close()
             try:
                 super().accept()[0].close()
-                self._reserve = os.open(os.devnull, os.O_RDONLY)
+                self._reserve = FileIO(os.devnull)
             except OSError:  # the whole system lacks what it takes: all that helps is to ask less often
                 time.sleep(_PAUSE_S)
         raise BlockingIOError
@@ -115,12 +116,7 @@ class Listener(socket.socket):
     def close(self) -> None:
         """Close it, and the file in reserve."""
         super().close()
-        self._give_up_reserve()
-
-    def _give_up_reserve(self) -> None:
-        if self._reserve is not None:
-            os.close(self._reserve)
-            self._reserve = None
+        self._reserve.close()
 
 
 class Connection(H11Protocol):
@@ -198,10 +194,5 @@ class Connection(H11Protocol):
 
 def _most_waiting() -> int:
     """Count the connections that may wait in a process that may have so many files open."""
-    if sys.platform == "win32":
-        return MOST_WAITING
-    import resource  # noqa: PLC0415 - POSIX only
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    has_end = soft != resource.RLIM_INFINITY
-    return min(MOST_WAITING, int(soft * _SHARE_OF_FILES)) if has_end else MOST_WAITING
+    most_files = -1 if sys.platform == "win32" else os.sysconf("SC_OPEN_MAX")  # -1: without end
+    return MOST_WAITING if most_files < 0 else min(MOST_WAITING, int(most_files * _SHARE_OF_FILES))

@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from v8.app.places import Fleet, Place
 from v8.errors import DataError, V8Error
+from v8.live.issuing import Issued
+from v8.live.record import Record
 from v8.market.series import Series
-
-if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.live.issuing import Issued
-    from v8.live.record import Record
 
 RETRY_S: Final = 10.0  # what failed, or is not there yet, is tried again after so many seconds
 CLOSING_S: Final = 1.0  # a candle can be had this long after its close, in seconds
@@ -35,8 +33,12 @@ Work = Callable[[], tuple[Any, float]]  # returns what it found and until when t
 
 @dataclass
 class Promise:
-    """What comes of some work, or went wrong: fresh from `since_s` to `until_s`, and while work goes on."""
+    """What comes of some work with `means`, or went wrong: fresh from `since_s` to `until_s`.
 
+    It is fresh while work goes on, too.
+    """
+
+    means: str
     answer: Future[Any] = field(default_factory=Future)
     since_s: float = -math.inf
     until_s: float = math.inf
@@ -56,62 +58,39 @@ class SharedWork:
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="v8-app")
 
-    def ask(self, key: Hashable, work: Work) -> Promise:
-        """Return what comes of some work, begun only if nothing fresh of its key is there or on its way."""
+    def ask(self, key: Hashable, work: Work, means: str = "") -> Promise:
+        """Return what comes of some work, begun only if nothing fresh of its key is there or on its way.
+
+        What was begun with other `means` is no answer, and is forgotten.
+        """
         with self._lock:
             kept = self._kept.get(key)
-            if kept is None or not kept.since_s - RETRY_S <= self._clock() < kept.until_s:
-                kept = self._kept[key] = Promise()
+            is_fresh = kept and kept.since_s - RETRY_S <= self._clock() < kept.until_s
+            if kept is None or kept.means != means or not is_fresh:
+                kept = self._kept[key] = Promise(means)
                 kept.answer = self._worker.submit(self._do, kept, work)
             return kept
-
-    def drop(self, is_stale: Callable[[Hashable], bool]) -> None:
-        """Forget what was worked out for some keys; what is being worked out now is left."""
-        with self._lock:
-            for key in [key for key, kept in self._kept.items() if kept.answer.done() and is_stale(key)]:
-                del self._kept[key]
 
     def close(self) -> None:
         """Begin nothing any more."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _do(self, kept: Promise, work: Work) -> Any:
-        until_s = -math.inf
+        until_s = self._clock() + RETRY_S
         try:
-            until_s = self._clock() + RETRY_S
             found, until_s = work()
         finally:
             kept.since_s, kept.until_s = self._clock(), until_s
         return found
 
 
-class SourceClock:
-    """The time of a candle source, for threads that must not wait for it; this machine's until it was asked.
-
-    Only work asks the source, which may have to ask the exchange: `ask` returns seconds since the epoch, UTC.
-    """
-
-    def __init__(self, ask: Callable[[], float]) -> None:
-        self._ask = ask
-        self._ahead_s = time.time() - time.monotonic()
-
-    def now_s(self) -> float:
-        """Return seconds since the epoch, UTC, at once."""
-        return time.monotonic() + self._ahead_s
-
-    def renew(self) -> float:
-        """Ask the source, and return its time; DataError if it does not tell."""
-        told_s = self._ask()
-        self._ahead_s = told_s - time.monotonic()
-        return told_s
-
-
 class Desk:
     """The work behind a page: `issue` forecasts with a fleet's model, `shape` makes of that what is answered.
 
     `shape` takes the fleet, and what `issue` returned: a forecast and what stands beside it. The `record` of
-    all series is None where there is none yet; the operator is told. Place and clock are looked at again at
-    most every `look_s`.
+    all series is None where there is none yet; the operator is told. Only work asks a source for the
+    `present`, seconds since the epoch, UTC, for it may have to ask the exchange; until then this machine's
+    time holds. Place and clock are looked at again at most every `look_s`.
 
     Raises:
         V8Error: If the place holds no model that can be shown.
@@ -122,15 +101,16 @@ class Desk:
         place: Place,
         shape: Callable[..., Any],
         *,
-        issue: "Callable[[Fleet, Series], tuple[Issued, Any]]",
-        record: "Callable[[], Record | None]",
-        present: SourceClock,
+        issue: Callable[[Fleet, Series], tuple[Issued, Any]],
+        record: Callable[[], Record | None],
+        present: Callable[[], float],
         tell: Callable[[str], None],
         look_s: float = LOOK_S,
     ) -> None:
         self._place, self._shape, self._issue, self._record = place, shape, issue, record
         self._present, self._tell, self._look_s = present, tell, look_s
-        self._work, self._looking, self._sweeping = (SharedWork(present.now_s) for _ in range(3))
+        self._ahead_s = time.time() - time.monotonic()
+        self._work, self._looking, self._sweeping = (SharedWork(self.now_s) for _ in range(3))
         self.newest: Final[dict[Series, Any]] = {}
         """What came of each series last, or what went wrong, whoever asked for it."""
         self._last_record: Record | None = None
@@ -145,20 +125,21 @@ class Desk:
         return self._fleet
 
     def now_s(self) -> float:
-        """Return the present, seconds since the epoch, UTC."""
-        return self._present.now_s()
+        """Return the time of the source, seconds since the epoch, UTC, at once."""
+        return time.monotonic() + self._ahead_s
 
     def forecast(self, series: Series) -> Promise:
         """Return the forecast after the newest candle of a series that the fleet has."""
         fleet = self._fleet
         # Another model is other work: nothing that was begun with the old one is taken for it.
-        return self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        model = fleet.metadata[series].model_sha256 if series in fleet.metadata else ""
+        return self._work.ask(series, lambda: self._issued(fleet, series), model)
 
     def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
         return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
 
-    def overview(self) -> "Record | None":
+    def overview(self) -> Record | None:
         """Make what is stale of all series while others go on; return the live record as it was read last."""
         self._sweeping.ask("sweep", self._sweep)
         return self._last_record
@@ -192,17 +173,17 @@ class Desk:
                 got = "a series whose model is not there any more"
                 raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
             issued, *beside = self._issue(fleet, series)
-            found = self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
+            found, until_s = self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
         except Exception as error:
             self.newest[series] = error
             if isinstance(error, V8Error):
                 self._say(str(error))
             raise
-        self.newest[series] = found[0]
-        return found
+        self.newest[series] = found
+        return found, until_s
 
-    def _fresh_until_s(self, issued: "Issued") -> float:
-        now_s, bar_s = self._present.renew(), issued.candles.series.bar_s
+    def _fresh_until_s(self, issued: Issued) -> float:
+        now_s, bar_s = self._renewed_s(), issued.candles.series.bar_s
         if not issued.is_dated:
             return now_s + SIMULATED_S
         closing_s = issued.closed_s + bar_s + CLOSING_S
@@ -219,13 +200,17 @@ class Desk:
             self._say(f"{error} The models that were read before serve on.")
         if self._fleet is not before:
             self._tell_refused()
-            served = {_key(self._fleet, series) for series in self._fleet.metadata}
-            self._work.drop(lambda key: isinstance(key, tuple) and key not in served)
         try:
-            self._present.renew()
+            self._renewed_s()
         except V8Error as error:
             self._say(str(error))
         return None, self.now_s() + self._look_s
+
+    def _renewed_s(self) -> float:
+        """Ask the source, and return its time; DataError if it does not tell."""
+        told_s = self._present()
+        self._ahead_s = told_s - time.monotonic()
+        return told_s
 
     def _tell_refused(self) -> None:
         for name, why in self._fleet.refused.items():
@@ -236,7 +221,3 @@ class Desk:
         if text != self._told:
             self._told = text
             self._tell(text)
-
-
-def _key(fleet: Fleet, series: Series) -> tuple[Series, str]:
-    return series, fleet.digest(series) if series in fleet.metadata else ""

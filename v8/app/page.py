@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from v8.errors import listed
 from v8.features.formulas import Floats
 from v8.features.table import compute_columns
 from v8.language import LANGUAGES, chosen, language, say, term
+from v8.live.issuing import Issued
 from v8.live.record import LiveTask, Record
 from v8.market.series import Series, iso
 from v8.quantile_levels import interval_names, intervals, quantile_column
@@ -30,9 +31,6 @@ from v8.storage import digest_bytes
 from v8.views.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
 from v8.views.verdict import Beside, TaskVerdict, verdict
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
-
-if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.live.issuing import Issued
 
 _STYLES: Final = {HIGH: "reach", LOW: "reach", BB_UPPER: "bands", BB_LOWER: "bands", CLOSE: "line"}
 _LED_BY: Final = (LOW, HIGH, CLOSE, VOLATILITY)
@@ -120,7 +118,7 @@ class Shown:
     language, because all are asked for together, a part when it is first asked for.
     """
 
-    def __init__(self, fleet: Fleet, issued: "Issued", month: Floats) -> None:
+    def __init__(self, fleet: Fleet, issued: Issued, month: Floats) -> None:
         self.content: Final = answers.written(answers.forecast(fleet, issued))
         self._fleet, self.issued, self._month = fleet, issued, month
         self._series, self._ahead = issued.candles.series, issued.forecast

@@ -50,10 +50,6 @@ class Fleet:
         """The leaderboard, best first."""
         return rank_results(about.result for about in self.metadata.values())
 
-    def digest(self, series: Series) -> str:
-        """Return the sha256 of a series' model file, 64 hex digits."""
-        return self.metadata[series].model_sha256
-
 
 class Place:
     """Where models are: a run folder, the folder of one series, or `user/name` on the Hub.
@@ -102,7 +98,7 @@ class FleetForecasts:
             ArtifactError: If the model cannot be trusted.
         """
         load = partial(Forecaster.load, fleet.folders[series], revision=fleet.revision, models=self._models)
-        forecaster = self._models.serving(str(series), fleet.digest(series), load)
+        forecaster = self._models.serving(str(series), fleet.metadata[series].model_sha256, load)
         issued = issue(forecaster, self._source, fleet.label)
         with suppress(DataError):
             return issued, self._month(series, issued.closed_s // DAY_S)

@@ -66,21 +66,18 @@ class Site:
         self._desk, self._errors = desk, Counter[str]()
         self._begun, self._num_events, self._num_streams = f"{time.time():.0f}", 0, 0
         self._events = dict[Series, tuple[Any, Event]]()
-        self._told: dict[str, Callable[[], dict[str, Any]]] = {
-            "/api/series": lambda: answers.series_list(desk.fleet),
-            "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
-            "/api/health": lambda: answers.health(desk.fleet, source, desk.now_s()),
-            "/openapi.json": answers.description,
-        }
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
             **dict.fromkeys(("/", "/part"), partial(_speaking, self._overview)),
             **dict.fromkeys(("/series/{series}", "/part/{series}"), partial(_speaking, self._about)),
+            "/api/series": partial(_telling, lambda: answers.series_list(desk.fleet)),
+            "/api/leaderboard": partial(_telling, lambda: answers.leaderboard(desk.fleet)),
+            "/api/health": partial(_telling, lambda: answers.health(desk.fleet, source, desk.now_s())),
+            "/openapi.json": partial(_telling, answers.description),
             "/api/forecast/{series}": self._forecast,
             "/api/candles/{series}": self._candles,
             "/api/track/{series}": self._track,
             "/api/stream": self._stream,
             "/metrics": self._metrics,
-            **dict.fromkeys(self._told, self._telling),
             **dict.fromkeys(_FILES, self._file),
         }
 
@@ -107,10 +104,6 @@ class Site:
             headers = {"retry-after": f"{RETRY_S:.0f}"}
         content = part if _is_part(request) else page.series_page(self._desk.fleet, series, part)
         return content, status, headers
-
-    async def _telling(self, request: Request) -> Response:
-        """Answer at once, whatever is asked."""
-        return json_answer(self._told[request.scope["path"]]())
 
     async def _file(self, request: Request) -> Response:
         content, kind = _FILES[request.scope["path"]]
@@ -286,6 +279,11 @@ async def _finished(kept: Promise) -> Any:
     except TimeoutError:
         rule, got = f"answers within {WAIT_S:.0f} s", "work that is not done yet"
         raise BusyError(where="the server", rule=rule, got=got, fix="Ask again in a moment") from None
+
+
+async def _telling(told: Callable[[], dict[str, Any]], request: Request) -> Response:
+    """Answer at once, whatever is asked."""
+    return json_answer(told())
 
 
 def _is_part(request: Request) -> bool:

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NoReturn
 
-from v8.app.desk import Desk, SourceClock
+from v8.app.desk import Desk
 from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
 from v8.app.page import Shown
 from v8.app.places import FleetForecasts, LedgerReader, Place
@@ -58,9 +58,8 @@ def serve_page(
     set_last_words("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        clock = SourceClock(partial(present_of, candles))
-        issue = FleetForecasts(candles)
-        desk = Desk(place, Shown, issue=issue, record=tracks, present=clock, tell=tell)
+        issue, present = FleetForecasts(candles), partial(present_of, candles)
+        desk = Desk(place, Shown, issue=issue, record=tracks, present=present, tell=tell)
         desk.begin(WAIT_S)
     tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")
     try:
