@@ -26,18 +26,16 @@ _CHOSEN: Final = ContextVar("language", default=ENGLISH)
 
 
 @contextmanager
-def language(name: str) -> Iterator[None]:
-    """Write what is said inside in one of `LANGUAGES`."""
-    before = _CHOSEN.set(name)
+def language(name: str | None = None) -> Iterator[None]:
+    """Write what is said inside in one of `LANGUAGES`, by default that of files: `V8_LANG` names it.
+
+    It is written as a browser writes it.
+    """
+    before = _CHOSEN.set(name or preferred(os.environ.get("V8_LANG", "")))
     try:
         yield
     finally:
         _CHOSEN.reset(before)
-
-
-def of_pages() -> str:
-    """Return the language of pages in files, which `V8_LANG` names as a browser does."""
-    return preferred(os.environ.get("V8_LANG", ""))
 
 
 def chosen() -> str:

@@ -58,7 +58,7 @@ class Place:
     """
 
     def __init__(self, where: Path | str, revision: str | None = None, *, is_offline: bool = False) -> None:
-        self._where, self._revision, self._is_offline = where, revision, is_offline
+        self.where, self._revision, self._is_offline = where, revision, is_offline
         self._fleet: Fleet | None = None
         self._seen: object = None
         self._looked_s = 0.0
@@ -68,10 +68,10 @@ class Place:
 
         The Hub is asked at most every `HUB_LOOK_S`.
         """
-        is_hub = isinstance(self._where, str)
+        is_hub = isinstance(self.where, str)
         if self._fleet and is_hub and time.monotonic() - self._looked_s < HUB_LOOK_S:
             return self._fleet
-        place = open_place(self._where, revision=self._revision, is_offline=self._is_offline)
+        place = open_place(self.where, revision=self._revision, is_offline=self._is_offline)
         seen = {name: place.present(name) for name in place.series}
         self._looked_s = time.monotonic()
         if self._fleet is None or seen != self._seen:

@@ -275,11 +275,13 @@ def publish(
 
     from v8.cli import hub
 
+    choice = {"is_partial": is_partial, "is_only_skilled": only_skilled, "is_pruning": prune}
     if run is None:
         hub.publish_page(str(space), repo, is_private=private, is_dry=dry_run, collection=collection)
+    elif dry_run:
+        hub.preview_run(run, repo, is_private=private, **choice)
     else:
-        choice = {"is_partial": is_partial, "is_only_skilled": only_skilled, "is_pruning": prune}
-        hub.publish_run(run, repo, is_dry=dry_run, is_private=private, collection=collection, **choice)
+        hub.publish_run(run, repo, is_private=private, collection=collection, **choice)
     if dry_run and collection:
         echo(f"It would stand in the collection {collection}.")
 
@@ -340,13 +342,15 @@ def predict(
 
     from v8.cli.forecasts import print_forecasts
     from v8.hub.opening import open_place
+    from v8.live.issuing import issue_each
 
     models = open_place(where, revision=revision, is_offline=offline)
     wanted = asked or models.series
     is_many = is_many or len(wanted) > 1
     cli.require_plot(plot, is_many=is_many)
     given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
-    raise Exit(print_forecasts(models, wanted, candles, output_format, plot, is_many=is_many, **given))
+    issue = partial(issue_each, models, wanted, candles, **given)
+    raise Exit(print_forecasts(issue, output_format, plot, is_many=is_many))
 
 
 def update(
@@ -377,13 +381,15 @@ def update(
     asked = asked_series(series)
 
     from v8.cli import runs as work
+    from v8.live.ledger import Ledger
     from v8.live.renewal import STARTS, Renewal
     from v8.runs.engines import choose_engine
 
     cli.require_one_of("--from", start, STARTS)
     rule = work.stale_rule(when, max_age)
     candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
-    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), work.known_ledger(ledger), start)
+    book = Ledger.open(ledger or DEFAULT_LEDGER) if ledger or DEFAULT_LEDGER.exists() else None
+    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), book, start)
     chosen = renewal.chosen(asked)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
@@ -558,11 +564,12 @@ def serve(
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
+    from v8.app.places import LedgerReader, Place
     from v8.cli.serve import serve_page
 
-    serve_page(
-        where, candles, ledger, (host, port), tuple(cors or ()), rate, revision=revision, is_offline=offline
-    )
+    place, tracks = Place(where, revision, is_offline=offline), LedgerReader(ledger, where)
+    limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
+    serve_page(place, candles, tracks, (host, port), **limits)
 
 
 def doctor(

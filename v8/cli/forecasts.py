@@ -19,10 +19,9 @@ from v8.cli.options import place_words, require_picture
 from v8.cli.printing import print_json, print_lines, print_page, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
-from v8.hub.opening import ModelPlace
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
-from v8.live.issuing import Issued, age, issue_each
+from v8.live.issuing import Answers, Issued, age
 from v8.live.ledger import Ledger
 from v8.live.posting import Receiver, keep_sending, send_messages
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
@@ -44,23 +43,14 @@ MOST_WHOLE: Final = 4
 """Series that are printed bar by bar, too; of more there is a row each."""
 
 
-def print_forecasts(
-    models: ModelPlace,
-    names: Sequence[str],
-    candles: CandleSource,
-    form: str,
-    plot: Path | None,
-    *,
-    is_many: bool,
-    **given: Any,
-) -> int:
-    """Forecast series of a place as `issue_each` does, print and draw them, and return the exit code.
+def print_forecasts(issue: Callable[[], Answers], form: str, plot: Path | None, *, is_many: bool) -> int:
+    """Print and draw the forecasts of some series that `issue_each` issues, and return the exit code.
 
     Raises `V8Error` where one series was asked for, and cannot be forecast.
     """
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        issued, refused = issue_each(models, names, candles, **given)
+        issued, refused = issue()
     for error in () if is_many else refused.values():
         raise error
     PRINTERS[form](issued, is_many)

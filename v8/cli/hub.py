@@ -31,26 +31,15 @@ def check_publishing(repo: str, source: CandleSource) -> None:
 
 
 def publish_run(
-    run: Path,
-    repo: str,
-    *,
-    is_dry: bool = False,
-    is_private: bool = False,
-    collection: str | None = None,
-    **choice: Any,
+    run: Path, repo: str, *, is_private: bool = False, collection: str | None = None, **choice: Any
 ) -> None:
-    """Stage a run, publish it and print where it is; or ask the Hub and print what that would change.
+    """Stage a run, publish it and print where it is.
 
     `stage_run` says what there is to choose. The repository is put into the owner's `collection` of that
     title. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run is damaged.
     """
-    if is_dry:
-        check_repo_name(repo)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, **choice)
-        if is_dry:
-            _preview(staged, repo, is_private=is_private)
-            return
         print_lines(*_summary(staged))
         published = _publish(staged, repo, is_private=is_private, collection=collection)
         if sent := published.sent:
@@ -58,11 +47,15 @@ def publish_run(
         print_lines(*_where(published))
 
 
-def _preview(staged: Staged, repo: str, *, is_private: bool) -> None:
-    plan, found = hub.preview(staged, repo, is_private=is_private, retries=RETRIES)
-    rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
-    print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
-    print_lines(*_summary(plan), *_would_change("repository", repo, found))
+def preview_run(run: Path, repo: str, *, is_private: bool, **choice: Any) -> None:
+    """Stage a run as `publish_run` does, ask the Hub and print what publishing would change; send nothing."""
+    check_repo_name(repo)
+    with passing_folder("v8-publish") as folder:
+        staged = stage_run(run, folder, repo, **choice)
+        plan, found = hub.preview(staged, repo, is_private=is_private, retries=RETRIES)
+        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
+        print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
+        print_lines(*_summary(plan), *_would_change("repository", repo, found))
 
 
 def publish_page(

@@ -22,8 +22,6 @@ from v8.cli.options import require_one_of
 from v8.cli.printing import print_lines, print_reasons, print_table, tell_error
 from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
 from v8.invocation import command
-from v8.live import DEFAULT_LEDGER
-from v8.live.ledger import Ledger
 from v8.live.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.machine.interruption import set_last_words, watch_interrupts
 from v8.machine.processes import serve
@@ -146,11 +144,6 @@ def newest_source(run: Path) -> str:
     """Name the source that has the newest candles of a run's own."""
     source = read_run(run).source
     return "live" if source == "vision" and "live" in SOURCES else source
-
-
-def known_ledger(file: Path | None) -> Ledger | None:
-    """Open the ledger to read it, where there is one; it is closed when the command ends."""
-    return Ledger.open(file or DEFAULT_LEDGER) if file or DEFAULT_LEDGER.exists() else None
 
 
 def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:

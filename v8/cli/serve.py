@@ -4,7 +4,7 @@ import os
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from v8.app.desk import Desk
 from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
@@ -24,33 +24,23 @@ HUB_PAGE: Final = "https://huggingface.co"
 
 
 def serve_page(
-    where: Path | str,
-    candles: CandleSource,
-    ledger: Path,
-    address: tuple[str | None, int],
-    origins: tuple[str, ...] = (),
-    most_a_minute: int | None = None,
-    *,
-    revision: str | None,
-    is_offline: bool,
+    place: Place, candles: CandleSource, tracks: LedgerReader, address: tuple[str | None, int], **limits: Any
 ) -> NoReturn:
     """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
 
-    Pages of `origins` may read it, and one address ask `most_a_minute`. Raises `ProfileError` if there is no
+    The limits are `origins` and `most_a_minute` of `Policy`. Raises `ProfileError` if there is no
     such folder of models, the address cannot be listened at, or an origin or the environment's token is none.
     """
-    if isinstance(where, Path) and not where.is_dir():
+    if isinstance(place.where, Path) and not place.where.is_dir():
         fix = "Check the path, or name a repository with --repo"
-        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
+        raise ProfileError(where=str(place.where), rule="is a run folder", got="no such folder", fix=fix)
     host, port = address
     policy = Policy(
         hosts=None if host else LOOPBACK_NAMES,
         frames=(HUB_PAGE,) if "SPACE_ID" in os.environ else (),
-        origins=origins,
         token=os.environ.get(TOKEN_VARIABLE),
-        most_a_minute=most_a_minute,
+        **limits,
     )
-    place, tracks = Place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
     listener = listening(host or LOOPBACK, port, tell)
     name, port = listener.getsockname()[:2]
     if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:

@@ -184,6 +184,10 @@ def issue(
     return issued
 
 
+Answers = tuple[list[Issued], dict[str, V8Error]]
+"""What was issued of several series, and why the others were not."""
+
+
 def issue_each(
     models: ModelPlace,
     names: Sequence[str],
@@ -191,7 +195,7 @@ def issue_each(
     *,
     bars: int | None = None,
     **given: Any,
-) -> tuple[list[Issued], dict[str, V8Error]]:
+) -> Answers:
     """Issue the forecasts of several series as `issue` does; what cannot be issued does not stop the others.
 
     Returns those that were issued, in the order asked for, and why the others were not, by series.

@@ -19,7 +19,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
-from v8.language import language, of_pages
+from v8.language import language
 from v8.losses import leaderboard
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult
 from v8.storage import Pace, write_json, write_text
@@ -74,7 +74,7 @@ class RunOutputs:
         Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
         run's own record is damaged.
         """
-        with self._pace.timed(), language(of_pages()):
+        with self._pace.timed(), language():
             record = read_run(self._run)
             judged = record.done if record.is_judged else []
             finished = [one for one in (self._read(name, record) for name in judged) if one]

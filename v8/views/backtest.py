@@ -17,7 +17,7 @@ from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.formulas.baselines import called
-from v8.language import language, of_pages, say, term
+from v8.language import language, say, term
 from v8.losses import season
 from v8.losses.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
 from v8.losses.table import ALPHA, BEATS, LOSES
@@ -127,7 +127,7 @@ def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = N
     """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
     files = [path / RESULTS_FILE, path / PAGE_FILE]
     write_json(files[0], results.to_json())
-    with language(of_pages()):
+    with language():
         write_text(files[1], backtest_page(results, worth))
     return files
 

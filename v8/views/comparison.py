@@ -18,7 +18,7 @@ import pandas as pd
 
 from v8.artifacts.run_folder import now_iso
 from v8.hardware import describe_machine, versions
-from v8.language import language, of_pages, say, term
+from v8.language import language, say, term
 from v8.networks.cost import ceiling_pct
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
@@ -290,7 +290,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     }
     write_json(files[0], content)
     write_text(files[1], comparison_csv(comparison))
-    with language(of_pages()):
+    with language():
         write_text(files[2], comparison_page(comparison))
     return files
 

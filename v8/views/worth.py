@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.language import language, of_pages, say, term
+from v8.language import language, say, term
 from v8.losses.judgement import MODEL
 from v8.losses.table import BEATS, LOSES
 from v8.losses.worth import BPS, LEAST_DAYS, NAIVE, RULES, TRUTH, Result, Worth
@@ -127,6 +127,6 @@ def write_worth(folder: Path, worth: Worth) -> list[Path]:
     curves = {rule: earned.reset_index().to_dict("list") for rule, earned in worth.curves.items()}
     write_json(files[0], {**about, "figures": figures, "curves": curves})
     write_text(files[1], pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-    with language(of_pages()):
+    with language():
         write_text(files[2], worth_page(worth))
     return files
