@@ -190,7 +190,6 @@ class Forecaster(Shown, artifacts.Forecaster):
     forecast_after = in_python(artifacts.Forecaster.forecast_after)
     companions = in_python(artifacts.Forecaster.companions)
     joined = in_python(artifacts.Forecaster.joined)
-    outside = in_python(artifacts.Forecaster.outside)
 
     @classmethod
     @in_python
