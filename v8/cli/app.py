@@ -91,7 +91,8 @@ app = typer.Typer(
 COMMANDS: Final = (
     *(commands.run, commands.data, commands.features, commands.report, commands.export, commands.worth),
     *(commands.publish, commands.pull, commands.predict, commands.update, commands.forecast),
-    *(commands.track, commands.backtest, compare_profiles, commands.serve, commands.doctor),
+    *(commands.track, commands.backtest, compare_profiles, commands.search),
+    *(commands.serve, commands.doctor),
 )
 for _function in COMMANDS:
     _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")

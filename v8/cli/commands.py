@@ -18,7 +18,7 @@ from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.market.series import load_universe
 from v8.net import tell_waiting
-from v8.profile import load_profile, network_outputs
+from v8.profile import config_path, load_profile, network_outputs, profile_names
 from v8.registry import require_package
 from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
 from v8.runs.tracking import TRACKERS
@@ -535,6 +535,53 @@ def backtest(
             write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
     if results.failures:
         raise Exit(SeriesError.exit_code)
+
+
+def search(
+    profile: str = Argument("frontier", metavar="NAME|FILE", help="What to start from."),
+    trials: int = Option(20, metavar="N", min=1, max=100_000, help="Those of earlier calls count."),
+    hours: float | None = Option(None, metavar="H", min=0, help="After which no trial is begun."),
+    ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml beside the profile."),
+    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are judged on."),
+    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later ones that judge the winner alone."),
+    series: cli.SeriesOption = None,
+    source: cli.SourceOption = "vision",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    history: int | None = cli.some_bars("Newest candles that the folds lie in. Default: all there are."),
+    bars: int | None = Option(None, metavar="N", help="Candles of each fold. Default: the profile's."),
+    device: cli.DeviceOption = "auto",
+    workers: cli.WorkersOption = "auto",
+    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
+    address: cli.AddressOption = None,
+    out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: searches/PROFILE."),
+) -> None:
+    """Search better settings of a profile by back-tests; the same call again continues.
+
+    Examples:
+        v8 search frontier --trials 50 --hours 8
+        v8 search mine.yaml --ranges ranges.yaml --series BTCUSDT-15m
+    """
+    begun = load_profile(profile).with_budget(newest_bars=bars)
+    require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
+    asked = asked_series(series)
+    candles = cli.open_candles(source, data_dir, tables)
+    require_tables(begun)
+    chosen = asked or served_series(candles)
+
+    from v8.cli import printing
+    from v8.cli.runs import search_settings
+    from v8.runs.engines import choose_engine
+    from v8.runs.execution import AskedBacktest
+    from v8.runs.search import Search, read_ranges
+
+    file = config_path(profile) if profile in profile_names() else Path(profile)
+    known = read_ranges(ranges or file.parent / "search" / file.name, begun)
+    train_all = choose_engine(engine, device, workers, "auto", address)
+    echo(f"Preparing to search from {begun.name}.")
+    wanted = AskedBacktest(begun, chosen, folds + 1 + later, history, command(*sys.argv[1:]))
+    place, shown = out or Path("searches") / begun.name, (printing.open_display, printing.print_lines)
+    search_settings(Search(place, wanted, known, later, candles, train_all, *shown), trials, hours)
 
 
 def serve(

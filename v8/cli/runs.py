@@ -8,6 +8,7 @@ there, and gives the same weights.
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,13 @@ from v8.market.sources.source import SOURCES, CandleSource
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
+from v8.runs.search import FILES, START, Search
 from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
 from v8.views.markup import DEMO_WARNING
 from v8.views.verdict import change_table
-from v8.wording import Table, plural
+from v8.wording import ABSENT, Table, plural
 
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
@@ -241,6 +243,21 @@ def judge_seasons(
     print_lines(f"Written: {', '.join(map(str, files))}")
     printing.print_page(path / page.PAGE_FILE)
     return results
+
+
+def search_settings(search: Search, num_trials: int, hours: float | None) -> None:
+    """Carry out a search, or what is left of it; print every trial, and the judgement of the winner."""
+    ends_s = math.inf if hours is None else time.monotonic() + 3600 * hours
+    with hold_backtest(search.path / START):
+        set_last_words(f"interrupted: {search.path} is saved. Continue with: {search.start.command}")
+        verdict = search.run(num_trials, lambda: time.monotonic() < ends_s)
+    trials = search.trials.astype(object).where(search.trials.notna(), ABSENT)
+    trials = trials.map(lambda one: f"{one:.5g}" if isinstance(one, float) else one)
+    title = "Trials: mean error as a multiple of the best baseline's; plateau: median of the five nearest"
+    print_table(Table(("trial", *trials.columns), trials.itertuples(), title))
+    print_table(page.pool_table(search.later, "The winner and the start on folds that no trial saw"))
+    files = (search.path / name for name in FILES)
+    print_lines(NOTE, verdict, f"Written: {', '.join(map(str, files))}")
 
 
 if __name__ == "__main__":

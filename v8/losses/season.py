@@ -310,14 +310,19 @@ def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[st
 
 
 def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
-    """Test the model against a baseline over cells of one timeframe; None where nothing can be said.
-
-    The mean difference beside the p-value is a share of naive's error.
-    """
+    """Test the model against a baseline as `tested` does, but for rounding alone."""
     beside = [cell.judgement.against(task, baseline) for cell in cells]
     if all(table.is_equal(one.ours, one.theirs) for one in beside):
         return None, 0.0
-    closes_s, differences = shared_differences(cells, task, baseline)
+    return tested(cells, task, baseline)
+
+
+def tested(cells: Sequence[Cell], task: str, other: str) -> tuple[float | None, float]:
+    """Test the model against another forecaster over cells of one timeframe; None if nothing can be said.
+
+    The mean difference beside the p-value is a share of naive's error.
+    """
+    closes_s, differences = shared_differences(cells, task, other)
     bars, horizon = closes_s // cells[0].series.bar_s, cells[0].judgement.horizon_bars
     test = table.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
     return test.p_value, test.mean_difference

@@ -353,6 +353,7 @@ class AskedBacktest:
     num_folds: int  # at least 1
     history_bars: int | None  # newest candles of each series that the folds lie in; None for all there are
     command: str  # the command line
+    like: BacktestPlan | None = None  # whose folds it has; None lays its own
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
@@ -370,7 +371,8 @@ def begin_or_continue(
 ) -> BacktestPlan:
     """Return the plan that a back-test, whose folder this process holds, was begun with, or begin it.
 
-    Then all of the history is read, once, and who listens is told which series is.
+    Then all of the history is read, once, and who listens is told which series is; folds of another plan
+    need none of it.
 
     Raises:
         ArtifactError: If it was begun otherwise, or other things lie in the folder.
@@ -381,6 +383,9 @@ def begin_or_continue(
         begun = nested_runs.read_plan(path)
         nested_runs.require_same(path, begun, wanted)
         return begun
+    if like := asked.like:
+        nested_runs.begin_plan(path, plan := replace(wanted, folds=like.folds, missing=like.missing))
+        return plan
     histories, missing = _histories(asked, source, listen)
     if not histories:
         why = next(iter(missing.values()))

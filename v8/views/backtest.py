@@ -94,7 +94,14 @@ class BacktestResults(Seasons):
 def read_results(
     path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] | None = None
 ) -> BacktestResults:
-    """Read what is finished of a back-test and work out its figures.
+    """Read what is finished of a back-test and work out its figures; arguments as for `read_cells`."""
+    return results_of(plan, *read_cells(path, plan, refused))
+
+
+def read_cells(
+    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] | None = None
+) -> tuple[list[Cell], dict[str, dict[str, str]]]:
+    """Read the finished cells of the folds of a plan, and per fold why others are not.
 
     What an earlier call judged of series that failed now, per folder of a fold in `refused`, is left out: it
     was of other candles, or its files are not as they were saved.
@@ -112,7 +119,7 @@ def read_results(
                 about = read_metadata(run / name, series=name)
                 found = Season.load(run / name / season.SEASON_FILE)
                 cells.append(Cell(fold.number, Series.parse(name), about.judgement, found, about.quantiles))
-    return results_of(plan, cells, failures)
+    return cells, failures
 
 
 def results_of(

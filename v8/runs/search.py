@@ -1,0 +1,288 @@
+"""Searches the settings of a profile by back-tests, and judges what it chose on folds that it never saw.
+
+    searches/frontier/           study.sqlite (Optuna's record), trials.csv, trials.json, winner.yaml
+      start/                     a back-test of the profile that it starts from
+      frontier-but-1a2b3c4d/     one of each trial, of the same folds
+
+Folds are laid once, and every trial is judged on the same windows. On the earlier folds its objective is
+measured: the mean over folds, timeframes and tasks of its error as a multiple of the best baseline's; after
+each of them the median pruner may end it. The later ones are judged in the end alone, for the winner and the
+start. One fold between lies idle: two folds end half a test span apart at least, so nothing is judged twice.
+
+The winner shall lie on a plateau, not on a peak: of the trials that went through all folds it is the one
+whose `NEIGHBOURS` nearest trials, itself among them, have the smallest median objective.
+
+A trial is drawn by the seed and the trials that have ended alone, and its folder is named by what it changes.
+So what a kill cut off is drawn once more, and goes on in its folder.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Final
+
+import numpy as np
+import pandas as pd
+import yaml
+from pydantic import Field
+
+from v8.artifacts.nested_runs import BacktestPlan, Fold
+from v8.errors import ArtifactError, DataError, ProfileError, SeriesError
+from v8.losses.judgement import MODEL
+from v8.losses.season import Cell, tested
+from v8.losses.table import ALPHA, corrected_p_values
+from v8.machine.lasting import lasting
+from v8.market.sources.source import CandleSource
+from v8.profile import Profile, key_places, read_yaml
+from v8.records import Settings, checked, under_key
+from v8.runs.events import told_once
+from v8.runs.execution import AskedBacktest, Show, TrainAll, begin_or_continue, run_fold
+from v8.runs.plan import make_plan
+from v8.storage import digest_json, write_text
+from v8.views.backtest import BacktestResults, read_cells, results_of
+from v8.wording import number
+
+START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
+FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
+NEIGHBOURS: Final = 5  # trials, itself among them, whose median objective says what a trial is worth
+FIXED: Final = "name description newest_bars features covariates lookback_bars horizon_bars split tasks seed"
+"""Keys that are not searched: with others something else would be judged, or luck would choose."""
+
+
+class Range(Settings):
+    """What a key of a profile is tried with: numbers from `low` to `high`, or one of `choices`."""
+
+    low: int | float | None = None
+    """Smallest number."""
+    high: int | float | None = None
+    """Largest number."""
+    log: bool = False
+    """Whether equal factors count as equal steps."""
+    step: int | float | None = Field(default=None, gt=0)
+    """From one number to the next; without it whole numbers follow each other, and others lie anywhere."""
+    choices: list[Any] = Field(default=[])
+    """Values without an order, in the place of all these."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield what some of these keys forbid others."""
+        if self.choices and self.model_fields_set != {"choices"}:
+            yield "choices stand without low, high, log and step"
+        elif not self.choices and (self.low is None or self.high is None or self.low >= self.high):
+            yield "needs a low below a high, or choices"
+        elif self.log and ((self.low or 0) <= 0 or self.step):
+            yield "log needs a low above 0, and no step"
+
+    def drawn(self, trial: Any, key: str) -> Any:
+        """Let a trial of Optuna draw a value, as it keeps it."""
+        if self.choices:
+            return trial.suggest_categorical(key, [json.dumps(one) for one in self.choices])
+        is_real = any(isinstance(one, float) for one in (self.low, self.high, self.step))
+        suggest = trial.suggest_float if is_real else trial.suggest_int
+        return suggest(key, self.low, self.high, log=self.log, **({"step": self.step} if self.step else {}))
+
+
+Ranges = Mapping[str, Range]  # by the key of a profile
+
+
+def read_ranges(file: Path, profile: Profile) -> Ranges:
+    """Read by which values a search changes the keys of a profile.
+
+    Raises `ProfileError` if a key is none of the profile, must stay, or must not have such values.
+    """
+    kind = Annotated[dict[str, Range], Field(min_length=1)]
+    fix = "Mend it; configs/search/frontier.yaml shows how ranges are written"
+    ranges: Ranges = checked(kind, read_yaml(file), where=str(file), fix=fix, refusal=ProfileError)
+    for key, one in ranges.items():
+        where = under_key(str(file), key)
+        if key_places().get(key, key).partition(".")[0] in FIXED.split():
+            rule = f"no search changes {', '.join(FIXED.split())}: all trials are judged on the same windows"
+            raise ProfileError(where=where, rule=rule, got=key, fix="Take it out")
+        for value in one.choices or (one.low, one.high):
+            try:
+                profile.but(**{key: value})
+            except ProfileError as error:
+                raise ProfileError(where=where, rule=error.rule, got=error.got, fix=error.fix) from error
+    return ranges
+
+
+def changed(profile: Profile, ranges: Ranges, drawn: Mapping[str, Any]) -> Profile:
+    """Return a profile with what was drawn; `ProfileError` if values do not fit together."""
+    return profile.but(
+        **{key: json.loads(drawn[key]) if one.choices else drawn[key] for key, one in ranges.items()}
+    )
+
+
+@dataclass
+class Search:
+    """A search whose folder this process holds."""
+
+    path: Path
+    start: AskedBacktest  # the back-test, over all folds, of the profile that it starts from
+    ranges: Ranges
+    num_later: int  # folds, the latest of all, that are judged in the end; at least 1, and two fewer than all
+    source: CandleSource
+    train_all: TrainAll
+    show: Show  # opens a display of each fold
+    tell: Callable[[str], object]  # told of each trial
+    trials: pd.DataFrame = field(init=False)
+    """A row a trial below one of the start, once it has run."""
+    later: Mapping[str, BacktestResults] = field(init=False)
+    """On the later folds, by name: the winner, and the start."""
+    _plan: BacktestPlan = field(init=False)
+
+    def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:
+        """Make trials until there are so many, those of earlier calls included, or no time is left.
+
+        Returns whether the winner, which is written into a file, is better than the start.
+
+        Raises:
+            V8Error: If the start cannot be judged, no trial went through all folds, or something else lies in
+                the folder.
+        """
+        start = self.start.profile
+        with self.show(make_plan(start, self.start.series, self.path / START)) as shown:
+            listen = told_once(shown)
+            self._plan = begin_or_continue(self.path / START, self.start, self.source, listen)
+        folds, later = self._plan.folds[: -self.num_later - 1], self._plan.folds[-self.num_later :]
+        begun = [objective_of(one) for one in self._judged(start, folds)]
+        trials = self._tried(folds, num_trials, has_time)
+        self.trials = trials.assign(plateau=plateaus(trials, self.ranges, begun))
+        whole = self.trials[trials["state"] == "complete"].sort_values(["plateau", "objective"])
+        if whole.empty:
+            rule, fix = "needs a trial that goes through all folds", "Allow more time, or mend the ranges"
+            raise SeriesError(where=str(self.path), rule=rule, got=f"{len(trials)} others", fix=fix)
+        winner = changed(start, self.ranges, {key: whole.iloc[0][key] for key in self.ranges})
+        self.trials.loc[whole.index[0], "state"] = "winner"
+        self.trials.loc[START] = {"objective": begun[-1], "profile": start.name}
+        names = {winner.name: winner, f"{start.name} ({START})": start}
+        self.later = {name: [*self._judged(one, later)][-1] for name, one in names.items()}
+        verdict = verdict_of(self.later, *(self._cells(one, later) for one in (winner, start)))
+        text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
+        write_text(self.path / FILES[0], f"# {verdict}\n{text}")
+        write_text(self.path / FILES[1], self.trials.to_csv(index_label="trial"))
+        write_text(self.path / FILES[2], self.trials.to_json(orient="index", indent=2))
+        return verdict
+
+    def _folder(self, profile: Profile) -> Path:
+        return self.path / (START if profile == self.start.profile else profile.name)
+
+    def _cells(self, profile: Profile, folds: Sequence[Fold]) -> list[Cell]:
+        return read_cells(self._folder(profile), replace(self._plan, folds=tuple(folds)))[0]
+
+    def _judged(self, profile: Profile, folds: Sequence[Fold]) -> Iterator[BacktestResults]:
+        """Finish folds of a profile's back-test; yield after each what those so far come to."""
+        path, asked = self._folder(profile), replace(self.start, profile=profile, like=self._plan)
+        path.mkdir(exist_ok=True)
+        begin_or_continue(path, asked, self.source, lambda event: None)
+        with lasting():
+            for num, fold in enumerate(folds, 1):
+                self.tell(f"{profile.name}: {fold.folder}.")
+                done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
+                for one in done.failures:
+                    where, fix = f"{one.series} in {fold.folder}", "Mend that and repeat"
+                    raise SeriesError(where=where, rule="must be judged", got=str(one.reason), fix=fix)
+                yield results_of(self._plan, self._cells(profile, folds[:num]), {})
+
+    def _tried(self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]) -> pd.DataFrame:
+        """Make the trials that are left; return a row for each that has ended, but not by a kill.
+
+        Raises `ArtifactError` if what Optuna keeps them in is damaged.
+        """
+        import optuna  # noqa: PLC0415 - an extra
+        from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - Optuna brings it
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        file, start, ended = self.path / "study.sqlite", self.start.profile, pd.DataFrame()
+
+        def objective(trial: Any) -> float:
+            drawn = {key: one.drawn(trial, key) for key, one in self.ranges.items()}
+            told = ", ".join(f"{key} {value}" for key, value in drawn.items())
+            self.tell(f"Trial {len(ended) + 1} of {num_trials}: {told}.")
+            try:
+                profile = changed(start, self.ranges, drawn)
+                trial.set_user_attr("profile", profile.name)
+                for num, results in enumerate(self._judged(profile, folds), 1):
+                    trial.report(found := objective_of(results), num)
+                    if num < len(folds) and trial.should_prune():
+                        raise optuna.TrialPruned
+            except (DataError, ProfileError, SeriesError) as error:
+                self.tell(f"failed: {error}")
+                raise optuna.TrialPruned from error
+            return found
+
+        name = digest_json({key: one.model_dump() for key, one in self.ranges.items()})
+        pruner, place = optuna.pruners.MedianPruner(n_startup_trials=NEIGHBOURS), f"sqlite:///{file}"
+        try:
+            study = optuna.create_study(storage=place, study_name=name, pruner=pruner, load_if_exists=True)
+            while len(ended := ended_of(study, self.ranges)) < num_trials and has_time():
+                study.sampler = optuna.samplers.TPESampler(seed=start.seed + len(ended))
+                study.optimize(objective, n_trials=1)
+        except SQLAlchemyError as error:
+            rule, fix = "is the record that Optuna keeps", "Move it away: what was trained is used again"
+            raise ArtifactError(where=str(file), rule=rule, got=type(error).__name__, fix=fix) from error
+        return ended
+
+
+def verdict_of(later: Mapping[str, BacktestResults], cells: Sequence[Cell], others: Sequence[Cell]) -> str:
+    """Say whether the winner is better: on the mean, and beyond chance somewhere and nowhere worse.
+
+    Of both, by name, what the later folds come to, and the cells, the winner's first.
+    """
+    both, tests = [*map(_beside, cells, others)], {}
+    for timeframe in dict.fromkeys(cell.series.timeframe for cell in both):
+        those = [cell for cell in both if cell.series.timeframe == timeframe]
+        for task in those[0].judgement.tasks:
+            tests[f"{task} at {timeframe}"] = tested(those, task, START)
+    p_values = corrected_p_values([p for p, _ in tests.values()])
+    told = zip(tests.items(), p_values, strict=True)
+    sure = {name: mean for (name, (_, mean)), p in told if p is not None and p < ALPHA}
+    (winner, ours), (start, theirs) = ((name, objective_of(one)) for name, one in later.items())
+    is_better = ours < theirs and sure and max(sure.values()) < 0
+    return (
+        f"{winner} is {'' if is_better else 'not '}better than {start} on folds that no trial saw: "
+        f"{number(ours)} times the best baseline's error beside {number(theirs)}. They differ by more "
+        f"than chance on {', '.join(sure) or 'no task'}."
+    )
+
+
+def objective_of(results: BacktestResults) -> float:
+    """Return the mean error of a back-test's folds as a multiple of the best baseline's."""
+    return fmean(told.against_best or 1.0 for one in results.folds for told in one.tasks.values())
+
+
+def _beside(cell: Cell, other: Cell) -> Cell:
+    """Put the losses of another model among those of a cell, which it was judged on, too."""
+    theirs = other.season.losses
+    losses = {task: {**known, START: theirs[task][MODEL]} for task, known in cell.season.losses.items()}
+    return replace(cell, season=replace(cell.season, losses=losses))
+
+
+def ended_of(study: Any, ranges: Ranges) -> pd.DataFrame:
+    """Return a row for each trial of a study that has ended, but not by a kill, numbered from 1."""
+    rows = [
+        {"state": one.state.name.lower(), "folds": len(one.intermediate_values), "objective": one.value}
+        | {**one.params, **one.user_attrs}
+        for one in study.trials
+        if one.state.name in ("COMPLETE", "PRUNED")
+    ]
+    columns = "state", "folds", "objective", *ranges, "profile"
+    return pd.DataFrame(rows, range(1, len(rows) + 1), columns).astype({"folds": "Int64", "objective": float})
+
+
+def plateaus(trials: pd.DataFrame, ranges: Ranges, begun: Sequence[float]) -> pd.Series:
+    """Return for each trial the median objective of those nearest to it, by the distances between ranks.
+
+    Folds differ, so one that was pruned counts by how far it was from the start after as many folds; `begun`
+    are the objectives of that after each fold.
+    """
+    known = trials.dropna(subset="objective")
+    objectives = known["objective"] - np.array(begun)[known["folds"].to_numpy(int) - 1] + begun[-1]
+    apart = np.zeros((len(known), len(known)))
+    for key, one in ranges.items():
+        ranks = known[key].rank(pct=True).to_numpy()
+        between = np.abs(np.subtract.outer(ranks, ranks))
+        apart += between > 0 if one.choices else between
+    near = np.argsort(apart, axis=1, kind="stable")[:, :NEIGHBOURS]
+    return pd.Series([objectives.iloc[those].median() for those in near], known.index, float)
