@@ -12,7 +12,7 @@ import pytest
 from forked import called
 
 import v8
-from v8.api.runs import _kept_tables, _with_others
+from v8.api.runs import TrainedSeries, _kept_tables, _with_others
 from v8.errors import ArtifactError, DataError, ProfileError, V8Error
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -204,3 +204,9 @@ def test_mistakes_are_told_with_the_argument(home: Path, arguments: dict[str, An
 def test_a_frame_that_is_none_of_candles_is_refused(home: Path) -> None:
     with pytest.raises(DataError, match="open_time"):
         v8.train(pd.DataFrame({"close": [1.0]}), series="BTCUSDT-1h", progress=False)
+
+
+def test_a_formula_has_a_history_without_epochs(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").write_text("epoch,train_loss,validation_loss,seconds\n")
+    history = TrainedSeries(tmp_path).history
+    assert (len(history), [*history], history.index.name) == (0, ["train_loss", "validation_loss"], "epoch")

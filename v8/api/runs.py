@@ -22,7 +22,7 @@ from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
 from v8.invocation import command
-from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
+from v8.losses.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.machine.processes import ask
 from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable
@@ -59,8 +59,9 @@ class TrainedSeries(Shown):
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Unitless scaled losses, one row an epoch."""
-        return pd.DataFrame(read_history(self.folder / HISTORY_FILE)).set_index("epoch")
+        """Unitless scaled losses, one row an epoch; none of a formula."""
+        epochs = read_history(self.folder / HISTORY_FILE)
+        return pd.DataFrame(epochs, columns=HISTORY_COLUMNS).set_index("epoch")
 
     @cached_property
     def forecaster(self) -> Forecaster:

@@ -34,7 +34,7 @@ from v8.wording import Table
 History = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""
 
-_HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
+HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
 _FIX: Final = "Restore the file or train the series again"
 
 
@@ -88,15 +88,15 @@ def read_history(file: Path) -> list[dict[str, float]]:
     """
 
     def refused(got: str) -> ArtifactError:
-        rule = f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}"
+        rule = f"must be CSV with the numbers {', '.join(HISTORY_COLUMNS)}"
         return ArtifactError(where=str(file), rule=rule, got=got, fix=_FIX)
 
     try:
         lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
         table = csv.DictReader(lines)
-        if missing := [name for name in _HISTORY_COLUMNS if name not in (table.fieldnames or ())]:
+        if missing := [name for name in HISTORY_COLUMNS if name not in (table.fieldnames or ())]:
             raise KeyError(missing[0])
-        rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in table]
+        rows = [{name: float(row[name]) for name in HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise refused(f"{type(error).__name__}: {error}") from error
     values = [value for row in rows for value in row.values()]
