@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from local_server import LocalServer, QuietHandler
 from starlette.requests import Request
 
 from v8.app import guard
@@ -237,18 +236,14 @@ def test_pages_of_an_origin_read_what_others_must_not(
 def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
-    class Page(BaseHTTPRequestHandler):
+    class Page(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"<!doctype html><title>a page of somebody else's</title>")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as origin:
-        threading.Thread(target=origin.serve_forever, daemon=True).start()
-        port = origin.server_address[1]
+    with LocalServer(Page) as origin:
+        port = origin.server_port
         with serve(Policy(origins=(f"http://127.0.0.1:{port}",), token=TOKEN)) as page:
             asking = f"fetch('{page.url}/api/series', {{headers: {{Authorization: 'Bearer {TOKEN}'}}}})"
             read = f"{asking}.then((told) => told.json()).then((told) => told.series.length, () => 'blocked')"
@@ -257,7 +252,6 @@ def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
                 browser.open(f"http://{name}:{port}/", "document.title !== ''")
                 told = browser.tell("Runtime.evaluate", expression=read, awaitPromise=True)
                 found.append(told["result"]["value"])
-        origin.shutdown()
     assert found == [2, "blocked"]
 
 

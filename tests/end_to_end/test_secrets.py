@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-import threading
 import zipfile
 from base64 import b64encode
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from local_server import LocalServer, QuietHandler
 
 GOOD, BAD, GONE = "BTCUSDT-15m", "XRPUSDT-15m", "ADAUSDT-1h"
 PASSWORD = "s3cr3t"
@@ -47,7 +46,7 @@ def guarded_archive(workplace: Any) -> Iterator[str]:
         files[f"{folder}/{series}-2024-12.zip.CHECKSUM"] = promise.encode()
     opens = f"Basic {b64encode(f'me:{PASSWORD}'.encode()).decode()}"
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             content = files.get(self.path)
             is_open = self.headers["Authorization"] == opens
@@ -55,13 +54,8 @@ def guarded_archive(workplace: Any) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content or b"")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with LocalServer(Handler) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 def test_the_password_of_an_archive_is_written_nowhere(

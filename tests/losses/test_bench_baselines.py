@@ -8,14 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from threading import Thread
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from local_server import LocalServer
 
 from v8.errors import DataError
 from v8.formulas.baselines import BASELINES
@@ -62,13 +62,8 @@ class Silent(SimpleHTTPRequestHandler):
 def empty_archive(tmp_path: Path) -> Iterator[str]:
     """Serve an archive that holds nothing; its address."""
     (tmp_path / "archive").mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=tmp_path / "archive"))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with LocalServer(partial(Silent, directory=tmp_path / "archive")) as server:
+        yield server.url
 
 
 def test_without_market_data_one_sentence_says_what_is_missing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import sys
 import threading
 import time
 import zipfile
@@ -13,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from local_server import LocalServer, QuietHandler
 
 START_S = 1_704_067_200
 """2024-01-01T00:00:00Z, a Monday."""
@@ -87,7 +86,7 @@ class Fault:
     content: bytes | None = None
 
 
-class Archive:
+class Archive(LocalServer):
     """A candle archive on loopback whose files, faults and pace the test decides.
 
     Args:
@@ -95,6 +94,7 @@ class Archive:
     """
 
     def __init__(self, delay_s: float = 0.0) -> None:
+        super().__init__(_Handler)
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[str] = []
@@ -103,21 +103,6 @@ class Archive:
         self._num_now = 0
         self._delay_s = delay_s
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> Archive:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def put(self, path: str, content: bytes) -> None:
         """Serve a file and its checksum."""
@@ -138,40 +123,13 @@ class Archive:
         """List the requests for zips."""
         return [path for path in self.requests if path.endswith(".zip")]
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        archive = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                if not archive._opens(self.headers["Authorization"]):
-                    self.send_error(401)
-                    return
-                with archive._serving(self.path) as fault:
-                    content = archive.files.get(self.path) if fault.content is None else fault.content
-                    status = 404 if content is None else fault.status
-                    content = content or b""
-                    self.send_response(status)
-                    for name, value in fault.headers.items():
-                        self.send_header(name, value)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content[: len(content) - fault.cut_bytes])
-                    self.close_connection = fault.cut_bytes > 0
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
-
-    def _opens(self, authorization: str | None) -> bool:
+    def opens(self, authorization: str | None) -> bool:
         if self.password is None:
             return True
         return authorization == f"Basic {b64encode(':'.join(self.password).encode()).decode()}"
 
     @contextmanager
-    def _serving(self, path: str) -> Iterator[Fault]:
+    def serving(self, path: str) -> Iterator[Fault]:
         with self._lock:
             self.requests.append(path)
             self._num_now += 1
@@ -185,14 +143,26 @@ class Archive:
                 self._num_now -= 1
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
+class _Handler(QuietHandler):
+    server: Archive
+    protocol_version = "HTTP/1.1"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing when a client hangs up early, which some tests make it do."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+    def do_GET(self) -> None:
+        archive = self.server
+        if not archive.opens(self.headers["Authorization"]):
+            self.send_error(401)
+            return
+        with archive.serving(self.path) as fault:
+            content = archive.files.get(self.path) if fault.content is None else fault.content
+            status = 404 if content is None else fault.status
+            content = content or b""
+            self.send_response(status)
+            for name, value in fault.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) - fault.cut_bytes])
+            self.close_connection = fault.cut_bytes > 0
 
 
 @pytest.fixture

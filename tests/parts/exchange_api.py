@@ -11,19 +11,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sys
 import threading
 import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pandas as pd
+from local_server import LocalServer, QuietHandler
 
 from v8.columns import OHLCV
 from v8.market.series import TIMEFRAME_S, Series
@@ -76,7 +75,7 @@ def blocked() -> ApiFault:
     return ApiFault(451, body=code(0, "Service unavailable from a restricted location"), of=None)
 
 
-class ExchangeApi:
+class ExchangeApi(LocalServer):
     """The public API of an exchange, and its archive, on a free port of this machine.
 
     Args:
@@ -95,6 +94,7 @@ class ExchangeApi:
     """
 
     def __init__(self, now_s: float = NOW_S) -> None:
+        super().__init__(_Handler)
         self.now_s = now_s
         self.faults: list[ApiFault] = []
         self.requests: list[str] = []
@@ -109,21 +109,6 @@ class ExchangeApi:
         self._opens: dict[str, np.ndarray] = {}
         self._zips: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self) -> ExchangeApi:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def put(self, series: str, frame: pd.DataFrame) -> None:
         """Hold candles of a series, past and future: `OHLCV` under a DatetimeIndex or beside `open_time`.
@@ -266,16 +251,6 @@ class ExchangeApi:
         return self._zips[stem]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing when a client hangs up early, which some tests make it do."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
 def _listed(symbol: str) -> dict[str, Any]:
     """Say of a symbol in USDT what the exchange says of a market."""
     assets = {"baseAsset": symbol.removesuffix("USDT"), "quoteAsset": "USDT"}
@@ -287,25 +262,20 @@ def _basic(password: tuple[str, str]) -> str:
     return f"Basic {b64encode(':'.join(password).encode()).decode()}"
 
 
-def _handler(exchange: ExchangeApi) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+class _Handler(QuietHandler):
+    server: ExchangeApi
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
-        def do_GET(self) -> None:
-            fault, content, headers = exchange.answer(self.path, self.headers["Authorization"])
-            self.send_response(fault.status)
-            for name, value in (headers | fault.headers).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            content = content[: len(content) - fault.cut_bytes]
-            self.close_connection = fault.cut_bytes > 0
-            for piece in content and ([content] if not fault.drip_s else [bytes([byte]) for byte in content]):
-                self.wfile.write(piece)
-                time.sleep(fault.drip_s)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
+    def do_GET(self) -> None:
+        fault, content, headers = self.server.answer(self.path, self.headers["Authorization"])
+        self.send_response(fault.status)
+        for name, value in (headers | fault.headers).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        content = content[: len(content) - fault.cut_bytes]
+        self.close_connection = fault.cut_bytes > 0
+        for piece in content and ([content] if not fault.drip_s else [bytes([byte]) for byte in content]):
+            self.wfile.write(piece)
+            time.sleep(fault.drip_s)

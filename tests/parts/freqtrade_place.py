@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from local_server import LocalServer, QuietHandler
 
 BRIDGE = Path(__file__).parents[2] / "scripts/bridges/freqtrade"
 
@@ -34,7 +33,7 @@ def markets(*bases: str) -> Iterator[str]:
     """Serve the markets of coins, and yield their address; whatever else is asked is not there."""
     told = json.dumps({"timezone": "UTC", "serverTime": 0, "symbols": [*map(market_of, bases)]}).encode()
 
-    class Markets(BaseHTTPRequestHandler):
+    class Markets(QuietHandler):
         def do_GET(self) -> None:
             is_there = self.path.partition("?")[0].endswith("/exchangeInfo")
             self.send_response(200 if is_there else 404)
@@ -42,17 +41,8 @@ def markets(*bases: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(told if is_there else b"{}")
 
-        def log_message(self, *words: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Markets) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/api/v3"
-        finally:
-            server.shutdown()
-            thread.join()
+    with LocalServer(Markets) as server:
+        yield f"{server.url}/api/v3"
 
 
 def configuration(address: str, pairs: list[str], v8: Mapping[str, str], **more: Any) -> dict[str, Any]:

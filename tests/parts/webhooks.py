@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
 from base64 import b64decode, b64encode
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from local_server import LocalServer, QuietHandler
 
 SECRET = "whsec_" + b64encode(b"thirty-two bytes that both know!").decode()
 
 
-class WebhookReceiver:
+class WebhookReceiver(LocalServer):
     """Takes messages, and checks their signatures as https://www.standardwebhooks.com says.
 
     Attributes:
@@ -28,25 +28,15 @@ class WebhookReceiver:
     """
 
     def __init__(self) -> None:
+        super().__init__(_Handler)
         self.status = 204
         self.taken: list[tuple[str, dict[str, Any]]] = []
         self.num_asked = 0
         self.asked: set[str] = set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self) -> WebhookReceiver:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/hooks/v8?key=in-the-address"
+        return f"{super().url}/hooks/v8?key=in-the-address"
 
     @property
     def forecasts(self) -> list[tuple[str, str]]:
@@ -69,22 +59,18 @@ def is_signed(headers: Any, body: bytes) -> bool:
     return hmac.compare_digest(f"v1,{b64encode(digest).decode()}", headers["webhook-signature"])
 
 
-def _handler(receiver: WebhookReceiver) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            receiver.num_asked += 1
-            receiver.asked.add(self.path)
-            status = receiver.status if is_signed(self.headers, body) else 401
-            if status < 300:
-                receiver.taken.append((self.headers["webhook-id"], json.loads(body)))
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            if status == 307:
-                self.send_header("location", f"{receiver.url}&elsewhere=1")
-            self.end_headers()
+class _Handler(QuietHandler):
+    server: WebhookReceiver
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
+    def do_POST(self) -> None:
+        receiver, body = self.server, self.rfile.read(int(self.headers["content-length"]))
+        receiver.num_asked += 1
+        receiver.asked.add(self.path)
+        status = receiver.status if is_signed(self.headers, body) else 401
+        if status < 300:
+            receiver.taken.append((self.headers["webhook-id"], json.loads(body)))
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        if status == 307:
+            self.send_header("location", f"{receiver.url}&elsewhere=1")
+        self.end_headers()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pandas as pd
 import pytest
+from local_server import LocalServer, QuietHandler
 
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
@@ -24,17 +23,16 @@ NOW_S = 1_725_616_800
 START_S = 1_714_521_600
 
 
-class Hub(ThreadingHTTPServer):
+class Hub(LocalServer):
     """Answers what `answers` holds by path, 404 otherwise, and keeps what was asked."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+        super().__init__(Answering)
         self.answers: dict[str, bytes] = {}
         self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
 
 
-class Answering(BaseHTTPRequestHandler):
+class Answering(QuietHandler):
     server: Hub
 
     def do_GET(self) -> None:
@@ -44,9 +42,6 @@ class Answering(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
         self.wfile.write(content or b"")
-
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 def lineage_csv(num_bars: int = 300) -> bytes:
@@ -63,17 +58,12 @@ def lineage_csv(num_bars: int = 300) -> bytes:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    server = Hub()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv(ENDPOINT_VARIABLE, server.url)
-    monkeypatch.setenv(DATASET_VARIABLE, "someone/candles")
-    server.answers["/api/datasets/someone/candles/revision/main"] = json.dumps({"sha": COMMIT}).encode()
-    server.answers[f"/datasets/someone/candles/resolve/{COMMIT}/{FILE}"] = lineage_csv()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Hub() as server:
+        monkeypatch.setenv(ENDPOINT_VARIABLE, server.url)
+        monkeypatch.setenv(DATASET_VARIABLE, "someone/candles")
+        server.answers["/api/datasets/someone/candles/revision/main"] = json.dumps({"sha": COMMIT}).encode()
+        server.answers[f"/datasets/someone/candles/resolve/{COMMIT}/{FILE}"] = lineage_csv()
+        yield server
 
 
 def source() -> HubSource:

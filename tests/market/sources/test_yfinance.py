@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import requests
+from local_server import LocalServer, QuietHandler
 from requests.adapters import HTTPAdapter
 
 from v8.errors import DataError, ProfileError
@@ -184,15 +183,15 @@ def test_without_the_package_the_source_says_how_to_get_it(monkeypatch: pytest.M
         open_source("yfinance")
 
 
-class Yahoo(ThreadingHTTPServer):
+class Yahoo(LocalServer):
     """Answers for Yahoo's charts on loopback, and for all else with nothing."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+        super().__init__(Answering)
         self.asked: list[str] = []
 
 
-class Answering(BaseHTTPRequestHandler):
+class Answering(QuietHandler):
     server: Yahoo
 
     def do_GET(self) -> None:
@@ -205,9 +204,6 @@ class Answering(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 def chart(query: dict[str, list[str]]) -> dict[str, Any]:
@@ -257,13 +253,8 @@ class OnLoopback(HTTPAdapter):
 
 @pytest.fixture
 def yahoo() -> Iterator[Yahoo]:
-    server = Yahoo()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Yahoo() as server:
+        yield server
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the package are its own
