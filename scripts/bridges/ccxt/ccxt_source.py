@@ -177,6 +177,7 @@ class CcxtSource(LiveSource):
     def __init__(self) -> None:
         api = CcxtApi(*opened_exchange())
         self.exchange, self.rest, self.archive = api.exchange.id, rest.RestSource(api), NoArchive()
+        self.now_s = self.rest.now_s
         folder = (
             f"ccxt-{self.exchange}-{api.kind}-{storage.digest_json(os.environ.get(OPTIONS_VARIABLE))[:8]}"
         )
@@ -185,7 +186,7 @@ class CcxtSource(LiveSource):
     def require(self, series: Series) -> None:
         """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
         with self._named():
-            super().require(series)
+            self.rest.require(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`."""

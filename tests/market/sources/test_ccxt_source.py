@@ -18,7 +18,7 @@ from v8.cli.app import app
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
 from v8.market.sources.rest import RestSource, Span
-from v8.market.sources.source import open_source
+from v8.market.sources.source import open_source, present_of
 from v8.plugins import load_plugins
 
 pytest.importorskip("ccxt", reason="the package ccxt is not installed: pip install 'v8-forecasters[ccxt]'")
@@ -74,6 +74,10 @@ def test_its_candles_are_those_of_rest_and_the_running_one_is_not_among_them(
     assert source.rest.api.edge_open_s(SERIES, running_s, is_newest=True) == running_s
     earlier = source.candles(SERIES, 50, int(found.open_time_s[-100]))
     assert earlier.open_time_s[-1] == found.open_time_s[-100]
+
+
+def test_its_time_is_that_of_the_exchange(exchange: ExchangeApi, source: Any) -> None:
+    assert present_of(source) == exchange.now_s
 
 
 def test_all_that_there_is_is_found_where_an_answer_holds_few_and_says_nothing_of_what_was_before(
