@@ -6,8 +6,8 @@ import json
 import re
 import sqlite3
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,36 @@ HASTY = Patience(num_tries=3, sleep=lambda seconds: None)
 
 
 @pytest.fixture
-def receiver() -> Iterator[WebhookReceiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebhookReceiver]:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
     with WebhookReceiver() as opened:
         yield opened
 
 
+@dataclass
+class Post:
+    """A ledger, whose news wait in an outbox for a receiver."""
+
+    ledger: Ledger
+    outbox: Outbox
+    receiver: WebhookReceiver
+
+    def issue(self, *numbers: int) -> None:
+        """Forecast closes into the ledger, by number, and put all that is new there into the outbox."""
+        for number in numbers:
+            self.ledger.add(made_entry(number))
+        self.outbox.collect(self.ledger, no_model)
+
+    def send(self, place: str = PLACE) -> None:
+        """Send what waits."""
+        send_messages(self.ledger.path, place, Receiver(self.receiver.url), HASTY)
+
+
 @pytest.fixture
-def outbox(ledger: Ledger) -> Iterator[Outbox]:
-    with Outbox(ledger.path, PLACE) as opened:
-        opened.collect(ledger, no_model)
-        yield opened
+def post(ledger: Ledger, receiver: WebhookReceiver) -> Iterator[Post]:
+    with Outbox(ledger.path, PLACE) as outbox:
+        outbox.collect(ledger, no_model)
+        yield Post(ledger, outbox, receiver)
 
 
 def no_model(series: str) -> Any:
@@ -43,20 +63,10 @@ def no_model(series: str) -> Any:
     raise ArtifactError(where=series, rule="must be there", got="none", fix="Train it")
 
 
-@pytest.fixture
-def send(ledger: Ledger, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Send what waits."""
-    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
-    return lambda: send_messages(ledger.path, PLACE, Receiver(receiver.url), HASTY)
-
-
-def test_a_message_says_what_everybody_forecast_and_is_signed(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    ledger.add(entry := made_entry(0))
-    outbox.collect(ledger, no_model)
-    send()
-    ((number, told),) = receiver.taken  # which it takes only signed
+def test_a_message_says_what_everybody_forecast_and_is_signed(post: Post) -> None:
+    post.issue(0)
+    post.send()
+    ((number, told),) = post.receiver.taken  # which it takes only signed
     assert re.fullmatch("msg_[0-9a-f]{32}", number)
     assert (told["type"], told["timestamp"]) == ("forecast.issued", "2023-11-15T00:00:05Z")
     data = told["data"]
@@ -66,7 +76,7 @@ def test_a_message_says_what_everybody_forecast_and_is_signed(
         "2023-11-15T00:00:00Z",
     )
     assert data["open_time"] == ["2023-11-15T00:00:00Z", "2023-11-15T00:15:00Z"]
-    assert data["model"]["model_sha256"] == entry.issuer.model_sha256
+    assert data["model"]["model_sha256"] == made_entry().issuer.model_sha256
     # Two bars of four prices, bar by bar, then two of volatility: 100, 101, ... for the model, then naive.
     assert [*data["forecasts"]] == ["open", "high", "low", "close", "volatility"]
     assert [*data["forecasts"]["close"]] == ["model", "roll_forward", "har"]
@@ -74,53 +84,44 @@ def test_a_message_says_what_everybody_forecast_and_is_signed(
     assert data["forecasts"]["volatility"]["roll_forward"] == [118.0, 119.0]
 
 
-def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_back(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    receiver.status = 503
+def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_back(post: Post) -> None:
+    post.receiver.status = 503
     for number in range(10):
-        ledger.add(made_entry(number))
-        outbox.collect(ledger, no_model)
+        post.issue(number)
         with pytest.raises(
             PublishError, match="takes each message with an answer of 2xx; got status 503"
         ) as error:
-            send()
-        assert str(error.value).startswith(f"{receiver.url.split('/')[2]}: ") and "key=" not in str(
+            post.send()
+        assert str(error.value).startswith(f"{post.receiver.url.split('/')[2]}: ") and "key=" not in str(
             error.value
         )
-    assert (receiver.num_asked, receiver.taken) == (30, [])
-    receiver.status = 200
-    send()
-    assert [close for _, close in receiver.forecasts] == [
+    assert (post.receiver.num_asked, post.receiver.taken) == (30, [])
+    post.receiver.status = 200
+    post.send()
+    assert [close for _, close in post.receiver.forecasts] == [
         f"2023-11-15T{quarter // 4:02}:{quarter % 4 * 15:02}:00Z" for quarter in range(10)
     ]
-    assert len({number for number, _ in receiver.taken}) == 10
-    send()
-    assert len(receiver.taken) == 10
+    assert len({number for number, _ in post.receiver.taken}) == 10
+    post.send()
+    assert len(post.receiver.taken) == 10
 
 
-def test_what_stood_in_the_ledger_before_is_no_news(
-    ledger: Ledger, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
+def test_what_stood_in_the_ledger_before_is_no_news(ledger: Ledger, receiver: WebhookReceiver) -> None:
     ledger.add(made_entry(0))
     for number in (1, 2):
         with Outbox(ledger.path, PLACE) as outbox:
             outbox.collect(ledger, no_model)
             ledger.add(made_entry(number))
             outbox.collect(ledger, no_model)
-    send()
+    send_messages(ledger.path, PLACE, Receiver(receiver.url), HASTY)
     assert [close for _, close in receiver.forecasts] == ["2023-11-15T00:15:00Z", "2023-11-15T00:30:00Z"]
 
 
 def test_a_process_that_is_killed_between_ledger_and_outbox_loses_and_doubles_nothing(
-    ledger: Ledger,
-    outbox: Outbox,
-    receiver: WebhookReceiver,
-    send: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
+    post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        ledger.add(made_entry(number))
+        post.ledger.add(made_entry(number))
     real, calls = Outbox.put, []
 
     def dies(self: Outbox, *given: Any) -> None:
@@ -131,24 +132,19 @@ def test_a_process_that_is_killed_between_ledger_and_outbox_loses_and_doubles_no
 
     monkeypatch.setattr(Outbox, "put", dies)
     with pytest.raises(KeyboardInterrupt):
-        outbox.collect(ledger, no_model)
-    outbox.close()
-    with Outbox(ledger.path, PLACE) as again:
-        again.collect(ledger, no_model)
-        again.collect(ledger, no_model)
-    send()
-    assert len(receiver.forecasts) == len({*receiver.forecasts}) == 3
+        post.outbox.collect(post.ledger, no_model)
+    post.outbox.close()
+    with Outbox(post.ledger.path, PLACE) as again:
+        again.collect(post.ledger, no_model)
+        again.collect(post.ledger, no_model)
+    post.send()
+    assert len(post.receiver.forecasts) == len({*post.receiver.forecasts}) == 3
 
 
 def test_who_dies_before_the_answer_is_noted_sends_the_same_id_again(
-    ledger: Ledger,
-    outbox: Outbox,
-    receiver: WebhookReceiver,
-    send: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
+    post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger.add(made_entry(0))
-    outbox.collect(ledger, no_model)
+    post.issue(0)
     real = Receiver.send
 
     def dies(self: Receiver, *given: str) -> None:
@@ -158,38 +154,34 @@ def test_who_dies_before_the_answer_is_noted_sends_the_same_id_again(
     with monkeypatch.context() as patched:
         patched.setattr(Receiver, "send", dies)
         with pytest.raises(KeyboardInterrupt):
-            send()
-    send()
-    assert len(receiver.taken) == 2 and receiver.taken[0] == receiver.taken[1]
+            post.send()
+    post.send()
+    assert len(post.receiver.taken) == 2 and post.receiver.taken[0] == post.receiver.taken[1]
 
 
-def test_late_forecasts_and_other_models_are_told(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
+def test_late_forecasts_and_other_models_are_told(post: Post) -> None:
     other = replace(made_entry().issuer, model_sha256="4" * 64, seen_until_s=FIRST_S)
-    ledger.add(made_entry(0))
-    ledger.add(made_entry(1, delay_s=900))
-    ledger.add(made_entry(2, other))
-    outbox.collect(ledger, no_model)
-    send()
-    assert receiver.kinds == ["forecast.issued", "forecast.late", "model.replaced", "forecast.issued"]
-    data = receiver.taken[2][1]["data"]
+    post.ledger.add(made_entry(0))
+    post.ledger.add(made_entry(1, delay_s=900))
+    post.ledger.add(made_entry(2, other))
+    post.issue()
+    post.send()
+    assert post.receiver.kinds == ["forecast.issued", "forecast.late", "model.replaced", "forecast.issued"]
+    data = post.receiver.taken[2][1]["data"]
     assert (data["series"], data["before"]) == ("BTCUSDT-15m", "0" * 64)
     assert (data["now"]["model_sha256"], data["now"]["seen_until"]) == ("4" * 64, "2023-11-15T00:00:00Z")
 
 
-def test_another_place_of_the_same_ledger_waits_for_its_own_receiver(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    with Outbox(ledger.path, "./other") as other:
-        other.collect(ledger, no_model)
-        ledger.add(made_entry(0, replace(made_entry().issuer, place="./other")))
-        outbox.collect(ledger, no_model)
-        other.collect(ledger, no_model)
-    send()
-    assert receiver.taken == []
-    send_messages(ledger.path, "./other", Receiver(receiver.url), HASTY)
-    assert len(receiver.taken) == 1
+def test_another_place_of_the_same_ledger_waits_for_its_own_receiver(post: Post) -> None:
+    with Outbox(post.ledger.path, "./other") as other:
+        other.collect(post.ledger, no_model)
+        post.ledger.add(made_entry(0, replace(made_entry().issuer, place="./other")))
+        post.issue()
+        other.collect(post.ledger, no_model)
+    post.send()
+    assert post.receiver.taken == []
+    post.send("./other")
+    assert len(post.receiver.taken) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,37 +237,25 @@ def test_a_file_that_is_no_outbox_is_refused_and_left_alone(ledger: Ledger) -> N
     assert path.read_bytes() == b"something else" * 100
 
 
-def test_neither_secret_nor_address_is_written(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    ledger.add(made_entry(0))
-    outbox.collect(ledger, no_model)
-    receiver.status = 400
+def test_neither_secret_nor_address_is_written(post: Post) -> None:
+    post.issue(0)
+    post.receiver.status = 400
     with pytest.raises(PublishError):
-        send()
-    written = b"".join(file.read_bytes() for file in outbox.path.parent.iterdir())
+        post.send()
+    written = b"".join(file.read_bytes() for file in post.outbox.path.parent.iterdir())
     assert b"roll_forward" in written
     assert b"in-the-address" not in written and SECRET.encode() not in written
 
 
-def test_a_receiver_that_sends_messages_elsewhere_is_not_followed(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    ledger.add(made_entry(0))
-    outbox.collect(ledger, no_model)
-    receiver.status = 307
+def test_a_receiver_that_sends_messages_elsewhere_is_not_followed(post: Post) -> None:
+    post.issue(0)
+    post.receiver.status = 307
     with pytest.raises(PublishError, match="got status 307"):
-        send()
-    assert receiver.asked == {"/hooks/v8?key=in-the-address"}
+        post.send()
+    assert post.receiver.asked == {"/hooks/v8?key=in-the-address"}
 
 
-def test_a_model_that_decayed_is_told_once(
-    ledger: Ledger,
-    outbox: Outbox,
-    receiver: WebhookReceiver,
-    send: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """What decay is, `tests/losses/test_contest.py` tells; here it is heard of."""
     asked: list[Any] = []
 
@@ -288,48 +268,37 @@ def test_a_model_that_decayed_is_told_once(
     about = type("About", (), {"model_sha256": "0" * 64, "is_judged": True, "judgement": None})
     model: Any = type("Model", (), {"series": "BTCUSDT-15m", "about": about})
     for number in range(-1, 193, 96):
-        ledger.add(made_entry(number))
-        ledger.add(made_entry(number + 1))
-        outbox.collect(ledger, lambda series: model)
-    send()
+        post.ledger.add(made_entry(number))
+        post.ledger.add(made_entry(number + 1))
+        post.outbox.collect(post.ledger, lambda series: model)
+    post.send()
     assert len(asked) == 3  # once a day
-    assert receiver.kinds == [*["forecast.issued"] * 2, "model.decayed", *["forecast.issued"] * 4]
-    told = receiver.taken[2][1]
+    assert post.receiver.kinds == [*["forecast.issued"] * 2, "model.decayed", *["forecast.issued"] * 4]
+    told = post.receiver.taken[2][1]
     assert (told["timestamp"], told["data"]["series"]) == ("2023-11-15T00:00:05Z", "BTCUSDT-15m")
     assert told["data"]["why"].startswith("volatility 2.1 times naive")
 
 
-def test_the_outbox_is_small_when_all_was_taken(
-    ledger: Ledger, outbox: Outbox, receiver: WebhookReceiver, send: Callable[[], None]
-) -> None:
-    for number in range(5):
-        ledger.add(made_entry(number))
-    outbox.collect(ledger, no_model)
-    send()
-    with sqlite3.connect(outbox.path) as opened:
+def test_the_outbox_is_small_when_all_was_taken(post: Post) -> None:
+    post.issue(*range(5))
+    post.send()
+    with sqlite3.connect(post.outbox.path) as opened:
         assert opened.execute("SELECT COUNT(*) FROM messages").fetchall() == [(0,)]
         known = [(f"{PLACE} ", 5), (f"{PLACE} BTCUSDT-15m", "0" * 64)]
         assert opened.execute("SELECT what, value FROM known").fetchall() == known
     opened.close()
-    assert json.dumps(receiver.taken[0][1]).isascii()
+    assert json.dumps(post.receiver.taken[0][1]).isascii()
 
 
-def test_trouble_is_told_once_until_it_is_over(
-    ledger: Ledger,
-    outbox: Outbox,
-    receiver: WebhookReceiver,
-    send: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     told: list[str] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        receiver.status = {2: 503, 3: 200, 5: 503, 7: 200}.get(len(pauses), receiver.status)
+        post.receiver.status = {2: 503, 3: 200, 5: 503, 7: 200}.get(len(pauses), post.receiver.status)
         if len(pauses) in (2, 5):
-            ledger.add(made_entry(len(pauses)))
-            outbox.collect(ledger, no_model)
+            post.issue(len(pauses))
         if len(pauses) == 9:
             raise OverError
 
@@ -337,11 +306,12 @@ def test_trouble_is_told_once_until_it_is_over(
     monkeypatch.setattr(posting.time, "sleep", sleep)
     monkeypatch.setattr(send_messages, "__defaults__", (HASTY,))
     with pytest.raises(OverError):
-        keep_sending(ledger.path, PLACE, Receiver(receiver.url), told.append)
+        keep_sending(post.ledger.path, PLACE, Receiver(post.receiver.url), told.append)
     assert pauses == [1.0, 1.0, 30.0, 1.0, 1.0, 30.0, 30.0, 1.0, 1.0]
-    assert len(receiver.forecasts) == 2
-    where = f"{receiver.url.split('/')[2]}: takes each message with an answer of 2xx; got status 503. "
-    assert told == [f"{where}See what it lacks; {outbox.path} keeps the messages until they are taken."] * 2
+    assert len(post.receiver.forecasts) == 2
+    rule = "takes each message with an answer of 2xx; got status 503"
+    fix = f"See what it lacks; {post.outbox.path} keeps the messages until they are taken"
+    assert told == [f"{post.receiver.url.split('/')[2]}: {rule}. {fix}."] * 2
 
 
 class OverError(Exception):
