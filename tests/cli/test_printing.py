@@ -41,6 +41,15 @@ class Terminal(io.StringIO):
         return True
 
 
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Put a wide terminal where standard output is."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
 @pytest.fixture
 def make_plan(make_profile: Any, tmp_path: Path) -> Any:
     def make(*series: Series) -> Plan:
@@ -133,10 +142,7 @@ def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
 def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
+    screen = terminal(monkeypatch)
     with open_display(make_plan(ONE)) as listen:
         listen(StageStarted(ONE, "candles"))
         listen(Waiting(ONE, "waiting for [a].zip, 5 s of at most 300 s; try 1 of 6"))
@@ -147,10 +153,7 @@ def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
 def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
+    screen = terminal(monkeypatch)
 
     def drawn(listen: Any, *told: Event) -> str:
         for event in told:
@@ -191,10 +194,7 @@ def test_a_page_is_opened_once_it_is_written(
 def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
+    screen = terminal(monkeypatch)
     many = [Series(f"COIN{number}USDT", "1h") for number in range(MAX_BARS + 2)]
     with open_display(make_plan(*many)) as listen:
         for series in many:

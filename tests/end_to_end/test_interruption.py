@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import signal
-import zipfile
-from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from published_weights import weights
 
 SERIES = "BTCUSDT-15m"
-
-
-def weights(model: Path) -> dict[str, np.ndarray]:
-    """Read every array of a Keras file."""
-    arrays: dict[str, np.ndarray] = {}
-    with zipfile.ZipFile(model) as archive:
-        content = io.BytesIO(archive.read("model.weights.h5"))
-    with h5py.File(content) as file:
-        file.visititems(
-            lambda name, item: arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
-        )
-    return arrays
 
 
 def cut_off(place: Any, after: str, how: signal.Signals) -> tuple[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -11,16 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from published_weights import weights
 
 CREW = Path(__file__).with_name("crew.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -103,18 +101,6 @@ def is_gone_after(group: int, seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def weights(model: Path) -> dict[str, np.ndarray]:
-    """Read every array of a Keras file."""
-    arrays: dict[str, np.ndarray] = {}
-    with zipfile.ZipFile(model) as archive:
-        content = io.BytesIO(archive.read("model.weights.h5"))
-    with h5py.File(content) as file:
-        file.visititems(
-            lambda name, item: arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
-        )
-    return arrays
 
 
 @pytest.fixture(scope="module")
