@@ -121,7 +121,7 @@ class Seq2Seq(nn.Module):
         settings: Any = profile.network
         self.time_axis, self.horizon_bars = 0 if is_time_major else 1, profile.horizon_bars
         both: dict[str, Any] = {"dropout": settings.dropout, "is_time_major": is_time_major}
-        features, units = profile.num_features, settings.encoder_units
+        features, units = len(profile.features), settings.encoder_units
         self.encoder = Recurrent(features, units, **both, is_bidirectional=True)
         self.decoder = Recurrent(2 * units[-1], settings.decoder_units, **both, is_sequence=True)
         self.heads = heads_of(
@@ -146,7 +146,7 @@ class Dense(nn.Module):
         settings: Any = profile.network
         self.is_time_major = is_time_major
         self.encoder = Recurrent(
-            profile.num_features, settings.encoder_units, settings.dropout, is_time_major=is_time_major
+            len(profile.features), settings.encoder_units, settings.dropout, is_time_major=is_time_major
         )
         widths = [settings.encoder_units[-1], *settings.dense_units]
         self.dense = nn.ModuleList(
