@@ -50,6 +50,7 @@ def test_a_row_counts_from_when_it_was_known_until_it_is_too_old() -> None:
     [
         "time,other,rate\n2024-06-01T00:00:00Z,x,1e-4\n2024-06-01T08:00:00+00:00,,-2\n",
         "rate;time\r\n1e-4;1717200000\r\n-2;1717228800\r\n",
+        "\n\ntime|rate\n1717200000|1e-4\n1717228800|-2\n",
         '\ufefftime,rate\n"2024-06-01 02:00:00+0200","1e-4"\n1717228800000,-2\n',
     ],
 )

@@ -102,9 +102,9 @@ def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
 
 
 def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
-    """Read the columns that are needed as text; the header says what parts values."""
+    """Read the columns that are needed as text; the first line that is not empty is the header."""
     rows = io.StringIO(text, newline=None)
-    header = rows.readline()
+    header = next(filter(str.strip, rows), "")
     separator = max(SEPARATORS, key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
     wanted = {names.index(name): name for name in _wanted(names, settings, where)}
