@@ -268,9 +268,9 @@ class CandleStore:
             if is_near and is_free:
                 self._write(series, merged, is_revised=len(revised) > 0)
         if num := len(revised):
-            told, opens = f"{num} {'candle was' if num == 1 else 'candles were'}", revised["open_time_s"]
-            places = listed([iso(open_s) for open_s in opens])
-            _log.warning("%s: %s told differently before (%s); both versions are kept", series, told, places)
+            told = f"{num} {'candle was' if num == 1 else 'candles were'}"
+            opens = listed([iso(open_s) for open_s in revised["open_time_s"]])
+            _log.warning("%s: %s told differently before (%s); both versions are kept", series, told, opens)
         return merged
 
     def _write(self, series: Series, merged: Merged, *, is_revised: bool) -> None:
@@ -328,8 +328,8 @@ def _digest(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
 
 def _set_aside(path: Path, damage: str) -> None:
     """Move a damaged file out of the way; nothing is deleted."""
-    places = (path.with_name(f"{path.stem}.damaged-{number}.parquet") for number in count(1))
-    aside = next(place for place in places if not place.exists())
+    names = (path.with_name(f"{path.stem}.damaged-{number}.parquet") for number in count(1))
+    aside = next(each for each in names if not each.exists())
     try:
         path.rename(aside)
     except OSError as error:
