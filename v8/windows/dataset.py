@@ -30,6 +30,7 @@ from v8.windows.scaling import Scaling, fit_scaling
 from v8.windows.span import Span, recent_range
 
 SPANS: Final = ("train", "validation", "test")
+FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
 
 Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the spans
 
@@ -79,9 +80,6 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
-
-
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     """Split, scale and index a series; its table holds at least `table_columns(profile)`.
 
@@ -114,10 +112,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
 def whole_span(candles: Candles, profile: Profile) -> Span:
     """Return every window of candles, which may be none."""
     table = compute_table(candles, table_columns(profile))
-    rows = (0, len(table))
-    return Span(
-        table, profile, window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
-    )
+    bars = profile.lookback_bars, profile.horizon_bars
+    return Span(table, profile, window_anchors(table.segment, (0, len(table)), *bars))
 
 
 def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profile) -> Span:
