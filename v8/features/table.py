@@ -186,7 +186,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict
     """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
 
     Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
-    results, float64, which columns may share; so do they their stages.
+    results, float64. Stages are computed once for all columns, and two columns may be one array.
     """
     known = dict(candles)
 
