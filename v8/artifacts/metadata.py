@@ -22,7 +22,7 @@ from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
 from v8.errors import ArtifactError
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
-from v8.formulas.baselines import NAIVE, called
+from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_result
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
@@ -208,7 +208,7 @@ class Metadata:
             told[task] = {
                 "multiple_of_naive": naive.multiple,
                 "verdict": naive.verdict,
-                "best_baseline": called(best.name),
+                "best_baseline": best.name,
                 "multiple_of_best": best.multiple,
                 "verdict_against_best": best.verdict,
             }
