@@ -44,14 +44,7 @@ _POINTS: Final = 0.75
 _BODY_BARS: Final = 0.66
 """Width of a candle's body, in bars."""
 
-_DASHES: Final[dict[str, Any]] = {
-    "solid": "-",
-    "dot": ":",
-    "dash": "--",
-    "dashdot": "-.",
-    "longdash": (0, (7, 2)),
-    "longdashdot": (0, (7, 2, 1, 2)),
-}
+_DASHES: Final = {"solid": "-", "dot": ":", "dash": "--"}
 
 
 def write_pictures(
@@ -203,7 +196,7 @@ def _draw_trace(axes: Axes, trace: Json) -> None:
             axes.fill(*points, color=trace["line"]["color"], alpha=_FAN_OPACITY, linewidth=0, **shown)
         else:
             shown |= {"marker": "o" if trace["mode"] == "lines+markers" else None}
-            shown |= {"markersize": marker.get("size", 5) * _POINTS, "alpha": trace.get("opacity")}
+            shown |= {"markersize": marker.get("size", 5) * _POINTS}
             axes.plot(*points, **_stroke(trace["line"]), **shown)
 
 
