@@ -69,14 +69,16 @@ def test_the_legend_covers_nothing(tmp_path: Path) -> None:
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
-def test_the_legend_covers_no_notes_either(tmp_path: Path) -> None:
+def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: Path) -> None:
     notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
+    notes.append(", ".join(["0.998 (no real difference from range_paths)"] * 9))
     sheet = _drawn("title", [issued_on_the_way(SAMPLE)], inches=(10.0, 6.4), notes=notes)
     sheet.savefig(tmp_path / "drawn.png")
     above, below = sheet.subfigs
     (legend,), (text,) = above.legends, below.texts
     assert not legend.get_window_extent().overlaps(text.get_window_extent())
     assert text.get_window_extent().y0 >= 0
+    assert text.get_window_extent().x1 <= sheet.bbox.x1
 
 
 def test_only_what_is_there_is_drawn(rows: list[LeaderboardRow], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ made without pyplot, so nothing global changes and no display is needed.
 
 import html
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,9 @@ _SOFTWARE: Final = "v8"
 
 _NOTE_INCHES: Final = 0.15
 """Height of a line of notes."""
+
+_NOTE_LETTERS: Final = 160
+"""Length of a line of notes, for a picture ten inches wide."""
 
 _FAN_OPACITY: Final = 0.18
 
@@ -109,10 +113,11 @@ def _drawn(
     """Draw charts side by side, with notes below; the first one's legend is for all."""
     sheet = Figure(figsize=inches, layout="constrained")
     # In a place of their own: a legend outside of panels would cover what else stands below them.
-    room = _NOTE_INCHES * len(notes) / inches[1]
+    lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_LETTERS)]
+    room = _NOTE_INCHES * len(lines) / inches[1]
     ((above,), (below,)) = sheet.subfigures(2, 1, squeeze=False, height_ratios=[1 - room, room or 1e-3])
     style: dict[str, Any] = {"va": "top", "fontsize": 7.5, "color": LIGHT["soft"], "parse_math": False}
-    below.text(0.01, 0.97, "\n".join(notes), **style)
+    below.text(0.01, 0.97, "\n".join(lines), **style)
     above.suptitle(title, fontsize=11)
     heights = [3, 1] if any(one.below for one in drawn) else [1]
     panels = above.subplots(len(heights), len(drawn), squeeze=False, sharex="col", height_ratios=heights)
