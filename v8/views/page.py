@@ -92,7 +92,7 @@ def _opening(rows: Sequence[LeaderboardRow]) -> Html:
     """Say what series come to, and draw their errors beside those of nothing changed and the best formula."""
     drawn = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
     told = opening(*verdict(rows))
-    return filled("v8.views", "opening.html", verdict=told, charts=drawn, alpha=f"{ALPHA:.0%}")
+    return filled("v8.views", "opening.html", verdict=told, charts=drawn, alpha=percent(ALPHA, 0))
 
 
 def provenance(made: "RunRecord | Comparison") -> Html:
