@@ -17,6 +17,7 @@ from v8.formulas.baselines import BASELINES, NAIVE
 from v8.language import say, term
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, compared, median
+from v8.losses.table import is_equal
 from v8.market.candles import Candles
 from v8.quantile_levels import intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
@@ -113,10 +114,8 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in middles.values()]  # no minus before a zero
     diamonds = ["diamond-open"] * len(middles)
     traces.append(charts.marks([*middles.values()], [*middles], texts, "$ink", diamonds))
-    x, y = (
-        axis(say("difference of errors, in %"), zeroline=False),
-        axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5)),
-    )
+    x = axis(say("difference of errors, in %"), zeroline=False)
+    y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height, rules = 110 + _ROW_HEIGHT * len(rows), [rule(0, "$soft")]
     return Chart(traces, height, x, y, rules=rules, has_legend=False, title=title)
 
@@ -144,8 +143,12 @@ def _dots(rows: Iterable[LeaderboardRow], task: str, kind: str) -> list[Dot]:
 
 
 def change_pct(multiple: float) -> float:
-    """Return by how many per cent an error is larger than another, of which it is a multiple."""
-    return 100.0 * (multiple - 1.0)
+    """Return by how many per cent an error is larger than another, of which it is a multiple.
+
+    >>> change_pct(1.25), change_pct(1.0000000002)
+    (25.0, 0.0)
+    """
+    return 0.0 if is_equal(multiple, 1.0) else 100.0 * (multiple - 1.0)
 
 
 @dataclass(frozen=True)
