@@ -81,7 +81,7 @@ def worth_section(worth: Worth) -> Iterator[Html]:
     """Tell below a heading what it is worth: sentences, the table of rules, what these would have earned."""
     yield element("h2", say("What forecasts are worth in money"))
     yield opening("", *sentences(worth))
-    yield shown_table(rules_table(worth.together, TITLE), class_="figures")
+    yield shown_table(rules_table(worth.together, TITLE), class_="wrapped figures")
     for rule, earned in worth.curves.items():
         label = say("{rule}: earned until each day, %, mean over series", rule=term(RULES[rule].title))
         yield plot(_curves(earned), label)
@@ -104,8 +104,8 @@ def worth_page(worth: Worth) -> Html:
         "v8.views",
         "worth.html",
         found=join(found),
-        figures=join(shown_table(table, class_="figures") for table in figure_tables(worth)),
-        each=shown_table(rules_table(worth.each), class_="figures"),
+        figures=join(shown_table(table, class_="wrapped figures") for table in figure_tables(worth)),
+        each=shown_table(rules_table(worth.each), class_="wrapped figures"),
     )
     heading = say("What forecasts are worth in money")
     return document(f"v8: {heading}", heading, [content], is_demo=worth.is_demo)
