@@ -314,9 +314,8 @@ def _played(study: Study, rule: Rule, terms: Terms) -> pd.DataFrame:
     asked: dict[str, Outlook | None] = {**study.outlooks, **({rule.without: None} if rule.without else {})}
     told = {name: rule.play(market, outlook, terms) for name, outlook in asked.items()}
     told[TRUTH] = rule.play(market, foreseen(market), free)
-    days = pd.Index(
-        (market.bar_numbers + 1) * market.bar_s // DAY_S, name="day"
-    )  # when the last known closed
+    # The day of a window is that in which its last known candle closed.
+    days = pd.Index((market.bar_numbers + 1) * market.bar_s // DAY_S, name="day")
     frames = {(study.series, name): pd.DataFrame(one, index=days) for name, one in told.items()}
     return pd.concat(frames, names=["series", "who"])
 

@@ -1,8 +1,8 @@
 """What forecasts are worth in money: the sentences and tables of terminal and page, and the files of both.
 
 `worth.csv` holds a row for each rule over all series, whose name is empty, and for each rule and series,
-`worth.json` these and figures and curves; `worth.html` opens with whether
-any of it is more than chance, and draws what the rules that hold something would have earned.
+`worth.json` these and figures and curves; `worth.html` opens with whether any of it is more than chance, and
+draws what the rules that hold something would have earned.
 """
 
 from collections.abc import Iterable, Iterator
