@@ -17,7 +17,7 @@ from v8.errors import ArtifactError
 from v8.features.table import compute_table
 from v8.losses.judgement import MODEL
 from v8.losses.worth import NAIVE, RULES, TRUTH
-from v8.runs.worth import FORMULAS, forecasts_of, study_of
+from v8.runs.worth import FORMULAS, forecasts_of, require_causal, study_of
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
@@ -57,6 +57,12 @@ def test_forecasts_shifted_one_bar_into_the_future_are_refused(
     rule = r"forecast of model at .*: is the same from candles that end where it is issued; got a last close"
     with pytest.raises(ArtifactError, match=rule):
         study_of(data, trained_run.candles, {**told, MODEL: ahead})
+
+
+def test_a_difference_counts_however_cheap_the_coin_is(data: SeriesData) -> None:
+    cheap = np.full((1, 10, 4), 1e-5)
+    with pytest.raises(ArtifactError, match=r"got a last close of 1\.0005e-05 instead of 1e-05"):
+        require_causal(MODEL, lambda span: (cheap, None), 1.0005 * cheap, {0: data.spans["test"]})
 
 
 def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def require_causal(name: str, forecast: Candlesticks, made: Floats, cut: Mapping
     """
     for at, span in cut.items():
         alone, _ = forecast(span)
-        if not np.allclose(alone[0], made[at], rtol=1e-6):
+        if not np.allclose(alone[0], made[at], rtol=1e-6, atol=0.0):
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
             where = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
             rule = "is the same from candles that end where it is issued"
