@@ -257,7 +257,7 @@ class Forecaster:
     def _moved(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
         if (layer := self.model.up_to(PATH_LAYERS)) is None:
-            rule = "paths need `calibration: ensemble` or family `range_paths`, as in every shipped profile"
+            rule = "paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0"
             got, fix = f"a model of {self.about.profile.name}", "Use a model of frontier, or another of these"
             raise self._refusal(rule, got, fix)
         return next(iter(forecast_windows(layer, window_1TF).values()))[0].astype(np.float64)
