@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -131,6 +133,20 @@ def test_no_more_streams_are_open_than_there_may_be(served: Any, monkeypatch: py
         assert told.json()["error"]["rule"] == "sends 1 streams at once"
         assert served.get("/api/series").status == 200
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
+
+
+def test_no_more_are_open_where_a_crowd_asks_in_the_same_moment(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_STREAMS", 2)
+    served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
+    with ExitStack() as opened:
+        address = urlsplit(served.url)
+        crowd = [socket.create_connection((address.hostname, address.port), 60) for _ in range(40)]
+        for caller in map(opened.enter_context, crowd):
+            caller.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers = Counter(caller.makefile("rb").readline().split()[1] for caller in crowd)
+    assert answers == {b"200": 2, b"503": 38}
 
 
 def test_who_shows_no_token_hears_nothing_and_pages_of_others_only_where_they_may(

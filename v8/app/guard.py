@@ -91,11 +91,12 @@ class Policy:
 class Guard:
     """Wraps an application by a policy; every answer carries its `headers`, and is counted.
 
-    `requests` counts by route, `OTHER` where there is none, and status; `open_paths` need no token.
+    `requests` counts by route, `OTHER` where there is none, and status; `now` counts those that are not over
+    by path; `open_paths` need no token.
     """
 
     def __init__(self, app: ASGIApp, policy: Policy, open_paths: Collection[str] = ()) -> None:
-        self._within, self._hosts, self._num_open = app, policy.hosts, 0
+        self._within, self._hosts, self.now = app, policy.hosts, Counter[str]()
         self._gate = Gate(policy, open_paths)
         self._app: ASGIApp = self._let_in
         if policy.origins:
@@ -122,18 +123,18 @@ class Guard:
                 self.requests[_route(scope), message["status"]] += 1
             await send(message)
 
-        self._num_open += 1
+        self.now[scope["path"]] += 1
         try:
             await self._app(scope, receive, send_guarded)
         finally:
-            self._num_open -= 1
+            self.now -= Counter([scope["path"]])  # in place, and none is left of a path at zero
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) or self._gate.refusal(Request(scope))
         await (refusal or self._within)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        if self._num_open > MOST_AT_ONCE:
+        if self.now.total() > MOST_AT_ONCE:
             rule = f"answers {MOST_AT_ONCE} requests at once"
             return refused(503, "the server", rule, "more", "Ask again", retry_after="2")
         if {name for name, _ in scope["headers"]} >= _LENGTHS:

@@ -64,7 +64,7 @@ class Site:
 
     def __init__(self, desk: Desk, source: str) -> None:
         self._desk, self._errors = desk, Counter[str]()
-        self._begun, self._num_events, self._num_streams = f"{time.time():.0f}", 0, 0
+        self._begun, self._num_events = f"{time.time():.0f}", 0
         self._events = dict[Series, tuple[Any, Event]]()
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
             **dict.fromkeys(("/", "/part"), partial(_speaking, self._overview)),
@@ -134,7 +134,7 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         """Send the newest of each series, or what came since an event, and then what comes."""
-        if self._num_streams >= MOST_STREAMS:
+        if request.app.state.now[request.scope["path"]] > MOST_STREAMS:  # itself among them
             rule = f"sends {MOST_STREAMS} streams at once"
             return refused(503, "the server", rule, "more", "Ask again", retry_after=f"{RETRY_S:.0f}")
         begun, _, number = request.headers.get("last-event-id", "").partition("-")
@@ -146,20 +146,16 @@ class Site:
 
     async def _told_since(self, seen: int) -> AsyncIterator[str]:
         """Yield events behind a number (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
-        self._num_streams += 1
-        try:
-            yield "retry: 1000\n\n"
-            for second in range(STREAM_S):
-                self._desk.overview()
-                told = sorted(event for event in self._newest_events() if event[0] > seen)
-                for number, kind, content in told:
-                    yield f"id: {self._begun}-{number}\nevent: {kind}\ndata: {content.decode()}\n\n"
-                    seen = number
-                if not told and second % BEAT_S == 0:
-                    yield ": nothing new\n\n"
-                await asyncio.sleep(1)
-        finally:
-            self._num_streams -= 1
+        yield "retry: 1000\n\n"
+        for second in range(STREAM_S):
+            self._desk.overview()
+            told = sorted(event for event in self._newest_events() if event[0] > seen)
+            for number, kind, content in told:
+                yield f"id: {self._begun}-{number}\nevent: {kind}\ndata: {content.decode()}\n\n"
+                seen = number
+            if not told and second % BEAT_S == 0:
+                yield ": nothing new\n\n"
+            await asyncio.sleep(1)
 
     def _newest_events(self) -> list[Event]:
         """Return the newest of each series; what was not there when it was asked for last is numbered."""
@@ -209,7 +205,7 @@ def application(site: Site, policy: Policy) -> Guard:
     inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, site.on_error))
     inner.router.redirect_slashes = False
     guard = Guard(inner, policy, _FILES.keys() - {"/api"})
-    inner.state.requests = guard.requests
+    inner.state.requests, inner.state.now = guard.requests, guard.now
     return guard
 
 
