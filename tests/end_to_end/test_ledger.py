@@ -30,10 +30,11 @@ from v8.cli.app import app
 from v8.live import watching
 from v8.live.entries import GIVEN_UP_S
 from v8.live.ledger import Ledger
-from v8.live.posting import SECRET_VARIABLE
+from v8.live.posting import SECRET_VARIABLE, send_messages
 from v8.live.record import live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.market.series import Series, iso
+from v8.net import Patience
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
 HOUR_S, BAR_S = 3_600, 900
@@ -434,6 +435,23 @@ def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     assert [*receiver.forecasts] == [(name, "2025-01-01T00:00:00Z") for name in (SHORT, LONG)]
     (model,) = {told["data"]["model"]["profile"] for _, told in receiver.taken}
     assert model == "tiny"
+
+
+def test_forecast_once_says_what_it_did_where_nobody_takes_it(
+    exchange: ExchangeApi,
+    call: Callable[..., Any],
+    trained: tuple[Any, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    monkeypatch.setattr(send_messages, "__defaults__", (Patience(num_tries=1),))
+    ledger = tmp_path / "ledger.sqlite"
+    with WebhookReceiver() as receiver:
+        receiver.status = 503
+        done = call("forecast", trained[0].run, "--ledger", ledger, "--post", receiver.url)
+    assert (done.exit_code, "2 forecasts issued, 0 scored." in done.stdout) == (5, True), done.output
+    assert f"got status 503. See what it lacks; {ledger}.outbox keeps the messages" in done.stderr
 
 
 def test_a_second_writer_and_a_market_without_a_present_are_refused(

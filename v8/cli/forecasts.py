@@ -222,6 +222,7 @@ def issue_forecasts(
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
         models = find_models()  # before a file is made
+    shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
     with Ledger.open_to_write(ledger) as book:
         with quiet_start():  # opening models starts TensorFlow
             for name in counted(models.series, "Opening models"):
@@ -238,10 +239,9 @@ def issue_forecasts(
                 lambda woken: print_lines(f"{_done(woken)}; next at {iso(watch.next_close_s(woken.now_s))}")
             )
         woken = watch.wake()
+        print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *shown)}")
         if receiver:
             send_messages(ledger, place, receiver)
-    shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
-    print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *shown)}")
     if not woken.failures:
         return 0
     return SeriesError.exit_code if woken.num_issued else next(iter(woken.failures.values())).exit_code
