@@ -83,7 +83,8 @@ def learning_figure(history: History, best_epoch: int) -> Chart:
         lines.append(charts.line(term(name), epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
     x, y = axis(say("training epoch"), dtick=max(1, -(-len(history) // 10))), axis(say("loss, scaled units"))
     label: Json = {"text": say("best: {epoch}", epoch=best_epoch), "font": {"color": "$orange"}}
-    label |= {"textangle": 0, "textposition": "end"}
+    label |= {"textangle": 0, "textposition": "end", "yanchor": "top"}
+    label["xanchor"] = "left" if 2 * best_epoch <= len(history) else "right"
     mark = rule(best_epoch, "$orange", dash="dash") | {"label": label}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
