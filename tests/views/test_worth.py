@@ -13,7 +13,7 @@ from wandering import wandering
 from v8.losses.judgement import MODEL
 from v8.losses.worth import NAIVE, RULES, TRUTH, Terms, Worth, worth_of
 from v8.views.markup import DEMO_WARNING
-from v8.views.worth import sentences, worth_page, write_worth
+from v8.views.worth import sentences, worth_page, worth_section, write_worth
 
 FREE = Terms(fee=0.0, spread=0.0)
 
@@ -72,3 +72,4 @@ def test_the_files_hold_what_the_page_says(known: Worth, tmp_path: Path) -> None
     assert DEMO_WARNING in page
     assert DEMO_WARNING not in worth_page(known)
     assert all(sentence in page for sentence in sentences(known))
+    assert "Truth knows what comes and pays nothing" in "".join(worth_section(known))  # of a back-test, too

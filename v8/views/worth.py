@@ -17,7 +17,7 @@ from v8.losses.table import BEATS, LOSES
 from v8.losses.worth import BPS, LEAST_DAYS, NAIVE, RULES, TRUTH, Result, Worth
 from v8.storage import write_json, write_text
 from v8.views.charts import Chart, axis, line, line_style
-from v8.views.markup import Html, document, element, filled, join, plot, shown_table
+from v8.views.markup import Html, document, element, filled, folded, plot, shown_table
 from v8.views.verdict import in_words, opening
 from v8.wording import ABSENT, Table, between, number, p_value, spaced
 
@@ -78,13 +78,14 @@ def figure_tables(worth: Worth) -> Iterator[Table]:
 
 
 def worth_section(worth: Worth) -> Iterator[Html]:
-    """Tell below a heading what it is worth: sentences, the table of rules, what these would have earned."""
+    """Tell below a heading what it is worth: sentences, the table of rules, what they earned, who is who."""
     yield element("h2", say("What forecasts are worth in money"))
     yield opening("", *sentences(worth))
     yield shown_table(rules_table(worth.together, TITLE), class_="wrapped figures")
     for rule, earned in worth.curves.items():
         label = say("{rule}: earned until each day, %, mean over series", rule=term(RULES[rule].title))
         yield plot(_curves(earned), label)
+    yield filled("v8.views", "worth.html")
 
 
 def _curves(earned: pd.DataFrame) -> Chart:
@@ -100,15 +101,10 @@ def _curves(earned: pd.DataFrame) -> Chart:
 def worth_page(worth: Worth) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
     _, *found = worth_section(worth)
-    content = filled(
-        "v8.views",
-        "worth.html",
-        found=join(found),
-        figures=join(shown_table(table, class_="wrapped figures") for table in figure_tables(worth)),
-        each=shown_table(rules_table(worth.each), class_="wrapped figures"),
-    )
+    figures = (shown_table(table, class_="wrapped figures") for table in figure_tables(worth))
+    each = folded(say("Every series"), shown_table(rules_table(worth.each), class_="wrapped figures"))
     heading = say("What forecasts are worth in money")
-    return document(f"v8: {heading}", heading, [content], is_demo=worth.is_demo)
+    return document(f"v8: {heading}", heading, [*found, *figures, each], is_demo=worth.is_demo)
 
 
 def _row(one: Result) -> dict[str, Any]:
