@@ -30,7 +30,7 @@ from v8.cli.app import app
 from v8.live import watching
 from v8.live.entries import GIVEN_UP_S
 from v8.live.ledger import Ledger
-from v8.live.posting import SECRET_VARIABLE, send_messages
+from v8.live.posting import SECRET_VARIABLE, Receiver, send_messages
 from v8.live.record import live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.market.series import Series, iso
@@ -240,6 +240,23 @@ def test_one_series_without_candles_does_not_stop_the_others(
     exchange.now_s += BAR_S
     watch.wake()
     assert len(told) == 2
+
+
+def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
+    watch, ledger = watch_place()
+    watch.is_posting = True
+    watch.wake()
+    watch.wake()
+    with WebhookReceiver() as receiver:
+        send_messages(ledger.path, "./tiny", Receiver(receiver.url))
+    assert receiver.kinds == ["forecast.refused", "forecast.issued"]
+    data = receiver.taken[0][1]["data"]
+    assert (data["place"], data["what"]) == ("./tiny", SHORT)
+    assert "unbroken candles at the end" in data["error"]
 
 
 def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
