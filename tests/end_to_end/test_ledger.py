@@ -30,7 +30,8 @@ from v8.cli.app import app
 from v8.live import watching
 from v8.live.entries import GIVEN_UP_S
 from v8.live.ledger import Ledger
-from v8.live.posting import SECRET_VARIABLE, Receiver, send_messages
+from v8.live.posting import send_messages
+from v8.live.receiver import SECRET_VARIABLE, Receiver
 from v8.live.record import live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.market.series import Series, iso
@@ -488,6 +489,15 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
     assert not any(tmp_path.glob("new*"))
     absent = call("track", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
     assert absent.exit_code == 3 and "must be a ledger; got no such file" in absent.stderr
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_opened(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = call("forecast", tmp_path, "--post", "you.example")
+    rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
+    told = f"error: --post: {rule}; got another text. Name your receiver.\n"
+    assert (done.exit_code, done.stderr) == (2, told)
 
 
 def test_track_prints_the_record_as_a_table_json_and_csv(

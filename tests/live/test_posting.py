@@ -18,7 +18,8 @@ from webhooks import SECRET, WebhookReceiver
 from v8.errors import ArtifactError, ProfileError, PublishError
 from v8.live import posting
 from v8.live.ledger import Ledger
-from v8.live.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
+from v8.live.posting import Outbox, keep_sending, send_messages
+from v8.live.receiver import SECRET_VARIABLE, Receiver
 from v8.net import Patience
 
 PLACE = "./tiny"

@@ -431,15 +431,17 @@ def forecast(
     where, names = cli.one_place("forecast", run, repo), _names(series)
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
+
+    from v8.live.receiver import Receiver
+
+    receiver = Receiver(post) if post else None
     if not cli.open_candles(source, data_dir, tables, cli.opening(where)).is_publishable:
         where, got = f"--source {source}", "a simulated market, which has none"
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
     from v8.cli.forecasts import issue_forecasts
-    from v8.live.posting import Receiver
     from v8.live.watching import ServingModels
 
-    receiver = Receiver(post) if post else None
     find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
     again = partial(cli.open_candles, source, data_dir)
     raise Exit(issue_forecasts(where, find, ledger, again, receiver, is_for_ever=every))

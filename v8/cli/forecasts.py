@@ -23,7 +23,8 @@ from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.issuing import Answers, Issued, age
 from v8.live.ledger import Ledger
-from v8.live.posting import Receiver, keep_sending, send_messages
+from v8.live.posting import keep_sending, send_messages
+from v8.live.receiver import Receiver
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.losses.worth import Worth
 from v8.machine.interruption import set_last_words

@@ -15,75 +15,32 @@ twice. They leave in order, and stay until the receiver answers 2xx. Who is kill
 note sends the same id once more, by which the receiver knows it.
 """
 
-import hmac
 import json
-import os
-import re
 import sqlite3
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import requests
-
 from v8.artifacts.forecaster import Forecaster
-from v8.errors import ProfileError, PublishError, V8Error
+from v8.errors import PublishError, V8Error
 from v8.features.formulas import DAY_S
 from v8.live.ledger import BUSY_S, Database, Ledger, spoken
+from v8.live.receiver import Receiver
 from v8.live.renewal import recorded_losses
 from v8.losses.contest import decay_of
 from v8.market.series import iso
-from v8.market.sources.downloads import BROKEN, PATIENCE, trouble_of
-from v8.net import PassingTroubleError, Patience, Refused
+from v8.market.sources.downloads import PATIENCE
+from v8.net import Patience, Refused
 from v8.storage import digest_json
-from v8.version import VERSION
 
-SECRET_VARIABLE: Final = "V8_POST_SECRET"  # noqa: S105 - its name
-_SECRET: Final = re.compile("(?ai)whsec_((?:[a-z0-9+/]{4}){8,}(?:[a-z0-9+/]{2}==|[a-z0-9+/]{3}=)?)")
-_ADDRESS: Final = re.compile(r"https?://((?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?)(?:[/?][!-~]*)?")
-_TIMES_S: Final = 5.0, 10.0  # to connect, and between two pieces of an answer
 LOOK_S: Final = 1.0
 """How long a message may lie before somebody looks, in seconds."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, place TEXT, id TEXT UNIQUE, body TEXT);
 CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
 """
-
-
-class Receiver:
-    """Who takes messages; of the address only its host is shown, and the secret of the environment nowhere.
-
-    Raises `ProfileError` where one of the two is none.
-    """
-
-    def __init__(self, url: str) -> None:
-        if not (address := _ADDRESS.fullmatch(url)):
-            rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
-            raise ProfileError(where="param:post", rule=rule, got="another text", fix="Name your receiver")
-        if not (found := _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))):
-            rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"
-            got = "another text" if SECRET_VARIABLE in os.environ else "none"
-            make = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'
-            raise ProfileError(where=SECRET_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{make}'")
-        self.url, self.host, self._secret = url, address[1], b64decode(found[1])
-
-    def send(self, number: str, body: str) -> None:
-        """Send a message by its id; `PassingTroubleError` unless it is taken."""
-        at = str(int(time.time()))
-        digest = hmac.digest(self._secret, f"{number}.{at}.{body}".encode(), "sha256")
-        signed = {"id": number, "timestamp": at, "signature": f"v1,{b64encode(digest).decode()}"}
-        headers = {f"webhook-{name}": value for name, value in signed.items()}
-        headers |= {"content-type": "application/json", "user-agent": f"v8/{VERSION}"}
-        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "stream": True}
-        try:
-            with requests.post(self.url, body.encode(), timeout=_TIMES_S, **given) as answer:
-                if not 200 <= answer.status_code < 300:
-                    raise trouble_of(answer)
-        except BROKEN as error:  # their texts hold the address
-            raise PassingTroubleError(f"no answer ({type(error).__name__})") from None
 
 
 class Outbox(Database):

@@ -1,0 +1,53 @@
+"""Who takes the messages of `v8.live.posting`: an address, and a secret that signs them."""
+
+import hmac
+import os
+import re
+import time
+from base64 import b64decode, b64encode
+from typing import Any, Final
+
+import requests
+
+from v8.errors import ProfileError
+from v8.market.sources.downloads import BROKEN, trouble_of
+from v8.net import PassingTroubleError
+from v8.version import VERSION
+
+SECRET_VARIABLE: Final = "V8_POST_SECRET"  # noqa: S105 - its name
+_SECRET: Final = re.compile("(?ai)whsec_((?:[a-z0-9+/]{4}){8,}(?:[a-z0-9+/]{2}==|[a-z0-9+/]{3}=)?)")
+_ADDRESS: Final = re.compile(r"https?://((?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?)(?:[/?][!-~]*)?")
+_TIMES_S: Final = 5.0, 10.0  # to connect, and between two pieces of an answer
+
+
+class Receiver:
+    """Who takes messages; of the address only its host is shown, and the secret of the environment nowhere.
+
+    Raises `ProfileError` where one of the two is none.
+    """
+
+    def __init__(self, url: str) -> None:
+        if not (address := _ADDRESS.fullmatch(url)):
+            rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
+            raise ProfileError(where="param:post", rule=rule, got="another text", fix="Name your receiver")
+        if not (found := _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))):
+            rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"
+            got = "another text" if SECRET_VARIABLE in os.environ else "none"
+            make = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'
+            raise ProfileError(where=SECRET_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{make}'")
+        self.url, self.host, self._secret = url, address[1], b64decode(found[1])
+
+    def send(self, number: str, body: str) -> None:
+        """Send a message by its id; `PassingTroubleError` unless it is taken."""
+        at = str(int(time.time()))
+        digest = hmac.digest(self._secret, f"{number}.{at}.{body}".encode(), "sha256")
+        signed = {"id": number, "timestamp": at, "signature": f"v1,{b64encode(digest).decode()}"}
+        headers = {f"webhook-{name}": value for name, value in signed.items()}
+        headers |= {"content-type": "application/json", "user-agent": f"v8/{VERSION}"}
+        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "stream": True}
+        try:
+            with requests.post(self.url, body.encode(), timeout=_TIMES_S, **given) as answer:
+                if not 200 <= answer.status_code < 300:
+                    raise trouble_of(answer)
+        except BROKEN as error:  # their texts hold the address
+            raise PassingTroubleError(f"no answer ({type(error).__name__})") from None
