@@ -4,7 +4,7 @@
 
 FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kills the worker, every time;
 `placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there; `early` signs
-and is trained by a run of its own, before that of the others.
+and is trained by a run of its own, of another profile, before that of the others.
 Events are printed as lines; `FOLDER/outcomes.json` tells each series' reason of failure, or None.
 NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N.
 """
@@ -83,7 +83,8 @@ def main(folder: Path, crew: str, names: list[str]) -> None:
         series, _, fate = name.partition(":")
         candles = DemoSource().candles(Series.parse(series), profile.newest_bars, None)
         (folder / series).mkdir()
-        jobs.append(FATES[fate](candles, profile, number, folder / series, False, 0.0))
+        its = profile.with_budget(epochs=3) if fate == "early" else profile
+        jobs.append(FATES[fate](candles, its, number, folder / series, False, 0.0))
     gpus, _, fleet_size = crew.rpartition(":")
     if fleet_size != "0":
         if gpus:

@@ -111,6 +111,11 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
     assert [str(event) for event in heard[0]] == [str(event) for event in heard[1]] != []
     list(train_all([job], heard[0].append, make_trainer=make_trainer, store=store))
     assert len(checks) == 2
+    with lasting() as kept:
+        for num_epochs in (1, 2):
+            other = make_job(job.profile.with_budget(epochs=num_epochs), FIRST, tmp_path)
+            list(train_all([other], heard[0].append, make_trainer=make_trainer, store=store))
+            assert len(kept) == 1  # programs of one profile at a time
 
 
 def test_a_worker_of_ray_makes_shard_after_shard_in_one_workshop(

@@ -165,7 +165,7 @@ def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> 
 
 
 def test_a_worker_goes_on_with_the_next_run(crews: Crews) -> None:
-    """The first run of one series had one worker, which the second run gave its first series."""
+    """The first run, of another profile, had one worker, which the second run gave its first series."""
     assert int((crews.folder / f"{EARLY}.pid").read_text()) == crews.killed
 
 

@@ -256,8 +256,7 @@ def search_settings(search: Search, num_trials: int, hours: float | None) -> Non
     title = "Trials: mean error as a multiple of the best baseline's; plateau: median of the five nearest"
     print_table(Table(("trial", *trials.columns), trials.itertuples(), title))
     print_table(page.pool_table(search.later, "The winner and the start on folds that no trial saw"))
-    files = (search.path / name for name in FILES)
-    print_lines(NOTE, verdict, f"Written: {', '.join(map(str, files))}")
+    print_lines(NOTE, verdict, f"Written: {', '.join(str(search.path / name) for name in FILES)}")
 
 
 if __name__ == "__main__":

@@ -16,5 +16,11 @@ def lasting() -> Iterator[dict[Hashable, Any]]:
         yield kept
     finally:
         _open.pop()
-        for made in () if _open else kept.values():
-            made.close()
+        if not _open:
+            let_go(kept)
+
+
+def let_go(kept: dict[Hashable, Any]) -> None:
+    """Close what was kept for others, so that memory holds one of them at a time."""
+    while kept:
+        kept.popitem()[1].close()

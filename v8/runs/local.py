@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.leaderboard import TaskScore
 from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
-from v8.machine.lasting import lasting
+from v8.machine.lasting import lasting, let_go
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
@@ -81,18 +81,21 @@ def train_all(
     fleet_size: int | None = 1,
     make_trainer: MakeTrainer = make_trainer_of,
     store: FeatureStore | None = None,
+    *,
+    check: Callable[[], None] | None = None,
 ) -> Iterator[Outcome]:
     """Make the artefact of every job, all of one profile; yield each series' outcome as soon as it is known.
 
     The most series of one program are `fleet_size`; None takes as many as memory allows. Features are kept in
-    the user's own store unless another is given.
+    the user's own store unless another is given. Between two batches Ctrl-C is obeyed, or `check` called.
     """
     first = jobs[0]
     key = make_trainer, store, first.profile.digest, *first.settled.values()
-    with deferred_interrupts() as check, lasting() as kept:
+    with nullcontext(check) if check else deferred_interrupts() as look, lasting() as kept:
         if key not in kept:
-            kept[key] = Workshop(first.profile, listen, check, make_trainer, store, **first.settled)
-        kept[key].listen, kept[key].check = listen, check
+            let_go(kept)
+            kept[key] = Workshop(first.profile, listen, look, make_trainer, store, **first.settled)
+        kept[key].listen, kept[key].check = listen, look
         yield from kept[key].make_all(jobs, fleet_size or len(jobs))
 
 
@@ -117,16 +120,13 @@ class Workshop:
     ) -> None:
         self.listen, self.check = listen, check
         # Whoever takes the workshop up again has another check.
-        self._make_trainer = partial(make_trainer, profile, check=self._checked, **settled)
+        self._make_trainer = partial(make_trainer, profile, check=lambda: self.check(), **settled)  # noqa: PLW0108
         self._trainer = self._make_trainer()
         self._store, self._models = store or FeatureStore(), SharedModels()
 
     def close(self) -> None:
         """Let its programs go."""
         del self._trainer
-
-    def _checked(self) -> None:
-        self.check()
 
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
         """Make artefacts in programs of at most so many series; yield each outcome as it comes."""

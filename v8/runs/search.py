@@ -132,6 +132,7 @@ class Search:
     """On the later folds, by name: the winner, and the start."""
     _plan: BacktestPlan = field(init=False)
 
+    @lasting()
     def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:
         """Make trials until there are so many, those of earlier calls included, or no time is left.
 
@@ -143,8 +144,7 @@ class Search:
         """
         start = self.start.profile
         with self.show(make_plan(start, self.start.series, self.path / START)) as shown:
-            listen = told_once(shown)
-            self._plan = begin_or_continue(self.path / START, self.start, self.source, listen)
+            self._plan = begin_or_continue(self.path / START, self.start, self.source, told_once(shown))
         folds, later = self._plan.folds[: -self.num_later - 1], self._plan.folds[-self.num_later :]
         begun = [objective_of(one) for one in self._judged(start, folds)]
         trials = self._tried(folds, num_trials, has_time)
@@ -176,14 +176,13 @@ class Search:
         path, asked = self._folder(profile), replace(self.start, profile=profile, like=self._plan)
         path.mkdir(exist_ok=True)
         begin_or_continue(path, asked, self.source, lambda event: None)
-        with lasting():
-            for num, fold in enumerate(folds, 1):
-                self.tell(f"{profile.name}: {fold.folder}.")
-                done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
-                for one in done.failures:
-                    where, fix = f"{one.series} in {fold.folder}", "Mend that and repeat"
-                    raise SeriesError(where=where, rule="must be judged", got=str(one.reason), fix=fix)
-                yield results_of(self._plan, self._cells(profile, folds[:num]), {})
+        for num, fold in enumerate(folds, 1):
+            self.tell(f"{profile.name}: {fold.folder}.")
+            done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
+            for one in done.failures:
+                where, fix = f"{one.series} in {fold.folder}", "Mend that and repeat"
+                raise SeriesError(where=where, rule="must be judged", got=str(one.reason), fix=fix)
+            yield results_of(self._plan, self._cells(profile, folds[:num]), {})
 
     def _tried(self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]) -> pd.DataFrame:
         """Make the trials that are left; return a row for each that has ended, but not by a kill.

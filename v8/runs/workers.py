@@ -35,7 +35,7 @@ from v8.errors import with_parameters
 from v8.hardware import has_gpu
 from v8.invocation import explained_start
 from v8.machine.interruption import deferred_interrupts
-from v8.machine.lasting import lasting
+from v8.machine.lasting import lasting, let_go
 from v8.machine.starting import quiet_start
 from v8.market.series import Series
 from v8.plugins import load_plugins, loaded, other_plugins
@@ -45,9 +45,13 @@ from v8.runs.plan import Job
 from v8.training.programs import kept_programs
 
 TRIES: Final = 2  # a series whose worker died is given to one more; then it has failed
+MOST_PROFILES: Final = 8
+"""What workers train one after another until others take their place: TensorFlow lets no program go."""
 POLL_S: Final = 0.2  # how long whoever waits for news waits before it looks whether it was interrupted
 STOP_S: Final = 2.0
 """How long processes may take to stop before they are killed; checkpoints keep their epochs."""
+_trained: Final[dict[str, int]] = {}
+"""Digests of the profiles that workers of this process have trained, each with how many came before it."""
 
 
 class JobQueue:
@@ -174,7 +178,7 @@ class _Worker(Process):
 
     def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
         self.gpu, self.fleet_size = gpu, 1
-        super().__init__("v8-worker", _serve, job.profile, job.settled, gpu, fleet_size, num_series)
+        super().__init__("v8-worker", _serve, job.profile, gpu, fleet_size, num_series)
 
 
 def train_all(
@@ -192,12 +196,15 @@ def train_all(
         gpus: One for each worker, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
         fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
     """
-    key = jobs[0].profile.digest, *jobs[0].settled.values(), fleet_size, *gpus, os.environ.get("XLA_FLAGS")
+    num_before = _trained.setdefault(digest := jobs[0].profile.digest, len(_trained))
+    # Workers take up another profile, but where they have measured what suits theirs.
+    key = fleet_size or digest, num_before // MOST_PROFILES, *gpus, os.environ.get("XLA_FLAGS")
     with (
         deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check,
         lasting() as kept,
     ):
         if key not in kept:
+            let_go(kept)
             kept[key] = _WorkerPool(gpus, fleet_size)
         pool = kept[key]
         pool.take_up(jobs, listen, min(num_workers, len(jobs)))
@@ -277,31 +284,24 @@ class _WorkerPool:
 
 
 @kept_programs()
-def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
-    pipe: Connection,
-    profile: Profile,
-    settled: dict[str, Any],
-    gpu: str | None,
-    fleet_size: int | None,
-    num_series: int,
-) -> None:
+def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None, num_series: int) -> None:
     """Live as a worker: make what comes through the pipe until it closes, of at most so many series."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before the backend looks for GPUs
     with quiet_start():
-        from v8.runs.local import Workshop, suited_fleet_size  # noqa: PLC0415 - the parent starts no TensorFlow
+        from v8.runs import local  # noqa: PLC0415 - the parent starts no TensorFlow
 
         has_gpu()
     with (
         suppress(EOFError, ConnectionError, KeyboardInterrupt),
         log_told_as_notes(pipe.send),
         deferred_interrupts("") as check,
+        lasting(),
     ):
-        workshop = Workshop(profile, pipe.send, check, **settled)
-        size = fleet_size or suited_fleet_size(profile, num_series)
+        size = size or local.suited_fleet_size(profile, num_series)
         if gpu is not None:
             pipe.send(Note(f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {size}."))
         pipe.send(size)
         while True:
-            for outcome in workshop.make_all(pipe.recv(), size):
+            for outcome in local.train_all(pipe.recv(), pipe.send, size, check=check):
                 pipe.send(outcome)
