@@ -86,7 +86,7 @@ def test_it_ends_with_a_profile_a_table_and_the_judgement_of_folds_that_no_trial
     trials = pd.read_csv(undisturbed.path / "trials.csv", index_col="trial")
     assert trials.index.tolist() == ["1", "2", "start"]
     assert trials["state"].tolist()[:2] == ["winner", "complete"]
-    assert trials["folds"].tolist()[:2] == [NUM_FOLDS, NUM_FOLDS]
+    assert trials["folds"].tolist() == [NUM_FOLDS, NUM_FOLDS, NUM_FOLDS]
     assert trials["objective"].nunique() == trials["plateau"].nunique() == 1  # a formula notices nothing
     told = json.loads((undisturbed.path / "trials.json").read_text())
     assert {name: one["objective"] for name, one in told.items()} == pytest.approx(

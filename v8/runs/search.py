@@ -155,7 +155,7 @@ class Search:
             raise SeriesError(where=str(self.path), rule=rule, got=f"{len(trials)} others", fix=fix)
         winner = changed(start, self.ranges, {key: whole.iloc[0][key] for key in self.ranges})
         self.trials.loc[whole.index[0], "state"] = "winner"
-        self.trials.loc[START] = {"objective": begun[-1], "profile": start.name}
+        self.trials.loc[START] = {"folds": len(folds), "objective": begun[-1], "profile": start.name}
         names = {winner.name: winner, f"{start.name} ({START})": start}
         self.later = {name: [*self._judged(one, later)][-1] for name, one in names.items()}
         verdict = verdict_of(self.later, *(self._cells(one, later) for one in (winner, start)))
