@@ -122,6 +122,7 @@ def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
     before, after = Trains(5), Trains()
     with pytest.raises(CutOff):
         search_in(tmp_path, before).run(NUM_TRIALS, lambda: True)
+    assert optuna.logging.get_verbosity() > optuna.logging.WARNING  # else that is told with a traceback
     study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path / 'study.sqlite'}")
     study.ask()  # as one that was killed is left
     search_in(tmp_path, after).run(NUM_TRIALS, lambda: True)

@@ -192,7 +192,7 @@ class Search:
         import optuna  # noqa: PLC0415 - an extra
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - Optuna brings it
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would warn of Ctrl-C, with a traceback
         file, start, ended = self.path / "study.sqlite", self.start.profile, pd.DataFrame()
 
         def objective(trial: Any) -> float:
