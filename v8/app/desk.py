@@ -65,8 +65,7 @@ class SharedWork:
         """
         with self._lock:
             kept = self._kept.get(key)
-            is_fresh = kept and kept.since_s - RETRY_S <= self._clock() < kept.until_s
-            if kept is None or kept.means != means or not is_fresh:
+            if not kept or kept.means != means or not kept.since_s - RETRY_S <= self._clock() < kept.until_s:
                 kept = self._kept[key] = Promise(means)
                 kept.answer = self._worker.submit(self._do, kept, work)
             return kept

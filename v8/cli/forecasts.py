@@ -230,9 +230,8 @@ def issue_forecasts(
                 with suppress(V8Error):  # the first wake tells
                     models.forecaster(name)
         place = book.place(where)
-        settle_s = jitter_s(place) if is_for_ever else 0
-        given: dict[str, Any] = {"settle_s": settle_s, "is_posting": receiver is not None}
-        watch = Watch(models, open_candles, book, place, tell=tell, **given)
+        settle_s, is_posting = jitter_s(place) if is_for_ever else 0, receiver is not None
+        watch = Watch(models, open_candles, book, place, tell=tell, settle_s=settle_s, is_posting=is_posting)
         if receiver and is_for_ever:
             in_thread(partial(keep_sending, ledger, place, receiver, tell))
         if is_for_ever:
