@@ -47,7 +47,7 @@ from v8.storage import passing_folder
 
 REPOSITORY = Path(__file__).parents[1]
 
-SERIES = "BTCUSDT-15m"
+SERIES, PROFILE = "BTCUSDT-15m", "frontier"
 
 
 def main() -> None:
@@ -84,9 +84,10 @@ def parsed() -> argparse.Namespace:
 
 def trained(folder: Path) -> Path:
     """Train the demo series once, on a tiny budget."""
-    words = ["run", "--source", "demo", "--smoke", "--series", SERIES, "--runs", str(folder)]
-    subprocess.run([sys.executable, "-m", "v8", *words], check=True, stdout=subprocess.DEVNULL)
-    return folder / "aligned-smoke"
+    words = ["run", "--profile", PROFILE, "--source", "demo", "--smoke", "--series", SERIES]
+    command = [sys.executable, "-m", "v8", *words, "--runs", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / f"{PROFILE}-smoke"
 
 
 @contextmanager
