@@ -450,12 +450,12 @@ def config_path(name: str) -> Path:
     return _configs() / f"{name}.yaml"
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
     """Read a YAML mapping of plain values; see `_Loader` for what is refused. `5e-4` is a number.
 
     A ProfileError tells that a file cannot be read, is too long, is not such YAML, or is no mapping.
     """
-    text = read_plain(path, fix="Check the path", most_bytes=MAX_YAML_BYTES, kind=ProfileError)
+    text = read_plain(path, fix=fix, most_bytes=MAX_YAML_BYTES, kind=ProfileError)
     try:
         # Not `safe_load`: _Loader derives from the same SafeLoader and knows less.
         content = yaml.load(text.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506

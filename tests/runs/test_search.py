@@ -260,6 +260,13 @@ def test_ranges_that_cannot_be_meant_are_one_sentence(text: str, told: str, tmp_
         read_ranges(tmp_path / "ranges.yaml", load_profile("frontier"))
 
 
+def test_a_profile_without_ranges_is_told_how_to_give_it_some() -> None:
+    done = CliRunner().invoke(app, ["search", "aligned", "--source", "demo"])
+    assert done.exit_code == 2
+    assert "aligned.yaml: must be a file that can be read" in done.stderr
+    assert done.stderr.endswith("frontier.yaml, or name another file with --ranges.\n")
+
+
 def test_the_shipped_ranges_fit_their_profiles() -> None:
     files = [*(config_path("frontier").parent / "search").glob("*.yaml")]
     assert files

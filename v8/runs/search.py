@@ -92,8 +92,8 @@ def read_ranges(file: Path, profile: Profile) -> Ranges:
     Raises `ProfileError` if a key is none of the profile, must stay, or must not have such values.
     """
     kind = Annotated[dict[str, Range], Field(min_length=1)]
-    fix = "Mend it; configs/search/frontier.yaml shows how ranges are written"
-    ranges: Ranges = checked(kind, read_yaml(file), where=str(file), fix=fix, refusal=ProfileError)
+    fix = "Write it like configs/search/frontier.yaml, or name another file with param:ranges"
+    ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
     for key, one in ranges.items():
         where = under_key(str(file), key)
         if key_places().get(key, key).partition(".")[0] in FIXED.split():
