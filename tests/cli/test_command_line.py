@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -166,3 +167,22 @@ def test_the_version_is_told_without_a_command() -> None:
         [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
     )
     assert re.fullmatch(rf"v8 {VERSION}( \(commit [0-9a-f]{{12}}(, changed since)?\))?\n", done.stdout)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX closes descriptors")
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("run --list >&-", 0),
+        ("run --list <&- >&- 2>&-", 0),
+        ("run --profile nothing 2>&-", 2),
+        ("run --profile nothing >&- 2>&-", 2),
+    ],
+)
+def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, status: int) -> None:
+    """Whoever starts a process may leave out any of the three; at 0bd7e3d that was a traceback."""
+    line = f'exec "$0" -m v8 {words}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")

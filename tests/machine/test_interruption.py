@@ -207,6 +207,13 @@ def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
     ]
 
 
+def test_who_leaves_at_once_asks_nothing_of_a_stream_that_is_closed() -> None:
+    """`predict | head`: Typer wraps standard error where a pipe broke, and absl then closes what it wraps."""
+    line = LATE.replace("leave_at_once(4)", "atexit.register(sys.stderr.close); leave_at_once(4)")
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, timeout=HANG_S, check=False)
+    assert (done.returncode, done.stderr) == (4, b"")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_output_that_cannot_be_written_is_left_to_python_to_say() -> None:
     with Path("/dev/full").open("w") as full:

@@ -7,6 +7,7 @@ inside commands, so that `--help` and usage errors answer at once.
 
 import inspect
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,12 +119,22 @@ def _root(
     """A fleet of crypto forecasters, trained at once, judged honestly."""
 
 
+def _hold_streams() -> None:
+    """Lead standard streams nowhere where somebody closed them: no file of ours may take their numbers."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(spare, True)
+    os.close(spare)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
         arguments: Words after the program's name; None takes them from `sys.argv`.
     """
+    _hold_streams()
     watch_interrupts()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a code page of Windows lacks letters that we write

@@ -78,8 +78,9 @@ def leave_at_once(code: int) -> None:
     with suppress(OSError):
         threading._shutdown()  # type: ignore[attr-defined]  # what os._exit leaves out, in Python's order
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:  # absl closes a standard error that Typer has wrapped, for a broken pipe
+                stream.flush()
         os._exit(code)
 
 
