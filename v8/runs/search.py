@@ -176,13 +176,15 @@ class Search:
         path, asked = self._folder(profile), replace(self.start, profile=profile, like=self._plan)
         path.mkdir(exist_ok=True)
         begin_or_continue(path, asked, self.source, lambda event: None)
-        for num, fold in enumerate(folds, 1):
+        cells = list[Cell]()
+        for fold in folds:
             self.tell(f"{profile.name}: {fold.folder}.")
             done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
             for one in done.failures:
                 where, fix = f"{one.series} in {fold.folder}", "Mend that and repeat"
                 raise SeriesError(where=where, rule="must be judged", got=str(one.reason), fix=fix)
-            yield results_of(self._plan, self._cells(profile, folds[:num]), {})
+            cells += self._cells(profile, [fold])
+            yield results_of(self._plan, cells, {})
 
     def _tried(self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]) -> pd.DataFrame:
         """Make the trials that are left; return a row for each that has ended, but not by a kill.
