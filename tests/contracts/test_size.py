@@ -1,4 +1,4 @@
-"""The size of the package is counted right, and too much of it fails the check."""
+"""The size of the package is counted right."""
 
 from __future__ import annotations
 
@@ -32,17 +32,11 @@ def test_every_line_is_of_one_kind(size: Any, tmp_path: Path) -> None:
     assert counted == {"files": 1, "lines": 12, "code": 6, "imports": 4, "documentation": 3}
 
 
-def test_a_package_that_is_too_large_fails(
+def test_a_large_package_is_counted_and_fails_nothing(
     size: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room/large.py").write_text("x = 1\n" * (size.MOST_CODE + 1))
+    (tmp_path / "market").mkdir()
+    (tmp_path / "market/large.py").write_text("x = 1\n" * 40_000)
     monkeypatch.setattr(sys, "argv", ["size.py", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"got 23,001 and 23,001\. Join what is there before you add\."):
-        size.main()
-    assert capsys.readouterr().out.splitlines()[1].split() == ["room", "1", "23001", "23001", "0", "0"]
-
-
-def test_the_package_is_within_its_limits(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["size.py", str(REPOSITORY / "v8")])
     size.main()
+    assert capsys.readouterr().out.splitlines()[1].split() == ["market", "1", "40000", "40000", "0", "0"]
