@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from v8.cli import commands
 from v8.cli.compare import compare_profiles
@@ -43,6 +43,30 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with _one_line(), told_of_waiting(lambda text: typer.echo(text, err=True)):
             return super().invoke(ctx)
+
+
+class _Command(TyperCommand):
+    """Refuses an empty text for any option or argument: a shell writes one where a variable is not set."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in self.get_params(ctx):
+            _require_no_empty_text(parameter, values.get(parameter.name))
+        return super().parse_args(ctx, args)
+
+
+def _require_no_empty_text(parameter: Any, value: object) -> None:
+    """Refuse an empty text among what the command line gives for a parameter, as it was typed.
+
+    Raises `ProfileError` if there is one.
+    """
+    texts = value if isinstance(value, list | tuple) else (value,)
+    for text in texts:
+        if isinstance(text, str) and not text.strip():
+            is_option = parameter.param_type_name == "option"
+            where = max(parameter.opts, key=len) if is_option else str(parameter.metavar)
+            fix = f"Leave {where} out or give it a value; is a variable of your shell not set?"
+            raise ProfileError(where=where, rule="needs a value that is not empty", got="an empty one", fix=fix)
 
 
 @contextmanager
@@ -100,7 +124,7 @@ for _function in COMMANDS:
     _shown = "\b\nExamples:\n" + _examples.replace("    v8", f"  {command()}")
     _name = "app" if _function is commands.serve else None
     _short = _said.partition("\n\n")[0]
-    app.command(_name, help=_said, short_help=_short, epilog=_shown)(with_plugins(_function))
+    app.command(_name, cls=_Command, help=_said, short_help=_short, epilog=_shown)(with_plugins(_function))
 
 
 def _print_version(is_asked: bool) -> None:
