@@ -12,9 +12,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -157,3 +157,31 @@ def in_thread(ask: Callable[[], Found]) -> Future[Found]:
 
     threading.Thread(target=settle, daemon=True).start()
     return answer
+
+
+def call_within(limit_s: float, call: Callable[[], Found], cut: Callable[[], object]) -> Found:
+    """Return or raise what `call` does in a thread of its own; leave it once its time is up.
+
+    A limit of a socket bounds each wait for a piece of an answer, and a server that sends one byte after
+    another never reaches it. This bounds everything together: the look-up of the name, connecting, TLS,
+    sending, headers and body.
+
+    Args:
+        limit_s: The most time that the call may take in all, in seconds.
+        call: What is called; it reads the context variables of the caller.
+        cut: Called when the call is left, after its time or at Ctrl-C: closes what the call waits for.
+
+    Raises:
+        TimeoutError: If the call takes longer.
+    """
+    context = copy_context()
+    answer = in_thread(lambda: context.run(call))
+    try:
+        wait([answer], timeout=max(0.0, limit_s))
+    finally:
+        is_left = not answer.done()
+        if is_left:
+            cut()
+    if is_left:
+        raise TimeoutError(f"it took longer than {limit_s:.3g} s in all")
+    return answer.result()

@@ -14,7 +14,7 @@ from v8.cli.app import app
 
 
 def parameters() -> Iterator[tuple[str, str]]:
-    """List every option and argument that takes a value, with its command; of an argument its place holder."""
+    """List every option and argument that takes a value, with its command; arguments by their metavar."""
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         for parameter in command.params:
             if parameter.param_type_name == "argument":

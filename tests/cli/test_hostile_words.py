@@ -70,7 +70,7 @@ def require_one_line(done: Result) -> str:
         (["run", *DEMO, "--workers", str(10**30)], "is auto or a number of processes, below 10,000"),
         (["run", *DEMO, "--workers", "9" * 4_090], "is auto or a number of processes, below 10,000"),
         (["run", *DEMO, "--fleet-size", "0"], "is auto or a number of series, at least 1"),
-        (["run", *DEMO, "--fleet-size", ""], "--fleet-size: needs a value that is not empty; got an empty one"),
+        (["run", *DEMO, "--fleet-size", ""], "--fleet-size: needs a value that is not empty; got an empty"),
         (["run", "--profile", ""], "--profile: needs a value that is not empty; got an empty one"),
         (["run", "--profile", ".."], "a shipped profile is one of aligned"),
         (

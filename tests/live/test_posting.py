@@ -303,7 +303,7 @@ def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.M
         if len(pauses) == 9:
             raise OverError
 
-    monkeypatch.setattr(posting, "PATIENCE", HASTY)
+    monkeypatch.setattr(posting, "PATIENCE_OF_POST", HASTY)
     monkeypatch.setattr(posting.time, "sleep", sleep)
     monkeypatch.setattr(send_messages, "__defaults__", (HASTY,))
     with pytest.raises(OverError):

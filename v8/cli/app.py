@@ -66,7 +66,9 @@ def _require_no_empty_text(parameter: Any, value: object) -> None:
             is_option = parameter.param_type_name == "option"
             where = max(parameter.opts, key=len) if is_option else str(parameter.metavar)
             fix = f"Leave {where} out or give it a value; is a variable of your shell not set?"
-            raise ProfileError(where=where, rule="needs a value that is not empty", got="an empty one", fix=fix)
+            raise ProfileError(
+                where=where, rule="needs a value that is not empty", got="an empty one", fix=fix
+            )
 
 
 @contextmanager

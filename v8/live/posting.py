@@ -27,11 +27,10 @@ from v8.artifacts.forecaster import Forecaster
 from v8.errors import PublishError, V8Error
 from v8.features.formulas import DAY_S
 from v8.live.ledger import BUSY_S, Database, Ledger, spoken
-from v8.live.receiver import Receiver
+from v8.live.receiver import PATIENCE_OF_POST, Receiver
 from v8.live.renewal import recorded_losses
 from v8.losses.contest import decay_of
 from v8.market.series import iso
-from v8.market.sources.downloads import PATIENCE
 from v8.net import Patience, Refused
 from v8.storage import digest_json
 
@@ -105,7 +104,9 @@ class Outbox(Database):
         return found[0][0] if found else None
 
 
-def send_messages(ledger: Path, place: str, receiver: Receiver, patience: Patience = PATIENCE) -> None:
+def send_messages(
+    ledger: Path, place: str, receiver: Receiver, patience: Patience = PATIENCE_OF_POST
+) -> None:
     """Send the messages of a place until none waits; `PublishError` where one is not taken in the end."""
 
     def refuse(refused: Refused) -> PublishError:
@@ -127,5 +128,5 @@ def keep_sending(ledger: Path, place: str, receiver: Receiver, tell: Callable[[s
         except V8Error as error:
             if str(error) != told:
                 tell(str(error))
-            told, pause_s = str(error), PATIENCE.longest_s
+            told, pause_s = str(error), PATIENCE_OF_POST.longest_s
         time.sleep(pause_s)

@@ -5,19 +5,24 @@ import os
 import re
 import time
 from base64 import b64decode, b64encode
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import requests
 
 from v8.errors import ProfileError
-from v8.market.sources.downloads import BROKEN, trouble_of
+from v8.http_client import BROKEN, HttpClient, RequestTimes
+from v8.market.sources.downloads import PATIENCE, trouble_of
 from v8.net import PassingTroubleError
 from v8.version import VERSION
 
 SECRET_VARIABLE: Final = "V8_POST_SECRET"  # noqa: S105 - its name
 _SECRET: Final = re.compile("(?ai)whsec_((?:[a-z0-9+/]{4}){8,}(?:[a-z0-9+/]{2}==|[a-z0-9+/]{3}=)?)")
 _ADDRESS: Final = re.compile(r"https?://((?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?)(?:[/?][!-~]*)?")
-_TIMES_S: Final = 5.0, 10.0  # to connect, and between two pieces of an answer
+TIMES: Final = RequestTimes(connect_s=5.0, silence_s=10.0, all_s=60.0)
+"""How long the receiver may take for one message."""
+PATIENCE_OF_POST: Final = replace(PATIENCE, try_s=TIMES.all_s)
+"""How often a message is sent until it is taken: 300 s in all."""
 
 
 class Receiver:
@@ -26,7 +31,7 @@ class Receiver:
     Raises `ProfileError` where one of the two is none.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, times: RequestTimes = TIMES) -> None:
         if not (address := _ADDRESS.fullmatch(url)):
             rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
             raise ProfileError(where="param:post", rule=rule, got="another text", fix="Name your receiver")
@@ -36,6 +41,7 @@ class Receiver:
             make = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'
             raise ProfileError(where=SECRET_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{make}'")
         self.url, self.host, self._secret = url, address[1], b64decode(found[1])
+        self._times = times
 
     def send(self, number: str, body: str) -> None:
         """Send a message by its id; `PassingTroubleError` unless it is taken."""
@@ -44,10 +50,14 @@ class Receiver:
         signed = {"id": number, "timestamp": at, "signature": f"v1,{b64encode(digest).decode()}"}
         headers = {f"webhook-{name}": value for name, value in signed.items()}
         headers |= {"content-type": "application/json", "user-agent": f"v8/{VERSION}"}
-        given: dict[str, Any] = {"headers": headers, "allow_redirects": False, "stream": True}
         try:
-            with requests.post(self.url, body.encode(), timeout=_TIMES_S, **given) as answer:
-                if not 200 <= answer.status_code < 300:
-                    raise trouble_of(answer)
+            with HttpClient(headers) as client:
+                client.ask("POST", self.url, _require_taken, times=self._times, body=body.encode())
         except BROKEN as error:  # their texts hold the address
             raise PassingTroubleError(f"no answer ({type(error).__name__})") from None
+
+
+def _require_taken(answer: requests.Response) -> None:
+    """Raise `PassingTroubleError` for an answer other than 2xx; a redirect is not followed."""
+    if not 200 <= answer.status_code < 300:
+        raise trouble_of(answer)

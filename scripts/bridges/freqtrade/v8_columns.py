@@ -95,7 +95,9 @@ def of_app(address: str) -> Forecasts:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def asked(series: str) -> dict[str, Any]:
-        answer = requests.get(f"{address.rstrip('/')}/api/forecast/{series}", headers=headers, timeout=10)
+        url = f"{address.rstrip('/')}/api/forecast/{series}"
+        # With an auth of its own, requests looks for no password in ~/.netrc, which would replace the token.
+        answer = requests.get(url, headers=headers, auth=lambda request: request, timeout=10)
         answer.raise_for_status()
         return row_of(answer.json())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -89,3 +90,49 @@ def test_the_body_of_a_redirect_is_not_read(downloader: Downloader) -> None:
         pytest.raises(DataError, match="must be an address that can be requested; got Exceeded 3 redirects"),
     ):
         downloader.fetch(f"{server.url}/a", max_bytes=1_000)
+
+
+def test_what_is_under_way_ends_with_the_first_error_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 967f431 a process waited for such a try to its end: 367 s of the 300 s that it may take."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    patience = Patience(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    limits = TimeLimits(connect_s=60.0, silence_s=60.0, try_s=60.0, file_s=300.0, quiet_s=0.1)
+    drips: list[bytes | float] = [b"HTTP/1.1 200 OK\r\nX: ", *[b"x", 0.05] * 1_200]
+    with (
+        closing(RawServer([answer(status="403 No", body=b"")])) as refusing,
+        closing(RawServer(drips, stays=True)) as dripping,
+        closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as patient,
+    ):
+        ended: list[BaseException | None] = []
+
+        def fetch(url: str) -> bytes | None:
+            if url == refusing.url:
+                while not dripping.num_connections:
+                    time.sleep(0.01)
+            try:
+                return patient.fetch(f"{url}/a", max_bytes=1_000)
+            finally:
+                ended.append(sys.exception())
+
+        with pytest.raises(DataError, match="got status 403"):
+            patient.map(fetch, [dripping.url, refusing.url])
+        patient._pool.shutdown(wait=True)
+        refused, given_up = ended
+    assert "got status 403" in str(refused)
+    assert "got a broken connection" in str(given_up)
+    assert dripping.num_connections == 1
+
+
+def test_a_try_that_was_cut_does_not_cut_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    pieces, _ = STALLED["headers that drip"]
+    limits = TimeLimits(connect_s=20.0, silence_s=20.0, try_s=2.0, file_s=60.0)
+    with closing(RawServer(list(pieces))) as server:
+
+        def mend(pause_s: float) -> None:
+            server._pieces[:] = [answer("Content-Length: 7")]
+
+        patience = Patience(num_tries=2, sleep=mend)
+        with closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as downloader:
+            assert downloader.fetch(f"{server.url}/a", max_bytes=9) == b"candles"
+        assert server.num_connections == 2

@@ -6,28 +6,25 @@ short body, headers that contradict each other) are tried again as `v8.net` says
 at once. Whoever waits long is told so.
 """
 
-import io
 import os
 import re
-import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from http.client import HTTPException, HTTPResponse
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
-from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
 from requests.utils import get_auth_from_url
-from urllib3.exceptions import HTTPError
 
 from v8.errors import DataError, ProfileError
+from v8.http_client import BROKEN, Auth, HttpClient, RequestHandle, RequestTimes
 from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, tell_waiting
 from v8.version import VERSION
 
@@ -39,12 +36,10 @@ PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)
 _CHUNK_BYTES = 1 << 16
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of failures that may pass
 _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
-BROKEN = (OSError, HTTPError, HTTPException, ValueError)
-"""What a broken answer raises: those of requests are OSErrors, and a bad header may raise any of them."""
 
+_BATCH: Final[ContextVar[object]] = ContextVar("batch_of_downloads", default=None)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Auth = tuple[str, str]  # user and password
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +48,7 @@ class TimeLimits:
 
     connect_s: float = 10.0  # until a connection stands
     silence_s: float = 30.0  # between two pieces of an answer
-    try_s: float = 120.0  # from a request to the last byte of its answer; ends a drip
+    try_s: float = 120.0  # of a request, from the look-up of the host to the last byte of its answer
     file_s: float = 300.0  # all tries of a file and the pauses between them
     quiet_s: float = 5.0  # waiting that nobody is told of, and the pause between two sentences about it
 
@@ -119,14 +114,12 @@ class Downloader:
         self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
         self._waiting: list[_Waiting] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
-        self._session = _Session()
-        self._session.max_redirects = MOST_REDIRECTS
         # A compressed answer would make the promised length meaningless.
-        self._session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, _BoundedAdapter(num_workers, limits.try_s))
+        headers = {"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"}
+        self._client = HttpClient(headers, num_connections=num_workers, max_redirects=MOST_REDIRECTS)
+        self._times = RequestTimes(connect_s=limits.connect_s, silence_s=limits.silence_s, all_s=limits.try_s)
         resources = ExitStack()
-        resources.callback(self._session.close)
+        resources.callback(self._client.close)
         # The last to forget it may be one of its own threads, which cannot wait for itself.
         resources.callback(self._pool.shutdown, wait=False, cancel_futures=True)
         self._finalizer = weakref.finalize(self, resources.close)
@@ -140,7 +133,13 @@ class Downloader:
 
         `work` must not call `map` itself: with all threads waiting, nothing would move.
         """
-        futures = [self._pool.submit(work, item) for item in items]
+        batch = object()
+
+        def work_in_batch(item: Item) -> Result:
+            _BATCH.set(batch)
+            return work(item)
+
+        futures = [self._pool.submit(work_in_batch, item) for item in items]
         try:
             pending = set(futures)
             while pending:
@@ -150,10 +149,11 @@ class Downloader:
                 self._tell_longest()
             return [future.result() for future in futures]
         finally:
-            for waiting in list(self._waiting):  # none, unless something went wrong
-                waiting.is_wanted = False
             for future in futures:
                 future.cancel()
+            for waiting in list(self._waiting):
+                if waiting.batch is batch:  # which is so only where something went wrong
+                    waiting.end()
 
     def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
         """Download one file within the calling thread; None when the server says it is absent (404).
@@ -169,7 +169,8 @@ class Downloader:
 
         self._waiting.append(waiting)
         try:
-            ask, refuse = lambda _: self._ask(url, max_bytes, auth), partial(self._gave_up, waiting)
+            ask = partial(self._ask, waiting, max_bytes, auth)
+            refuse = partial(self._gave_up, waiting)
             return self._patience.insist(ask, refuse, before_pause=before_pause)
         finally:
             self._waiting.remove(waiting)
@@ -181,12 +182,16 @@ class Downloader:
             tries = f"try {longest.num_tries} of {self._patience.num_tries}"
             tell_waiting(f"waiting for {longest.name} from {urlsplit(longest.url).netloc}, {limit}; {tries}")
 
-    def _ask(self, url: str, max_bytes: int, auth: Auth | None) -> bytes | None:
-        times, etiquette = (self._limits.connect_s, self._limits.silence_s), self._etiquette
+    def _ask(self, waiting: "_Waiting", max_bytes: int, auth: Auth | None, _: float) -> bytes | None:
+        etiquette, url = self._etiquette, waiting.url
         etiquette.wait(url)
+        handle = waiting.handle_of_try()
+
+        def read(answer: requests.Response) -> bytes | None:
+            return etiquette.content(url, answer, max_bytes) if etiquette.is_there(url, answer) else None
+
         try:
-            with self._session.get(url, stream=True, timeout=times, auth=auth) as answer:
-                return etiquette.content(url, answer, max_bytes) if etiquette.is_there(url, answer) else None
+            return self._client.ask("GET", url, read, times=self._times, auth=auth, handle=handle)
         except _NO_ADDRESS as error:
             rule, got = "must be an address that can be requested", str(error)
             raise DataError(where=url, rule=rule, got=got, fix=f"Check {etiquette.variable}") from error
@@ -211,68 +216,21 @@ class _Waiting:
     begun_s: float
     num_tries: int = 1
     is_wanted: bool = True
+    batch: object = field(default_factory=_BATCH.get)  # of the call of `map` that it belongs to
+    _handle: RequestHandle | None = None
 
+    def handle_of_try(self) -> RequestHandle:
+        """Return a new handle, by which the try that begins now can be ended."""
+        handle = self._handle = RequestHandle()
+        if not self.is_wanted:
+            handle.cut()
+        return handle
 
-class _Session(requests.Session):
-    """Follows redirects without reading what else their answers hold: that has no limit."""
-
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        if resp.is_redirect:
-            resp._content = b""
-            resp.close()
-        return super().get_redirect_target(resp)
-
-
-class _BoundedAdapter(HTTPAdapter):
-    """Asks once, and ends an answer that takes longer than a limit in seconds, headers included."""
-
-    def __init__(self, num_connections: int, limit_s: float) -> None:
-        self._bounded = {"response_class": staticmethod(partial(_BoundedAnswer, limit_s))}
-        super().__init__(pool_maxsize=num_connections)
-
-    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return a pool, of a proxy or not, whose connections make bounded answers."""
-        pool: Any = super().get_connection_with_tls_context(*args, **options)
-        if "ConnectionCls" not in vars(pool):
-            pool.ConnectionCls = type("BoundedConnection", (pool.ConnectionCls,), self._bounded)
-        return pool
-
-
-class _BoundedAnswer(HTTPResponse):
-    """An answer that must be read to its end within a limit; urllib3 bounds each wait for a piece only."""
-
-    def __init__(self, limit_s: float, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_BoundedReads(self.fp.detach(), sock, limit_s))
-
-    def begin(self) -> None:
-        """Read the headers; an error here closes the connection, a later one of urllib3 would not."""
-        super().begin()
-        lengths = ",".join(self.headers.get_all("Content-Length", ()))
-        if len({length.strip() for length in lengths.split(",")}) > 1:
-            raise HTTPException("two lengths of one answer")
-
-
-class _BoundedReads(io.RawIOBase):
-    """Reads a socket until a time has passed, and never waits longer than the socket would."""
-
-    def __init__(self, stream: io.RawIOBase, sock: socket.socket, limit_s: float) -> None:
-        self._stream, self._sock = stream, sock
-        self._silence_s, self._end_s = sock.gettimeout() or limit_s, time.monotonic() + limit_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the answer took too long")
-        self._sock.settimeout(min(left_s, self._silence_s))
-        return self._stream.readinto(buffer)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+    def end(self) -> None:
+        """End it at once: a process would wait for it until the end of its try."""
+        self.is_wanted = False
+        if self._handle:
+            self._handle.cut()
 
 
 @dataclass(frozen=True)
