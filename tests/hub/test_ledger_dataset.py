@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score
+from typer.testing import CliRunner
 
+from v8.cli.app import app
 from v8.errors import PublishError
 from v8.features.formulas import DAY_S
 from v8.hub.client import RetryPolicy
@@ -46,11 +50,16 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def send(ledger: Ledger, tmp_path: Path) -> Send:
     """Publish a ledger, so many days after the first, at noon."""
 
-    def sent(book: Ledger = ledger, *, day: int = 0) -> Published:
+    def sent(book: Ledger = ledger, *, day: int = 0, is_repairing: bool = False) -> Published:
         folder = tmp_path / f"staged-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         staged = LedgerDataset(
-            folder, REPO, book, book.path.with_name("tiny"), FIRST_S + day * DAY_S + DAY_S // 2
+            folder,
+            REPO,
+            book,
+            book.path.with_name("tiny"),
+            FIRST_S + day * DAY_S + DAY_S // 2,
+            is_repairing,
         )
         return publish(staged, REPO, is_private=False, retries=RETRIES)
 
@@ -197,6 +206,175 @@ def test_rows_that_others_wrote_otherwise_are_no_difference(hub: Any, ledger: Le
     hub.commit(NAME, {path: b"no table"})
     with pytest.raises(PublishError, match=rf"a record is only ever .* got a file without rows, in {path}"):
         send(day=1)
+
+
+def parquet_of(frame: pd.DataFrame) -> bytes:
+    stream = io.BytesIO()
+    frame.to_parquet(stream, index=False)
+    return stream.getvalue()
+
+
+def doubled(hub: Any, path: str) -> bytes:
+    """Return a day file with itself behind itself."""
+    return parquet_of(pd.concat([rows(hub, path)] * 2))
+
+
+def test_rows_that_stand_there_twice_are_refused_and_sent_again_where_asked(
+    hub: Any, ledger: Ledger, send: Send
+) -> None:
+    """At 967f431 there was nothing to send, and the rows stayed twice for ever."""
+    fill(ledger, range(CLOSES))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    good = rows(hub, path)
+    hub.commit(NAME, {path: doubled(hub, path)})
+    assert len(rows(hub, path)) == 2 * len(good)
+    for day in (0, 1):
+        with pytest.raises(PublishError, match=rf"got rows more than once in {path}\. Send .* --repair"):
+            send(day=day)
+    assert len(hub.commits(NAME)) == 2
+    assert send(is_repairing=True).sent.files["changed"] == [path]  # type: ignore[union-attr]
+    pd.testing.assert_frame_equal(rows(hub, path), good)
+    assert send(is_repairing=True).sent is None
+
+
+def test_track_names_the_day_with_exit_code_5_and_repairs_it(hub: Any, ledger: Ledger, send: Send) -> None:
+    fill(ledger, range(10))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    good = hub.files(NAME)[path]
+    hub.commit(NAME, {path: doubled(hub, path)})
+    words = ["track", str(ledger.path.with_name("tiny")), "--ledger", str(ledger.path), "--publish", REPO]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 5
+    assert f"got rows more than once in {path}" in refused.stderr
+    assert "--repair" in refused.stderr
+    repaired = CliRunner().invoke(app, [*words, "--repair"])
+    assert repaired.exit_code == 0, repaired.stderr
+    assert hub.files(NAME)[path] == good
+    done = CliRunner().invoke(app, [*words[:-2], "--repair"])
+    assert (done.exit_code, "--repair: repairs what was published" in done.stderr) == (2, True)
+
+
+def test_a_row_that_stands_there_for_another_is_seen_in_files_of_equal_length(
+    hub: Any, ledger: Ledger, send: Send
+) -> None:
+    fill(ledger, range(10))
+    send()
+    path = f"scores/{FIRST}.parquet"
+    good = rows(hub, path)
+    hub.commit(NAME, {path: parquet_of(pd.concat([good.iloc[1:], good.iloc[[5]]]))})
+    with pytest.raises(PublishError, match=f"got rows more than once in {path}"):
+        send(day=1)
+    send(day=1, is_repairing=True)
+    pd.testing.assert_frame_equal(rows(hub, path), good)
+
+
+def test_a_repair_never_takes_away_a_row_that_the_ledger_lacks(hub: Any, ledger: Ledger, send: Send) -> None:
+    fill(ledger, range(10))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    strange = rows(hub, path).head(1).assign(close=1.0)
+    hub.commit(NAME, {path: parquet_of(pd.concat([rows(hub, path)] * 2 + [strange]))})
+    with pytest.raises(PublishError, match=rf"got 1 of 121 rows that it does not hold, in {path}"):
+        send(day=1, is_repairing=True)
+    assert len(hub.commits(NAME)) == 2
+
+
+def with_metadata(content: bytes, pandas: bytes) -> bytes:
+    """Return a table with other words of pandas in its footer."""
+    sink = io.BytesIO()
+    table = pq.read_table(io.BytesIO(content)).replace_schema_metadata({"pandas": pandas})
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def repeated(content: bytes, num_rows: int) -> bytes:
+    """Return a small file of many rows, each the first of a table."""
+    row = pq.read_table(io.BytesIO(content)).slice(0, 1).replace_schema_metadata(None)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, row.schema, compression="zstd") as writer:
+        block = pa.concat_tables([row] * 100_000).combine_chunks()
+        for _ in range(num_rows // len(block)):
+            writer.write_table(block)
+    return sink.getvalue()
+
+
+ODD_COLUMNS = {
+    "a list": ([[1, 2]], r"list<.*> in (close|series)"),
+    "a mapping": ([{"a": 1}], r"struct<.*> in (close|series)"),
+    "bytes": ([b"\xff\xfe"], r"binary in (close|series)"),
+}
+
+
+@pytest.mark.parametrize("name", ["close", "series"])
+@pytest.mark.parametrize("kind", ODD_COLUMNS)
+def test_a_column_of_another_kind_is_one_sentence(
+    hub: Any, ledger: Ledger, send: Send, name: str, kind: str
+) -> None:
+    """At 967f431 these were a TypeError."""
+    fill(ledger, range(10))
+    send()
+    path, (value, said) = f"forecasts/{FIRST}.parquet", ODD_COLUMNS[kind]
+    table = pq.read_table(io.BytesIO(hub.files(NAME)[path])).replace_schema_metadata(None)
+    place = table.schema.get_field_index(name)
+    sink = io.BytesIO()
+    pq.write_table(table.set_column(place, name, pa.array(value * len(table))), sink)
+    hub.commit(NAME, {path: sink.getvalue()})
+    with pytest.raises(PublishError, match=f"a record is only ever .* got {said}, in {path}"):
+        send(day=1)
+
+
+@pytest.mark.parametrize(
+    "pandas",
+    [
+        b"{zz",
+        b"\xff",
+        b"[]",
+        b'{"columns": 7}',
+        b'{"index_columns": ["gone"], "columns": [], "column_indexes": []}',
+    ],
+)
+def test_what_pandas_wrote_beside_the_columns_is_not_read(
+    hub: Any, ledger: Ledger, send: Send, pandas: bytes
+) -> None:
+    """At 967f431 these were a JSONDecodeError, a KeyError and others."""
+    fill(ledger, range(10))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    hub.commit(NAME, {path: with_metadata(hub.files(NAME)[path], pandas)})
+    assert send(day=1).sent is None
+
+
+def test_a_small_file_of_very_many_rows_is_refused_by_its_footer(
+    hub: Any, ledger: Ledger, send: Send
+) -> None:
+    """At 967f431 such a file of 19 kB took 2.7 GB, and one of 224 kB over 150 s."""
+    fill(ledger, range(10))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    content = repeated(hub.files(NAME)[path], 5_000_000)
+    hub.commit(NAME, {path: content})
+    said = rf"got 5,000,000 rows where at most 480 are read, in {path}"
+    for is_repairing in (False, True):
+        with pytest.raises(PublishError, match=said):
+            send(day=1, is_repairing=is_repairing)
+
+
+def test_other_columns_and_long_texts_are_refused(hub: Any, ledger: Ledger, send: Send) -> None:
+    fill(ledger, range(10))
+    send()
+    path = f"forecasts/{FIRST}.parquet"
+    good = rows(hub, path)
+    changes = {
+        "other columns: extra": good.assign(extra=1),
+        "other columns: close": good.drop(columns="close"),
+        r"a text of 100,000 bytes in series": good.assign(series="x" * 100_000),
+    }
+    for said, frame in changes.items():
+        hub.commit(NAME, {path: parquet_of(frame)})
+        with pytest.raises(PublishError, match=f"got {said}, in {path}"):
+            send(day=1)
 
 
 def test_a_dataset_of_another_project_is_left_alone(hub: Any, ledger: Ledger, send: Send) -> None:

@@ -454,6 +454,7 @@ def track(
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     output_format: cli.FormatOption = "table",
     publish: str | None = Option(None, metavar="USER/NAME", help="Publish it as a dataset, once a day."),
+    repair: bool = Option(False, "--repair", help="Send days again of which rows were published twice."),
 ) -> None:
     """Print how issued forecasts turned out, beside the naive forecast and the best baseline.
 
@@ -465,6 +466,9 @@ def track(
     where, names = cli.one_place("track", run, repo), _names(series)
     if publish and names:
         raise contradiction("--publish", "--series", "publishes the forecasts of all series")
+    if repair and not publish:
+        rule, fix = "repairs what was published", "Name the dataset with --publish"
+        raise ProfileError(where="--repair", rule=rule, got="no --publish", fix=fix)
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
     if ledger.exists():
@@ -476,7 +480,7 @@ def track(
     if publish:
         from v8.cli.hub import publish_record
 
-        publish_record(ledger, where, publish)
+        publish_record(ledger, where, publish, is_repairing=repair)
 
 
 def _names(series: Sequence[str] | None) -> list[str] | None:

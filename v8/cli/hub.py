@@ -78,14 +78,15 @@ def publish_page(
     print_lines(*_where(published, f" at {published.revision[:12]}"))
 
 
-def publish_record(ledger: Path, where: Path | str, repo: str) -> None:
+def publish_record(ledger: Path, where: Path | str, repo: str, *, is_repairing: bool = False) -> None:
     """Publish the live record of a place as a dataset, and say on standard error what was sent.
 
-    Raises `PublishError` if it cannot be, or the ledger lacks a row that was published.
+    Days of which rows were published more than once are sent again with `is_repairing`. Raises `PublishError`
+    if it cannot be, if there are such days without it, or the ledger lacks a row that was published.
     """
     check_repo_name(repo, "--publish")
     with Ledger.open(ledger) as book, passing_folder("v8-record") as folder:
-        staged = LedgerDataset(folder, repo, book, where, int(time.time()))
+        staged = LedgerDataset(folder, repo, book, where, int(time.time()), is_repairing)
         published = _publish(staged, repo, tell, is_private=False)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
     tell(f"Published: {published.url}" if published.sent else unsent)

@@ -4,10 +4,11 @@
     forecasts/2026-11-23.parquet    what was issued for the closes of a day: a row a forecaster and bar ahead
     scores/2026-11-23.parquet       what came of it: a row a forecaster and task
 
-Each row that stands there must be in the ledger as it is, or nothing is sent: files are compared by the id
-that the Hub lists, and those that differ row by row. There is one commit a day: where closes of today stand
-already, what was written since waits for tomorrow's. Neither the truth nor a candle is in it: whoever has the
-candles of the digests can score it anew.
+Each row that stands there must be in the ledger as it is, and no more often, or nothing is sent: files are
+compared by the id that the Hub lists, and those that differ row by row. A day of which rows stand there twice
+is sent again where that is asked for. There is one commit a day: where closes of today stand already, what
+was written since waits for tomorrow's. Neither the truth nor a candle is in it: whoever has the candles of
+the digests can score it anew.
 """
 
 import re
@@ -20,6 +21,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
 
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES
 from v8.errors import PublishError, listed
@@ -31,11 +34,13 @@ from v8.live.entries import Entry, Score
 from v8.live.ledger import Ledger
 from v8.live.record import live_record, record_sentences, record_table
 from v8.market.series import iso
+from v8.parquet import OddParquetError, longest_text, read_as
 from v8.storage import packaged, write_text
 from v8.tasks import TASKS
 from v8.wording import plural
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
+_MOST_COPIES: Final = 8  # a file of more rows than so many times ours is not read
 _ABOUT: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
 
 
@@ -55,6 +60,7 @@ class LedgerDataset(Publication):
     ledger: Ledger  # open, with forecasts of the place
     place: Path | str  # of models, see `v8.live.ledger.place_name`
     now_s: int  # the present, seconds since the epoch, UTC
+    is_repairing: bool = False  # whether to send days again of which rows stand there more than once
     paths: tuple[str, ...] = field(default=(), init=False)  # of the files that are to be sent
 
     def __post_init__(self) -> None:
@@ -63,40 +69,107 @@ class LedgerDataset(Publication):
         write_text(self.folder / CARD_FILE, dataset_card(self.repo, self.ledger, self.place))
 
     def settled(self, remote: RemoteRepo, seen: RemoteState) -> "LedgerDataset":
-        """Find out what is to be added; `PublishError` if the ledger lacks a row that stands there."""
+        """Find out what is to be added, and which days are to be sent again.
+
+        Raises `PublishError` if the ledger lacks a row that stands there, or one stands there more often than
+        in the ledger and nothing is to be repaired.
+        """
         self.require_ours(remote, seen)
         there, new = {path for path in seen.files if _DAY_FILE.fullmatch(path)}, [CARD_FILE]
+        repeated: list[str] = []
         for day, day_s in self._days.items():
             for kind, rows in _tables(self.ledger, self.place, day_s).items():
-                file = self.folder / (path := f"{kind}/{day}.parquet")
+                path = f"{kind}/{day}.parquet"
+                file = self.folder / path
                 file.parent.mkdir(exist_ok=True)
                 rows.to_parquet(file, index=False, compression="zstd")
-                if path not in there or _has_grown(file, path, remote, seen):
+                state = _state_of(file, path, remote, seen) if path in there else "grown"
+                if state == "same":
+                    file.unlink()
+                elif state == "grown":
                     new.append(path)
                 else:
-                    file.unlink()
+                    repeated.append(path)
                 there.discard(path)
         if there:
             said = f"{plural(len(there), 'file')} of which it has none: {listed(sorted(there))}"
             raise PublishError(**remote.told("publish", "ROWS", said=said))
+        if repeated and not self.is_repairing:
+            raise PublishError(**remote.told("publish", "REPEATED", said=listed(repeated)))
         is_made = f"forecasts/{iso(self.now_s)[:10]}.parquet" in seen.files
-        self.paths = () if is_made else tuple(new)
+        self.paths = tuple(repeated) if is_made else (*new, *repeated)
         return self
 
 
-def _has_grown(file: Path, path: str, remote: RemoteRepo, seen: RemoteState) -> bool:
-    """Tell whether a file has more rows than the one that is there; refuse where it lacks one of them."""
+def _state_of(file: Path, path: str, remote: RemoteRepo, seen: RemoteState) -> str:
+    """Compare the rows of a day with those that stand in the repository.
+
+    Returns:
+        "same" if these are the rows, "grown" if some of them stand there, "repeated" if one stands there
+        more often than here.
+
+    Raises:
+        PublishError: If a row stands there that is not here, or what stands there is no table of such rows.
+    """
     if is_listed(file, seen.files[path]):
-        return False
-    ours, said = pd.read_parquet(file), "a file without rows"
+        return "same"
+    ours = parquet.read_table(file)
     try:
-        theirs = pd.read_parquet(remote.text(path, seen, MAX_UNPACKED_BYTES))
-        if not (num_strange := len(pd.concat([ours, theirs]).drop_duplicates()) - len(ours)):
-            return len(ours) > len(theirs)
-        said = f"{num_strange:,} of {plural(len(theirs), 'row')} that it does not hold"
-    except (pa.ArrowException, OSError):
-        pass  # somebody replaced it
-    raise PublishError(**remote.told("publish", "ROWS", said=f"{said}, in {path}"))
+        theirs = _published_rows(remote.text(path, seen, MAX_UNPACKED_BYTES).read_bytes(), ours)
+    except OddParquetError as odd:  # somebody replaced it
+        said = f"{odd}, in {path}"
+        raise PublishError(**remote.told("publish", "ROWS", said=said)) from odd
+    num_ours, num_theirs = _counted_rows(_widened(ours), theirs)
+    num_strange = int(num_theirs[num_ours == 0].sum())
+    if num_strange:
+        said = f"{num_strange:,} of {plural(len(theirs), 'row')} that it does not hold, in {path}"
+        raise PublishError(**remote.told("publish", "ROWS", said=said))
+    if (num_theirs > num_ours).any():
+        return "repeated"
+    return "grown" if (num_theirs < num_ours).any() else "same"
+
+
+def _published_rows(content: bytes, ours: pa.Table) -> pa.Table:
+    """Read the rows of a day that stand in the repository, of the columns of ours.
+
+    Raises `OddParquetError` if it is not such a table, or so large that it cannot be compared.
+    """
+    texts = [column for column in ours.columns if pa.types.is_large_string(column.type)]
+    texts += [column for column in ours.columns if pa.types.is_string(column.type)]
+    return read_as(
+        content,
+        _widened(ours).schema,
+        most_rows=_MOST_COPIES * len(ours),
+        most_bytes=MAX_UNPACKED_BYTES,
+        most_text=longest_text(chunk for column in texts for chunk in column.chunks),
+    )
+
+
+def _widened(rows: pa.Table) -> pa.Table:
+    """Convert columns to the widest type of their kind, and leave out what pandas says of them."""
+    fields = [pa.field(field.name, _widest(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _widest(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    return pa.string()
+
+
+def _counted_rows(ours: pa.Table, theirs: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count how often each different row stands in two tables, each array of shape (rows,), int64."""
+    both = pa.concat_tables([ours, theirs]).to_pandas()
+    row_ids = both.groupby(list(both.columns), dropna=False, sort=False).ngroup().to_numpy()
+    num_rows = int(row_ids.max(initial=-1)) + 1
+    return (
+        np.bincount(row_ids[: len(ours)], minlength=num_rows),
+        np.bincount(row_ids[len(ours) :], minlength=num_rows),
+    )
 
 
 def _tables(ledger: Ledger, place: Path | str, day_s: int) -> dict[str, pd.DataFrame]:

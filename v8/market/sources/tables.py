@@ -35,8 +35,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from flatbuffers.table import Table
 from pyarrow import types
 
@@ -44,6 +42,7 @@ from v8.columns import OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.market import frames
 from v8.market.series import Series
+from v8.parquet import FAULTS, ParquetContent, is_plain, longest_text
 
 ARCHIVE_COLUMNS = (
     *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
@@ -72,13 +71,7 @@ _LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticke
 MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: the buffers of all its columns
 _MAX_TEXT: Final = 64  # bytes of a number or a time that is written as text
 _INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an index without a name
-_FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error)
-"""What the library raises for a file that is damaged or claims sizes that cannot be."""
-
-_PLAIN: Final = (
-    *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
-    *(types.is_string, types.is_large_string, types.is_null),
-)
+_FAULTS: Final = (*FAULTS, struct.error)
 _FEATHER_START: Final = b"ARROW1\0\0"
 _BATCH: Final = "record batch"
 _MEMBER_2, _MEMBER_3 = 8, 10  # where a flatbuffer says which bytes are a table's third and fourth member
@@ -199,13 +192,9 @@ def _read_as(kind: str, where: str, faults: tuple[type[Exception], ...]) -> Iter
 def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`."""
     with _read_as("be a Parquet file", where, _FAULTS):
-        file = pq.ParquetFile(pa.BufferReader(content))
-        schema = file.schema_arrow
-        wanted = _plain_columns(schema, file.metadata.num_rows, series, where)
-        # Text stays a dictionary until its length is known: a small file can repeat a long text for ever.
-        texts = [name for name in wanted if types.is_string(schema.field(name).type)]
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
-        return _frame(file.read(columns=[*wanted]), wanted, where)
+        file = ParquetContent(content)
+        wanted = _plain_columns(file.schema, file.num_rows, series, where)
+        return _frame(file.read([*wanted]), wanted, where)
 
 
 def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
@@ -262,8 +251,7 @@ def _plain_columns(schema: pa.Schema, num_rows: int, series: Series, where: str)
     wanted = frames.wanted_columns(names, series, where)
     got = [f"{num_rows:,} rows"] if num_rows > frames.MAX_ROWS else []
     for field in map(schema.field, wanted):
-        stored = field.type.value_type if types.is_dictionary(field.type) else field.type
-        if not any(is_kind(stored) for is_kind in _PLAIN):
+        if not is_plain(field.type):
             got.append(f"{field.type} in {field.name}")
     if got:
         rule = f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text"
@@ -292,7 +280,7 @@ def _column(column: pa.ChunkedArray, where: str) -> pd.Series:
 
 
 def _require_short(texts: Iterable[Any], where: str) -> None:
-    longest = max((pc.max(pc.binary_length(text)).as_py() or 0 for text in texts), default=0)
+    longest = longest_text(texts)
     if longest > _MAX_TEXT:
         raise unlike_a_table(where, f"a text of {longest:,} bytes where a number or a time belongs")
 
