@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candles, archives, tables, runs, ledgers, calls and command lines to v8; judge each.
+"""Hand changed profiles, candles, archives, runs, ledgers, days, calls and command lines to v8; judge each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
@@ -49,8 +49,9 @@ SHARES = {
     "covariates": 5,
     "records": 13,
     "plans": 5,
-    "ledgers": 4,
-    "calls": 6,
+    "ledgers": 3,
+    "days": 2,
+    "calls": 5,
     "words": 7,
 }
 """Percent of the inputs; command lines take the longest."""

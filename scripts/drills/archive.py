@@ -174,6 +174,19 @@ def drip(to: socket.socket, content: bytes, stop: threading.Event) -> None:
             return
 
 
+def drip_head(to: socket.socket, content: bytes, stop: threading.Event) -> None:
+    """Send a header that never ends, a byte a second."""
+    to.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    while not stop.wait(1.0):
+        to.sendall(b"x")
+
+
+def go_on(to: socket.socket, content: bytes, stop: threading.Event) -> None:
+    """Ask to go on, for ever."""
+    while not stop.wait(0.5):
+        to.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
 def stall(to: socket.socket, content: bytes, stop: threading.Event) -> None:
     """Send half, then nothing more."""
     to.sendall(whole(content)[: -len(content) // 2])
@@ -243,6 +256,8 @@ SILENT = {
     "an answer that never comes": (ZIP, silent),
     "a body that stalls": (ZIP, stall),
     "a body of 1 byte/s": (ZIP, drip),
+    "a header of 1 byte/s": (CHECKSUM, drip_head),
+    "100 Continue for ever": (CHECKSUM, go_on),
 }
 
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from fuzzing.days import DAY, OURS, changed_day, sound_day
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
 from v8.artifacts.nested_runs import PLAN_FILE
@@ -463,6 +464,16 @@ def _record(random: Random, run: Path) -> Case:
     return Case("records", ending, files)
 
 
+# --- days of a public ledger ----------------------------------------------------------------------------
+
+
+def _day(random: Random, run: Path) -> Case:
+    name, content = changed_day(random)
+    if random.random() < 0.3:
+        name, content = "bytes", changed_bytes(random, content)
+    return Case("days", name, {OURS: sound_day(), DAY: content})
+
+
 # --- plans of back-tests ---------------------------------------------------------------------------------
 
 
@@ -575,6 +586,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "records": _record,
     "plans": _backtest,
     "ledgers": _ledger,
+    "days": _day,
     "calls": _call,
     "words": _words,
 }

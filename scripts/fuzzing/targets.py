@@ -21,6 +21,7 @@ import pandas as pd
 
 from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
+from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
@@ -132,6 +133,10 @@ def _ledgers(case: Case) -> None:
     use_ledger(Path.cwd() / LEDGER)
 
 
+def _days(case: Case) -> None:
+    compare_day(case.name, case.files[OURS], case.files[DAY])
+
+
 def _calls(case: Case) -> None:
     """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
     random = Random(int(case.words[0]))
@@ -173,6 +178,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "records": _records,
     "plans": _plans,
     "ledgers": _ledgers,
+    "days": _days,
     "calls": _calls,
     "words": _words,
 }
