@@ -285,5 +285,6 @@ FEATURES: Final[Registry[Feature]] = _Features(
         for told in _MEANINGS
         for name, sentence in told["features"].items()
     ],
+    reserved=_FORMULAS,
 )
 """Every column a profile may name; those of the package `ta` and covariates are in it, but not listed."""
