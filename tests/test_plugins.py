@@ -149,7 +149,10 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
         ),
         (BASELINE_NAMED.format(name="model"), "baseline model: its name must not stand for something else"),
         (BASELINE_NAMED.format(name="naive"), "baseline naive: its name must not stand for something else"),
-        (BASELINE_NAMED.format(name="../x"), r"name of a baseline: a name begins with a letter.*got '\.\./x'"),
+        (
+            BASELINE_NAMED.format(name="../x"),
+            r"name of a baseline: a name begins with a letter.*got '\.\./x'",
+        ),
         (BASELINE_NAMED.format(name="x" * 5_000), "name of a baseline: a name begins with a letter"),
         (
             "from v8.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n",

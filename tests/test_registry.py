@@ -59,7 +59,9 @@ def test_a_name_is_a_plain_word(name: object) -> None:
     assert list(fruits) == ["pear"]
 
 
-@pytest.mark.parametrize("name", ["model", "Model", "naive", "truth", "model_q5", "open_time", "csv", "frames"])
+@pytest.mark.parametrize(
+    "name", ["model", "Model", "naive", "truth", "model_q5", "open_time", "csv", "frames"]
+)
 def test_a_name_does_not_stand_for_something_else(name: str) -> None:
     fruits = Registry("fruit", [Fruit("pear")])
     with pytest.raises(ProfileError, match=f"fruit {name}: its name must not stand for something else"):

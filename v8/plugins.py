@@ -116,7 +116,7 @@ def _enter(name: str, digest: str, where: str, run: Callable[[], Any]) -> None:
         run()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - of any kind: it is another's code
+    except BaseException as error:
         sys.setrecursionlimit(recursion_limit)  # first: to tell of the error takes calls, too
         for kind, one in strays[before:]:
             kind.pop(one.name, None)

@@ -47,7 +47,18 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 RESERVED: Final = frozenset(
     {
-        *("all", "auto", "baseline", "best", "best_baseline", "forecaster", "model", "naive", "none", "truth"),
+        *(
+            "all",
+            "auto",
+            "baseline",
+            "best",
+            "best_baseline",
+            "forecaster",
+            "model",
+            "naive",
+            "none",
+            "truth",
+        ),
         *("close_time", "index", "open_time", "segment", "series", "source", "symbol", "task", "time"),
         *("timeframe", "timestamp", "volume"),
         *("csv", "frames", "ta"),  # where columns and candles come from
@@ -112,7 +123,10 @@ class Registry(dict[str, T], Generic[T]):
             fix = "Give it another name"
             raise ProfileError(where=where, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
         if lower in {name.lower() for name in self}:
-            rule, got = f"each {self.kind} is registered once", f"a second one of that name ({entry.sentence})"
+            rule, got = (
+                f"each {self.kind} is registered once",
+                f"a second one of that name ({entry.sentence})",
+            )
             raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
 
     def find(self, name: str, *, where: str | None = None) -> T:
