@@ -144,16 +144,16 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
         ("\nimport nothing_here\n", "got ModuleNotFoundError: No module named 'nothing_here', line 2"),
         ("raise SystemExit(3)\n", "got SystemExit: 3, line 1"),
         (
-            "class Unspeakable(Exception):\n    def __str__(self):\n        raise ValueError\nraise Unspeakable\n",
+            "class Unspeakable(Exception):\n    def __str__(self):\n        1 / 0\nraise Unspeakable\n",
             "got Unspeakable: a message that cannot be read, line 4",
         ),
         (BASELINE_NAMED.format(name="model"), "baseline model: its name must not stand for something else"),
         (BASELINE_NAMED.format(name="naive"), "baseline naive: its name must not stand for something else"),
         (
             BASELINE_NAMED.format(name="../x"),
-            r"name of a baseline: a name begins with a letter.*got '\.\./x'",
+            r"baseline, its name: a name begins with a letter.*got '\.\./x'",
         ),
-        (BASELINE_NAMED.format(name="x" * 5_000), "name of a baseline: a name begins with a letter"),
+        (BASELINE_NAMED.format(name="x" * 5_000), "baseline, its name: a name begins with a letter"),
         (
             "from v8.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n",
             "mine.py, task ohlc: each task is registered once",

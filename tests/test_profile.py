@@ -583,13 +583,16 @@ def test_arrays_that_fit_are_taken() -> None:
     [
         (
             {"learning_rate": {"x": 1}},
-            "key training.learning_rate: input should be a valid number; got {'x': 1}",
+            r"key training.learning_rate: .* valid number; got {'x': 1}",
         ),
         ({"learning_rate": np.array([1e-3])}, "key training.learning_rate: input should be a valid number"),
-        ({"quantiles": pd.NA}, "key quantiles: is a text, a number, .*; got a value of type NAType"),
-        ({"quantiles": [0.1, pd.NA, 0.9]}, "key quantiles.1: is a text, a number"),
-        ({"features": pd.DataFrame({"a": [1]})}, "key features: is a text, a number, .*type DataFrame"),
-        ({"quantiles": np.zeros(10_001)}, "key quantiles: is a text, a number, .*type ndarray"),
+        ({"quantiles": pd.NA}, "key quantiles: .*valid tuple; got a value of type NAType"),
+        ({"quantiles": [0.1, pd.NA, 0.9]}, "key quantiles.1: .*valid number; got a value of type NAType"),
+        (
+            {"features": pd.DataFrame({"a": [1]})},
+            "key features: .*valid tuple; got a value of type DataFrame",
+        ),
+        ({"quantiles": np.zeros(10_001)}, "key quantiles: .*valid tuple; got a value of type ndarray"),
         ({"tasks": {"ohlc": {"loss": {"a": 1}}}}, "key tasks.ohlc.loss: input should be"),
         ({"training": {"epochs": {1: 2}}}, "key training.epochs: names its keys by texts"),
     ],
@@ -610,5 +613,5 @@ def test_whatever_a_program_writes_is_taken_or_refused_in_a_sentence(key: str) -
             accepted += 1
         except ProfileError as error:
             assert str(error).isprintable() and len(str(error)) <= 600
-            assert str(error).startswith("profile frontier") and "; got " in str(error)
+            assert str(error).startswith("profile ") and "; got " in str(error)
     assert accepted < len(ARRAYS) + len(OBJECTS)

@@ -53,7 +53,7 @@ def test_a_registered_entry_can_be_forgotten_again() -> None:
 )
 def test_a_name_is_a_plain_word(name: object) -> None:
     fruits = Registry("fruit", [Fruit("pear")])
-    with pytest.raises(ProfileError, match="name of a fruit: a name begins with a letter") as caught:
+    with pytest.raises(ProfileError, match="fruit, its name: a name begins with a letter") as caught:
         fruits.register(Fruit(name))  # type: ignore[arg-type]
     assert str(caught.value).isprintable() and len(str(caught.value)) <= 600
     assert list(fruits) == ["pear"]

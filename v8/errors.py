@@ -64,7 +64,7 @@ def message_of(error: BaseException) -> str:
     """
     try:
         return str(error)
-    except (Exception, SystemExit):  # of any kind: it is another's code
+    except Exception:  # noqa: BLE001 - of any kind: it is another's code
         return "a message that cannot be read"
 
 

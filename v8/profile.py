@@ -8,6 +8,7 @@ the command line choose where and how far a profile runs; they never change what
 
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -258,8 +259,8 @@ class Profile(Settings, metaclass=_Checking):
         """Return this profile with some keys changed, under a name of its own unless one is given.
 
         A key of a section may stand alone: `learning_rate=3e-4` is `training={"learning_rate": 3e-4}`. A
-        section keeps what is not named, and None takes a task away. Arrays of NumPy and pandas are lists. Raises
-        `ProfileError` if there is no such key, or a value breaks a rule.
+        section keeps what is not named, and None takes a task away. Arrays of NumPy and pandas are taken as
+        lists. Raises `ProfileError` if there is no such key, or a value breaks a rule.
         """
         own: dict[str, Any] = self.model_dump()
         content, base = own, _CHANGED.sub("", self.name)
@@ -566,42 +567,53 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+@dataclass(frozen=True)
+class _Stranger:
+    """Stands for a value that no key holds, until the check of its key refuses it."""
+
+    kind: str  # name of its type
+
+    def __repr__(self) -> str:
+        return f"a value of type {shown(self.kind)}"
+
+
 def _plain(content: Any, *, where: str, key: str = "", depth: int = 0) -> Any:
-    """Turn what a program may write into plain values: lists and arrays become tuples, other numbers Python's.
+    """Turn what a program may write into plain values: lists and arrays to tuples, numbers to Python's.
 
     Raises:
-        ProfileError: If it holds something else, too many values, or too many within each other.
+        ProfileError: If it holds too many values, too many within each other, or a key that is no text.
     """
     value = _without_arrays(content)
-    if value is None or isinstance(value, bool | int | float | str | Settings):
+    if value is None or isinstance(value, bool | int | float | str | Settings | _Stranger):
         return value
-    is_list, is_mapping = isinstance(value, list | tuple), isinstance(value, Mapping)
+    if not isinstance(value, list | tuple | Mapping):
+        return _Stranger(type(content).__name__)
+    is_mapping = isinstance(value, Mapping)
     if depth > MAX_YAML_DEPTH:
         rule = f"holds values at most {MAX_YAML_DEPTH} deep"
-    elif (is_list or is_mapping) and len(value) > MOST_VALUES:
+    elif len(value) > MOST_VALUES:
         rule = f"holds at most {MOST_VALUES:,} values"
     elif is_mapping and not all(isinstance(name, str) for name in value):
         rule = "names its keys by texts"
-    elif is_list or is_mapping:
-        items = value.items() if is_mapping else enumerate(value)
+    else:
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
         plain = {
             name: _plain(item, where=where, key=f"{key}.{name}" if key else str(name), depth=depth + 1)
             for name, item in items
         }
         return plain if is_mapping else tuple(plain.values())
-    else:
-        rule = "is a text, a number, true, false, None, or a list, an array or a mapping of these"
-    got, fix = f"a value of type {shown(type(content).__name__)}", "Change it in the profile"
+    got, fix = f"a {shown(type(content).__name__)}", "Change it in the profile"
     raise ProfileError(where=under_key(where, shown(key)), rule=rule, got=got, fix=fix)
 
 
 def _without_arrays(content: Any) -> Any:
-    """Return an array of NumPy or pandas as lists, and a number of theirs as Python's; a huge one as it is."""
+    """Return an array of NumPy or pandas as lists, and a number of theirs as Python's."""
     if not hasattr(content, "dtype"):
         return content
     if not getattr(content, "ndim", 0):
         number = content.item() if hasattr(content, "item") else content
-        return object() if hasattr(number, "dtype") else number  # Python has none so long
+        is_python = not hasattr(number, "dtype")  # which has no float of more than 64 bits
+        return number if is_python else _Stranger(type(content).__name__)
     is_array = hasattr(content, "tolist") and content.size <= MOST_VALUES
     return content.tolist() if is_array else content
 

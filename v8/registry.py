@@ -47,18 +47,8 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 RESERVED: Final = frozenset(
     {
-        *(
-            "all",
-            "auto",
-            "baseline",
-            "best",
-            "best_baseline",
-            "forecaster",
-            "model",
-            "naive",
-            "none",
-            "truth",
-        ),
+        *("actual", "actual_values", "all", "auto", "baseline", "best", "best_baseline", "forecaster"),
+        *("model", "naive", "none", "truth"),
         *("close_time", "index", "open_time", "segment", "series", "source", "symbol", "task", "time"),
         *("timeframe", "timestamp", "volume"),
         *("csv", "frames", "ta"),  # where columns and candles come from
@@ -109,24 +99,22 @@ class Registry(dict[str, T], Generic[T]):
         if isinstance(name, str) and _NAME.fullmatch(name) and not _WINDOWS_DEVICES.fullmatch(name.lower()):
             return
         rule = (
-            "a name begins with a letter and holds at most 64 letters (a to z), digits, dashes and underscores; "
-            "Windows keeps con, prn, aux, nul, com1 and lpt1 for devices"
+            "a name begins with a letter and holds at most 64 letters (a to z), digits, dashes and "
+            "underscores; Windows keeps con, prn, aux, nul, com1 and lpt1 for devices"
         )
-        where, got = f"name of a {self.kind}", repr(name) if isinstance(name, str) else type(name).__name__
-        raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
+        got = repr(name) if isinstance(name, str) else type(name).__name__
+        raise ProfileError(where=f"{self.kind}, its name", rule=rule, got=got, fix="Give it another name")
 
     def _require_free(self, entry: T) -> None:
-        """Refuse a name that stands for something else; large and small letters are the same to some disks."""
+        """Refuse a name that stands for something else; to some disks large and small letters are one."""
         where, lower = f"{self.kind} {entry.name}", entry.name.lower()
         if lower in self._reserved or lower.startswith(_MODEL_QUANTILES):
             rule = "its name must not stand for something else in files, tables and pages"
             fix = "Give it another name"
             raise ProfileError(where=where, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
         if lower in {name.lower() for name in self}:
-            rule, got = (
-                f"each {self.kind} is registered once",
-                f"a second one of that name ({entry.sentence})",
-            )
+            rule = f"each {self.kind} is registered once"
+            got = f"a second one of that name ({entry.sentence})"
             raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
 
     def find(self, name: str, *, where: str | None = None) -> T:

@@ -123,8 +123,8 @@ Made = TypeVar("Made")
 def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Outcome]:
     """Do the work of one series; an error becomes its outcome, traceback included, and None what was made.
 
-    The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too, and
-    the limit of recursion afterwards is what it was before: the other series go on.
+    The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
+    and the limit of recursion afterwards is what it was before: the other series go on.
     """
     started, recursion_limit = time.perf_counter(), sys.getrecursionlimit()
     try:
