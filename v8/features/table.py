@@ -87,6 +87,14 @@ class FeatureTable:
             np.concatenate(column, out=chosen[:, place])
         return chosen
 
+    def first(self, num_rows: int) -> "FeatureTable":
+        """Return the table of the oldest rows alone, at least one; no column is copied."""
+        if num_rows >= len(self):
+            return self
+        runs = {name: tuple(_cut(runs, [slice(0, num_rows)])) for name, runs in self.runs.items()}
+        digest = digest_bytes(self.digest.encode("ascii"), str(num_rows).encode("ascii"))
+        return FeatureTable(self.series, self.open_time_s[:num_rows], runs, self.segment[:num_rows], digest)
+
     def _runs(self, name: str) -> Runs:
         check_columns([name])
         if name not in self.runs:
