@@ -231,7 +231,7 @@ class KnownSpan(Span):
     """
 
     @property
-    def truth(self) -> PerTask:  # type: ignore[override]
+    def truth(self) -> PerTask:
         """Refuse to tell: a SeriesError."""
         rule, got = "a forecast reads what is known at each window", "a read of the actual values after it"
         fix = "Read for example last_close, history_close or rolled; target_shape(task) gives the shape"
