@@ -27,6 +27,8 @@ import yaml
 
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
+from fuzzing.plugins import FILE as PLUGIN_FILE
+from fuzzing.plugins import made_plugin
 from v8.artifacts.nested_runs import PLAN_FILE
 from v8.hub.staging import stage_run
 from v8.market.series import Series
@@ -426,6 +428,15 @@ def _call(random: Random, run: Path) -> Case:
     return Case("calls", "call", words=(str(random.randrange(2**31)),))
 
 
+def _plugin(random: Random, run: Path) -> Case:
+    text, kind = made_plugin(random)
+    return Case("plugins", kind, {PLUGIN_FILE: text.encode("utf-8", "surrogatepass")})
+
+
+def _change(random: Random, run: Path) -> Case:
+    return Case("changes", "change", words=(str(random.randrange(2**31)),))
+
+
 def _told(random: Random, run: Path) -> Case:
     return Case("told", "told", words=(str(random.randrange(2**31)),))
 
@@ -576,5 +587,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "plans": _backtest,
     "ledgers": _ledger,
     "calls": _call,
+    "plugins": _plugin,
+    "changes": _change,
     "words": _words,
 }

@@ -57,6 +57,10 @@ def beside_the_mean(close: Floats) -> Floats:
     return close / close.mean()
 
 
+def in_order(close: Floats) -> Floats:
+    return np.sort(close)
+
+
 def by_chance(close: Floats) -> Floats:
     return np.random.default_rng().normal(size=len(close))
 
@@ -91,6 +95,7 @@ def test_a_warm_up_is_not_looked_at(register: Any) -> None:
         (ten_ahead, "'mine' looks ahead: its value at row 1 of 4,096 changes with later candles"),
         (thousand_ahead, "'mine' looks ahead: its value at row 1 of 4,096 changes with later candles"),
         (beside_the_mean, "'mine' looks ahead: its value at row 1 of 4,096 changes with later candles"),
+        (in_order, "'mine' looks ahead: its value at row 1 of 4,096 changes with later candles"),
         (by_chance, "'mine' has another value at row 1 of 4,096 each time it is computed"),
         (shorter, "for each of the 4,096 candles; it returned 4,093 values"),
         (lambda close: close[-1], "for each of the 4,096 candles; it returned one value"),

@@ -51,18 +51,19 @@ def row_that_looks_ahead(
     """
     for num_known in nums_known:
         known = compute({name: values[:num_known] for name, values in market.items()})
-        whole = compute(_with_another_future(market, num_known))
-        row = _first_difference(known, whole[:num_known], first, resolution)
-        if row is not None:
-            return row
+        for factor in (_WILD, 1.0 / _WILD):  # who sorts, or takes the lowest, does not see what is higher
+            whole = compute(_with_another_future(market, num_known, factor))
+            row = _first_difference(known, whole[:num_known], first, resolution)
+            if row is not None:
+                return row
     return None
 
 
-def _with_another_future(market: Market, num_known: int) -> Market:
+def _with_another_future(market: Market, num_known: int, factor: float) -> Market:
     changed = {name: values.copy() for name, values in market.items()}
     for name, values in changed.items():
         if name != OPEN_TIME:
-            values[num_known:] *= _WILD
+            values[num_known:] *= factor
         values.setflags(write=False)
     return changed
 
