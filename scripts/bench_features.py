@@ -51,8 +51,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from v8.columns import OHLCV
+from v8.features.indicators import computed_rows
 from v8.features.store import FeatureStore
-from v8.features.table import compute_table, computed_rows
+from v8.features.table import compute_table
 from v8.market.candles import Candles
 from v8.market.series import load_universe
 from v8.market.sources.source import open_source

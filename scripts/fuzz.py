@@ -8,9 +8,10 @@ An input is good when v8 accepts it or refuses it in one sentence of ours: no tr
 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line breaks
 or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told` in
 another way must be the same, and refused where something is wrong with them; every line of a table beside
-them is a row. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved,
-and `--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is
-trained first. Exit code 1 on failures.
+them is a row. A plug-in's names and features are taken where they are sound, and refused otherwise. Child
+processes carry the inputs out; one that hangs is killed. Each failing input is saved, and `--replay` tries it
+again. Saved runs are made from `--run`, a finished run folder; without it, one is trained first. Exit code 1
+on failures.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -42,7 +43,7 @@ from v8.market.sources.source import open_source
 
 SHARES = {
     "profiles": 15,
-    "candles": 20,
+    "candles": 18,
     "archives": 8,
     "frames": 10,
     "told": 7,
@@ -51,8 +52,10 @@ SHARES = {
     "plans": 5,
     "ledgers": 3,
     "days": 2,
-    "calls": 5,
-    "words": 7,
+    "calls": 3,
+    "plugins": 3,
+    "changes": 3,
+    "words": 5,
 }
 """Percent of the inputs; command lines take the longest."""
 

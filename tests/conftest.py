@@ -144,7 +144,7 @@ from v8.formulas.baselines import BASELINES, Baseline
 def fit_halfway(train, scaling):
     def forecast(span):
         halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
-        return {TASK_OHLC: np.broadcast_to(halfway[:, None, None], span.truth[TASK_OHLC].shape)}
+        return {TASK_OHLC: np.broadcast_to(halfway[:, None, None], span.target_shape(TASK_OHLC))}
 
     return forecast
 

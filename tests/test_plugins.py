@@ -37,6 +37,13 @@ FEATURES.register(Feature("double", "twice the close, quote currency", "a test",
 """
 
 
+BASELINE_NAMED = """
+from v8.formulas.baselines import BASELINES, Baseline
+
+BASELINES.register(Baseline("{name}", "nothing", "a test", lambda train, scaling: lambda span: {{}}))
+"""
+
+
 def words_of(profile: Profile, folder: Path) -> list[str | Path]:
     """Write a profile, and return words of a command line that name it and two series of the demo market."""
     file = folder / f"{profile.name}.yaml"
@@ -137,6 +144,17 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
         ("\nimport nothing_here\n", "got ModuleNotFoundError: No module named 'nothing_here', line 2"),
         ("raise SystemExit(3)\n", "got SystemExit: 3, line 1"),
         (
+            "class Unspeakable(Exception):\n    def __str__(self):\n        1 / 0\nraise Unspeakable\n",
+            "got Unspeakable: a message that cannot be read, line 4",
+        ),
+        (BASELINE_NAMED.format(name="model"), "baseline model: its name must not stand for something else"),
+        (BASELINE_NAMED.format(name="naive"), "baseline naive: its name must not stand for something else"),
+        (
+            BASELINE_NAMED.format(name="../x"),
+            r"baseline, its name: a name begins with a letter.*got '\.\./x'",
+        ),
+        (BASELINE_NAMED.format(name="x" * 5_000), "baseline, its name: a name begins with a letter"),
+        (
             "from v8.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n",
             "mine.py, task ohlc: each task is registered once",
         ),
@@ -152,6 +170,13 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
     assert dict(BASELINES) == known and not plugins.loaded and not os.environ[plugins.PLACE]
     done = called("features", "--plugin", file)
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False)
+
+
+def test_a_plug_in_does_not_lower_the_recursion_limit_of_v8(halfway: Path, tmp_path: Path) -> None:
+    file, limit = tmp_path / "mine.py", sys.getrecursionlimit()
+    file.write_text(f"import sys\nsys.setrecursionlimit({limit - 100})\n{halfway.read_text()}")
+    v8.plugin(file)
+    assert sys.getrecursionlimit() == limit and "halfway" in BASELINES
 
 
 def test_what_failed_half_way_is_taken_back(halfway: Path, tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
+from odd_values import ARRAYS, OBJECTS
 
+import v8
 from v8.columns import OHLC
 from v8.errors import ProfileError
 from v8.families import FAMILIES
@@ -25,6 +28,7 @@ from v8.profile import (
     TaskSettings,
     TrainingSettings,
     config_path,
+    key_places,
     load_profile,
     profile_names,
     recorded_profile,
@@ -558,3 +562,56 @@ def test_paths_say_quantiles_beside_any_network(tmp_path: Path, calibration: str
     profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration=calibration)
     assert profile.quantiles == (0.1, 0.5, 0.9) and profile.has_paths
     assert asked(tmp_path, [], calibration=calibration).has_paths is (calibration == "ensemble")
+
+
+def test_arrays_that_fit_are_taken() -> None:
+    known, levels = load_profile("frontier"), [0.1, 0.5, 0.9]
+    for quantiles in (np.array(levels), pd.Series(levels), pd.Index(levels), pd.array(levels)):
+        assert known.but(quantiles=quantiles) == known.but(quantiles=levels)
+    assert Profile("frontier", quantiles=np.array(levels)).quantiles == tuple(levels)
+    network = {"family": "lstm_dense", "encoder_units": np.array([8, 4]), "dense_units": np.array([4])}
+    assert known.but(network={**network, "dropout": np.array(0.1)}).network.model_dump() == {
+        "family": "lstm_dense",
+        "encoder_units": (8, 4),
+        "dense_units": (4,),
+        "dropout": 0.1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"learning_rate": {"x": 1}},
+            r"key training.learning_rate: .* valid number; got {'x': 1}",
+        ),
+        ({"learning_rate": np.array([1e-3])}, "key training.learning_rate: input should be a valid number"),
+        ({"quantiles": pd.NA}, "key quantiles: .*valid tuple; got a value of type NAType"),
+        ({"quantiles": [0.1, pd.NA, 0.9]}, "key quantiles.1: .*valid number; got a value of type NAType"),
+        (
+            {"features": pd.DataFrame({"a": [1]})},
+            "key features: .*valid tuple; got a value of type DataFrame",
+        ),
+        ({"quantiles": np.zeros(10_001)}, "key quantiles: .*valid tuple; got a value of type ndarray"),
+        ({"tasks": {"ohlc": {"loss": {"a": 1}}}}, "key tasks.ohlc.loss: input should be"),
+        ({"training": {"epochs": {1: 2}}}, "key training.epochs: names its keys by texts"),
+    ],
+)
+def test_other_values_are_refused_with_key_and_rule(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProfileError, match=words):
+        load_profile("frontier").but(**changes)
+    with pytest.raises(ProfileError, match=words):
+        v8.train("demo", "frontier", series="BTCUSDT-1h", **changes)
+
+
+@pytest.mark.parametrize("key", sorted(key_places()))
+def test_whatever_a_program_writes_is_taken_or_refused_in_a_sentence(key: str) -> None:
+    known, accepted = load_profile("frontier"), 0
+    for value in (*ARRAYS, *OBJECTS):
+        try:
+            known.but(**{key: value})
+            accepted += 1
+        except ProfileError as error:
+            assert str(error).isprintable() and len(str(error)) <= 600
+            assert str(error).startswith("profile ") and "; got " in str(error)
+    assert accepted < len(ARRAYS) + len(OBJECTS)

@@ -42,3 +42,38 @@ def test_a_registered_entry_can_be_forgotten_again() -> None:
     fruits = Registry("fruit", [Fruit("pear")])
     fruits.pop("pear")
     assert not fruits
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", " ", "../x", "a/b", ".hidden", "<script>", "=cmd", "-x", "1st", "a.b", "a b", "x" * 5_000),
+        *("a\n", "a\0", "\x1b[31m", "\ud800", "é", "con", "NUL", "Com1", "lpt9", None, 7, b"x", ["x"]),
+    ],
+)
+def test_a_name_is_a_plain_word(name: object) -> None:
+    fruits = Registry("fruit", [Fruit("pear")])
+    with pytest.raises(ProfileError, match="fruit, its name: a name begins with a letter") as caught:
+        fruits.register(Fruit(name))  # type: ignore[arg-type]
+    assert str(caught.value).isprintable() and len(str(caught.value)) <= 600
+    assert list(fruits) == ["pear"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "Model", "naive", "truth", "model_q5", "open_time", "csv", "frames"]
+)
+def test_a_name_does_not_stand_for_something_else(name: str) -> None:
+    fruits = Registry("fruit", [Fruit("pear")])
+    with pytest.raises(ProfileError, match=f"fruit {name}: its name must not stand for something else"):
+        fruits.register(Fruit(name))
+    assert list(fruits) == ["pear"]
+
+
+def test_large_and_small_letters_are_the_same_name() -> None:
+    with pytest.raises(ProfileError, match="fruit Pear: each fruit is registered once"):
+        Registry("fruit", [Fruit("pear")]).register(Fruit("Pear"))
+
+
+def test_a_kind_has_reserved_names_of_its_own() -> None:
+    with pytest.raises(ProfileError, match="got the reserved name kernel"):
+        Registry("fruit", reserved=["kernel"]).register(Fruit("kernel"))

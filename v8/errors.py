@@ -56,6 +56,18 @@ def shown(text: object, most: int = MOST_SHOWN) -> str:
     return _shortened(line, most)
 
 
+def message_of(error: BaseException) -> str:
+    """Return what an error says of itself; another's may fail even at that.
+
+    >>> message_of(ValueError("no such day"))
+    'no such day'
+    """
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - of any kind: it is another's code
+        return "a message that cannot be read"
+
+
 def without_credentials(text: str) -> str:
     """Take the user and password out of every address in a text.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from v8.errors import ProfileError, V8Error, listed, shown
+from v8.errors import ProfileError, V8Error, listed, message_of, shown
 from v8.invocation import repeated
 from v8.registry import strays
 from v8.storage import digest_bytes, read_given
@@ -111,14 +111,18 @@ def _enter(name: str, digest: str, where: str, run: Callable[[], Any]) -> None:
     if name in loaded:
         rule, fix = "is loaded once, under the name of its file", "Rename one, or restart after a change"
         raise ProfileError(where=where, rule=rule, got=f"another {name}, loaded before", fix=fix)
-    before = len(strays)
+    before, recursion_limit = len(strays), sys.getrecursionlimit()
     try:
         run()
-    except (Exception, SystemExit) as error:  # of any kind: it is another's code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.setrecursionlimit(recursion_limit)  # first: to tell of the error takes calls, too
         for kind, one in strays[before:]:
             kind.pop(one.name, None)
         raise _broken(where, error) from error
     finally:
+        sys.setrecursionlimit(recursion_limit)  # a plug-in's own would hold for all that v8 calls
         came, strays[before:] = strays[before:], []
     if not came:
         rule, fix = "registers something when it is loaded", "Call for example BASELINES.register in it"
@@ -131,6 +135,6 @@ def _broken(where: str, error: BaseException) -> ProfileError:
         return ProfileError(where=f"{where}, {error.where}", rule=error.rule, got=error.got, fix=error.fix)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f", line {frame.lineno}" for frame in frames if where.endswith(frame.filename)]
-    got = f"{type(error).__name__}: {error}{''.join(lines[-1:])}"
+    got = f"{type(error).__name__}: {message_of(error)}{''.join(lines[-1:])}"
     rule, fix = "must be Python that runs when it is loaded", "Mend the file"
     return ProfileError(where=where, rule=rule, got=got, fix=fix)

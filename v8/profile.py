@@ -8,6 +8,7 @@ the command line choose where and how far a profile runs; they never change what
 
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -22,7 +23,7 @@ from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkS
 from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of
-from v8.records import Settings, adapter, checked, first_error, read_plain, refusing
+from v8.records import Settings, adapter, checked, first_error, read_plain, refusing, under_key
 from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json
 from v8.tasks import TASKS
@@ -30,6 +31,7 @@ from v8.tasks import TASKS
 PROFILE_FORMAT = 2  # version of the key set below; part of the digest
 MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
 MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four
+MOST_VALUES: Final = 10_000  # in a list; a profile has some hundred
 
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 """Small letters, digits, dash and underscore: it names folders."""
@@ -257,12 +259,12 @@ class Profile(Settings, metaclass=_Checking):
         """Return this profile with some keys changed, under a name of its own unless one is given.
 
         A key of a section may stand alone: `learning_rate=3e-4` is `training={"learning_rate": 3e-4}`. A
-        section keeps what is not named, and None takes a task away. Raises `ProfileError` if there is no such
-        key, or a value breaks a rule.
+        section keeps what is not named, and None takes a task away. Arrays of NumPy and pandas are taken as
+        lists. Raises `ProfileError` if there is no such key, or a value breaks a rule.
         """
         own: dict[str, Any] = self.model_dump()
         content, base = own, _CHANGED.sub("", self.name)
-        for key, value in changes.items():
+        for key, value in _plain(changes, where=f"profile {self.name}").items():
             section, _, inner = key_places().get(key, key).rpartition(".")
             content = _merged(content, {section: {inner: value}} if section in _ALONE else {key: value})
         if "name" not in changes and content != own:
@@ -407,14 +409,18 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
 
 def checked_profile(content: Any, *, where: str, context: str = "") -> Profile:
     """Make a profile of what somebody wrote; a ProfileError, begun with `where`, if it breaks a rule."""
-    return checked(Profile, _tuples(content), where=where, fix=_fix, refusal=ProfileError, context=context)
+    plain = _plain(content, where=where)
+    return checked(Profile, plain, where=where, fix=_fix, refusal=ProfileError, context=context)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section with what is new in it; another network family begins anew."""
     kept = {} if new.get("family", old.get("family")) != old.get("family") else dict(old)
     for key, value in new.items():
-        kept[key] = _merged(kept.get(key) or {}, value) if isinstance(value, Mapping) else value
+        section = kept.get(key) or {}
+        # What stands where a section belongs, or a section where a value does, is refused by the checks.
+        is_section = isinstance(value, Mapping) and isinstance(section, Mapping)
+        kept[key] = _merged(section, value) if is_section else value
     return {key: value for key, value in kept.items() if value is not None or key not in TASKS}
 
 
@@ -555,11 +561,61 @@ def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSetting
 
 
 def _tuples(value: Any) -> Any:
-    """Turn lists into tuples, which frozen models hold, and numbers of NumPy into those of Python."""
+    """Turn lists into tuples, which frozen models hold."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
-    value = value.item() if hasattr(value, "dtype") and not value.ndim else value
     return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class _Stranger:
+    """Stands for a value that no key holds, until the check of its key refuses it."""
+
+    kind: str  # name of its type
+
+    def __repr__(self) -> str:
+        return f"a value of type {shown(self.kind)}"
+
+
+def _plain(content: Any, *, where: str, key: str = "", depth: int = 0) -> Any:
+    """Turn what a program may write into plain values: lists and arrays to tuples, numbers to Python's.
+
+    Raises:
+        ProfileError: If it holds too many values, too many within each other, or a key that is no text.
+    """
+    value = _without_arrays(content)
+    if value is None or isinstance(value, bool | int | float | str | Settings | _Stranger):
+        return value
+    if not isinstance(value, list | tuple | Mapping):
+        return _Stranger(type(content).__name__)
+    is_mapping = isinstance(value, Mapping)
+    if depth > MAX_YAML_DEPTH:
+        rule = f"holds values at most {MAX_YAML_DEPTH} deep"
+    elif len(value) > MOST_VALUES:
+        rule = f"holds at most {MOST_VALUES:,} values"
+    elif is_mapping and not all(isinstance(name, str) for name in value):
+        rule = "names its keys by texts"
+    else:
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        plain = {
+            name: _plain(item, where=where, key=f"{key}.{name}" if key else str(name), depth=depth + 1)
+            for name, item in items
+        }
+        return plain if is_mapping else tuple(plain.values())
+    got, fix = f"a {shown(type(content).__name__)}", "Change it in the profile"
+    raise ProfileError(where=under_key(where, shown(key)), rule=rule, got=got, fix=fix)
+
+
+def _without_arrays(content: Any) -> Any:
+    """Return an array of NumPy or pandas as lists, and a number of theirs as Python's."""
+    if not hasattr(content, "dtype"):
+        return content
+    if not getattr(content, "ndim", 0):
+        number = content.item() if hasattr(content, "item") else content
+        is_python = not hasattr(number, "dtype")  # which has no float of more than 64 bits
+        return number if is_python else _Stranger(type(content).__name__)
+    is_array = hasattr(content, "tolist") and content.size <= MOST_VALUES
+    return content.tolist() if is_array else content
 
 
 def _fix(error: ValidationError) -> str:

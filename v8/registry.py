@@ -6,8 +6,9 @@ each. A thing of one's own is one file that calls `register`; nothing else has t
 
 import difflib
 import pkgutil
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final, Generic, TypeVar
@@ -41,29 +42,80 @@ _MOST_COMPARED: Final = 100
 
 _CLOSE: Final = 0.7  # likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less
 
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+"""Names become columns of tables, keys and parts of file names: none is a path, a formula or markup."""
+
+RESERVED: Final = frozenset(
+    {
+        *("actual", "actual_values", "all", "auto", "baseline", "best", "best_baseline", "forecaster"),
+        *("model", "naive", "none", "truth"),
+        *("close_time", "index", "open_time", "segment", "series", "source", "symbol", "task", "time"),
+        *("timeframe", "timestamp", "volume"),
+        *("csv", "frames", "ta"),  # where columns and candles come from
+    }
+)
+"""Names in small letters that files, tables and pages give to something else."""
+
+_MODEL_QUANTILES: Final = "model_"  # begins the names of a model's quantiles among forecasters
+
+_WINDOWS_DEVICES: Final = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
+
 strays: Final[list[tuple["Registry[Any]", Named]]] = []
 """What was registered in this process beside v8's own and those of its plug-ins (`v8.plugins`)."""
 
 
 class Registry(dict[str, T], Generic[T]):
-    """Things of one kind, such as "task" in messages, by name, in the order in which they were registered."""
+    """Things of one kind, such as "task" in messages, by name, in the order in which they were registered.
 
-    def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
+    Args:
+        kind: What messages call an entry.
+        entries: What v8 ships.
+        reserved: Names that this kind refuses beside those of `RESERVED`.
+    """
+
+    def __init__(self, kind: str, entries: Iterable[T] = (), reserved: Collection[str] = ()) -> None:
         super().__init__()
-        self.kind, before = kind, len(strays)
+        self.kind = kind
         for entry in entries:
-            self.register(entry)
-        del strays[before:]
+            self._require_name(entry.name)
+            self[entry.name] = entry
+        self._reserved = RESERVED | {name.lower() for name in reserved}
 
     def register(self, entry: T) -> T:
-        """Add one under its name and return it."""
-        if entry.name in self:
-            where, rule = f"{self.kind} {entry.name}", f"each {self.kind} is registered once"
-            got = f"a second one of that name ({entry.sentence})"
-            raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
+        """Add one under its name and return it.
+
+        Raises:
+            ProfileError: If the name is not a plain word of at most 64 characters, stands for something else
+                in files, tables or pages, or is taken.
+        """
+        self._require_name(entry.name)
+        self._require_free(entry)
         self[entry.name] = entry
         strays.append((self, entry))
         return entry
+
+    def _require_name(self, name: object) -> None:
+        """Refuse what is not a plain word."""
+        if isinstance(name, str) and _NAME.fullmatch(name) and not _WINDOWS_DEVICES.fullmatch(name.lower()):
+            return
+        rule = (
+            "a name begins with a letter and holds at most 64 letters (a to z), digits, dashes and "
+            "underscores; Windows keeps con, prn, aux, nul, com1 and lpt1 for devices"
+        )
+        got = repr(name) if isinstance(name, str) else type(name).__name__
+        raise ProfileError(where=f"{self.kind}, its name", rule=rule, got=got, fix="Give it another name")
+
+    def _require_free(self, entry: T) -> None:
+        """Refuse a name that stands for something else; to some disks large and small letters are one."""
+        where, lower = f"{self.kind} {entry.name}", entry.name.lower()
+        if lower in self._reserved or lower.startswith(_MODEL_QUANTILES):
+            rule = "its name must not stand for something else in files, tables and pages"
+            fix = "Give it another name"
+            raise ProfileError(where=where, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
+        if lower in {name.lower() for name in self}:
+            rule = f"each {self.kind} is registered once"
+            got = f"a second one of that name ({entry.sentence})"
+            raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
 
     def find(self, name: str, *, where: str | None = None) -> T:
         """Return one by its name; `where` is the flag or key that named it, the kind and the name when None.

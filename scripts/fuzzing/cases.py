@@ -28,6 +28,8 @@ import yaml
 from fuzzing.days import DAY, OURS, changed_day, sound_day
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
+from fuzzing.plugins import FILE as PLUGIN_FILE
+from fuzzing.plugins import made_plugin
 from v8.artifacts.nested_runs import PLAN_FILE
 from v8.hub.staging import stage_run
 from v8.market.series import Series
@@ -427,6 +429,15 @@ def _call(random: Random, run: Path) -> Case:
     return Case("calls", "call", words=(str(random.randrange(2**31)),))
 
 
+def _plugin(random: Random, run: Path) -> Case:
+    text, kind = made_plugin(random)
+    return Case("plugins", kind, {PLUGIN_FILE: text.encode("utf-8", "surrogatepass")})
+
+
+def _change(random: Random, run: Path) -> Case:
+    return Case("changes", "change", words=(str(random.randrange(2**31)),))
+
+
 def _told(random: Random, run: Path) -> Case:
     return Case("told", "told", words=(str(random.randrange(2**31)),))
 
@@ -588,5 +599,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "ledgers": _ledger,
     "days": _day,
     "calls": _call,
+    "plugins": _plugin,
+    "changes": _change,
     "words": _words,
 }

@@ -18,12 +18,14 @@ from pathlib import Path
 from random import Random
 
 import pandas as pd
+from odd_values import ARRAYS, OBJECTS
 
 from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
+from fuzzing.plugins import use_plugin
 from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
@@ -39,7 +41,7 @@ from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
 from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
-from v8.profile import TABLES_PLACE, load_profile, recorded_profile
+from v8.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
 from v8.views.backtest import backtest_page
 from v8.views.backtest import read_results as read_results_of
 
@@ -145,6 +147,20 @@ def _calls(case: Case) -> None:
         call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
 
 
+def _plugins(case: Case) -> None:
+    use_plugin(Path.cwd(), case.name, SERIES)
+
+
+def _changes(case: Case) -> None:
+    """Change one to three keys of a profile to values of any kind."""
+    random = Random(int(case.words[0]))
+    values, keys = (*ODD_VALUES, *ARRAYS, *OBJECTS), [*key_places()]
+    changes = {random.choice(keys): random.choice(values) for _ in range(random.choice((1, 1, 2, 3)))}
+    profile = load_profile(random.choice(("frontier", "aligned", "stable", "range_paths")))
+    if profile.but(**changes).name != profile.but(**changes).name:
+        raise AssertionError("the same changes make two profiles")
+
+
 def _words(case: Case) -> None:
     told, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
@@ -180,6 +196,8 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "ledgers": _ledgers,
     "days": _days,
     "calls": _calls,
+    "plugins": _plugins,
+    "changes": _changes,
     "words": _words,
 }
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from v8.features.formulas import Floats
-from v8.features.indicators import warmup_bars
-from v8.features.table import computed_rows
+from v8.features.indicators import computed_rows, warmup_bars
 
 
 def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -46,7 +46,7 @@ class MadeSeries:
 
     def forecast(self, baseline: str) -> dict[str, np.ndarray]:
         """What a baseline, fitted to the train span, says of the test span."""
-        return dict(BASELINES[baseline].fit(self.train, self.scaling)(self.test))
+        return dict(BASELINES[baseline].fitted(self.train, self.scaling)(self.test))
 
     def told(self, **arrays: Any) -> MadeSeries:
         """The same, but for what is known or true at the windows of the test span."""

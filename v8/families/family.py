@@ -68,8 +68,9 @@ class Family(Named):
 
     Args:
         outputs: Maps settings, a Keras tensor (B, T, F), scaled, and the maker of common layers to what each
-            task's head returns, (B, H, C), scaled. Every layer needs a stacked twin. None for a formula,
-            which is fitted (`v8.training.formula`) and never trained.
+            task's head returns, (B, H, C), scaled. A network with a layer without a stacked twin is
+            trained alone, never in a fleet of several. None for a formula, which is fitted
+            (`v8.training.formula`) and never trained.
         forward_flop: Maps settings and shape to the floating-point operations of a forward pass.
         min_lookback_bars: Rows of the window that it reads at least.
     """

@@ -12,9 +12,10 @@ history to that share.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -22,9 +23,11 @@ import yaml
 
 from v8 import columns as c
 from v8.columns import beside, is_covariate, is_given, parted
-from v8.errors import DataError, listed
+from v8.errors import DataError, listed, message_of
 from v8.features import formulas, ta_features
+from v8.features.examination import BAR_S, made_market, row_that_changes, row_that_looks_ahead
 from v8.features.formulas import Feature, Floats, Formula, Kind
+from v8.features.ta_features import RESOLUTION
 from v8.plugins import digest_of
 from v8.registry import Registry, nearest
 from v8.storage import digest_json, packaged
@@ -115,15 +118,16 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
 def fault_of(columns: Sequence[str]) -> str | None:
     """Say in one sentence why columns cannot be named together; None if they can.
 
-    None is named, one twice, an unknown one, or so many of the package `ta` that they would take minutes to
-    examine, as a stranger's file may.
+    None is named, one twice, an unknown one, one of a plug-in that does not pass its examination, or so many
+    of the package `ta` that they would take minutes to examine, as a stranger's file may.
     """
     if (num := sum(map(is_of_package, columns))) > MOST_OF_PACKAGE:
         return f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}"
     if len(counts := Counter(columns)) < len(columns):
         return f"{counts.most_common(1)[0][0]!r} is listed twice; a repeated column adds nothing"
     unknown = (why_unknown(name) for name in columns if name not in FEATURES)
-    return next(unknown, None if columns else "must hold a feature, such as close")
+    refused = (fault for fault in map(_fault_of_own, columns) if fault)
+    return next(chain(unknown, refused), None if columns else "must hold a feature, such as close")
 
 
 def why_unknown(name: str) -> str:
@@ -151,6 +155,114 @@ def is_of_package(name: str) -> bool:
     (True, True, False)
     """
     return ta_features.is_package_name(parted(name)[1])
+
+
+def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
+
+    Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
+    results, float64. Stages are computed once for all columns, and two columns may be one array. Functions
+    are handed read-only arrays.
+
+    Raises:
+        DataError: If a function does not return one value for each candle.
+    """
+    known = {name: _read_only(values) for name, values in candles.items()}
+    num_rows = len(next(iter(known.values())))
+
+    def resolved(name: str) -> Floats:
+        if name not in known:
+            formula = formula_of(name)
+            found = formula.function(*map(resolved, formula.inputs), **formula.parameters)
+            plain = parted(name)[1]
+            is_stage = plain in _FORMULAS and plain not in FEATURES
+            known[name] = _read_only(_require_length(name, found, num_rows, is_stage=is_stage))
+        return known[name]
+
+    return {name: resolved(name) for name in columns}
+
+
+def _require_length(name: str, found: Floats, num_rows: int, *, is_stage: bool) -> Floats:
+    """Return values of which there is one for each row; a stage may have further axes before that one."""
+    shape = np.shape(found)
+    if shape == (num_rows,) or (is_stage and shape[-1:] == (num_rows,)):
+        return found if isinstance(found, np.ndarray) else np.asarray(found)
+    got = f"{shape[0]:,} values" if len(shape) == 1 else "one value" if not shape else f"the shape {shape}"
+    rule, fix = f"its function returns one value for each of the {num_rows:,} candles", "Mend the function"
+    raise DataError(where=f"feature {name}", rule=rule, got=got, fix=f"{fix}; NaN stands in a warm-up")
+
+
+def _read_only(values: Floats) -> Floats:
+    view = values.view()
+    view.setflags(write=False)
+    return view
+
+
+EXAMINED_ROWS: Final = 4_096
+"""Candles behind the warm-up on which a plug-in's feature is examined; looks as far ahead are found."""
+
+_examined: Final[dict[str, tuple[Feature, str | None]]] = {}
+"""Features of plug-ins that this process has examined, each with its fault."""
+
+
+def _fault_of_own(name: str) -> str | None:
+    """Say in one sentence why a feature of a plug-in is refused; None for others, and where all is well.
+
+    Each is examined once a process, of the series' own candles or of others.
+    """
+    feature = dict.get(FEATURES, parted(name)[1])
+    if feature is None or _SHIPPED.get(feature.name) is feature:
+        return None
+    known = _examined.get(feature.name)
+    if known is None or known[0] is not feature:
+        known = _examined[feature.name] = feature, _examination(feature)
+    return known[1]
+
+
+def _examination(feature: Feature) -> str | None:
+    name = feature.name
+    if feature.formula is None:
+        return f"{name!r} needs a formula: only prices of the candle itself have none"
+    unknown = [each for each in feature.formula.inputs if not is_given(each) and each not in FEATURES]
+    if unknown := [each for each in unknown if each not in _FORMULAS]:
+        return f"{name!r} is computed from {listed(unknown)}, of which there is no column"
+    try:
+        return _fault_of_values(name)
+    except DataError as error:
+        return f"{name!r} cannot be used: {error.rule}; it returned {error.got}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - of any kind: it is another's code
+        return f"{name!r} fails with {type(error).__name__}: {message_of(error)}"
+
+
+def _fault_of_values(name: str) -> str | None:
+    """Compute a feature of a plug-in on a market made for that, and say what is wrong with its values."""
+    warmup = ancestry(name).warmup_bars
+    num_rows = warmup + EXAMINED_ROWS
+    market = dict(made_market(num_rows))
+    market[c.OPEN_TIME] = BAR_S * np.arange(num_rows, dtype=np.float64)
+    for given in ancestry(name).given:
+        # What lies beside the candles is another walk here, which is none of theirs.
+        market.setdefault(given, market.get(parted(given)[1], market[c.CLOSE])[::-1].copy())
+
+    def compute(market: Mapping[str, Floats]) -> Floats:
+        with np.errstate(all="ignore"):  # what comes of that is looked at, not printed
+            return np.asarray(computed_rows([name], market)[name], np.float64)
+
+    values, of_rows = compute(market), f"of {num_rows:,}"
+    strange = np.flatnonzero(~np.isfinite(values[warmup:]))
+    if len(strange):
+        row = warmup + int(strange[0]) + 1
+        return f"{name!r} has no finite value at row {row:,} {of_rows}, behind its warm-up of {warmup:,}"
+    changing = row_that_changes(compute, market, first=warmup, resolution=RESOLUTION)
+    if changing is not None:
+        return f"{name!r} has another value at row {changing + 1:,} {of_rows} each time it is computed"
+    nums_known = warmup + 1, warmup + EXAMINED_ROWS // 2 + 7, num_rows - 1
+    ahead = row_that_looks_ahead(compute, market, nums_known, first=warmup, resolution=RESOLUTION)
+    if ahead is not None:
+        return f"{name!r} looks ahead: its value at row {ahead + 1:,} {of_rows} changes with later candles"
+    return None
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
@@ -285,5 +397,9 @@ FEATURES: Final[Registry[Feature]] = _Features(
         for told in _MEANINGS
         for name, sentence in told["features"].items()
     ],
+    reserved=_FORMULAS,
 )
 """Every column a profile may name; those of the package `ta` and covariates are in it, but not listed."""
+
+_SHIPPED: Final = dict(FEATURES)
+"""Features that v8 itself brings: tests show that they see nothing of the future."""

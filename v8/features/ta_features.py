@@ -17,8 +17,8 @@ The examination, once a process and on a market of its own, asks of the very par
    is its context; twice that where the market has a say in it, as for a trailing stop. Sums since the first
    candle never do: such an output is refused, because a candle would have another value in every table.
 2. Does every candle have a value?
-3. Are its values for the first candles the same, to the bit and from the first row on, whatever comes after
-   them? If not it looks ahead: it is refused.
+3. Are its values for the first candles the same, to the bit and from the first row on, when they are computed
+   again, and whatever comes after them (`v8.features.examination`)? If not it is refused.
 4. How does it change when all prices, or all volumes, double? That tells its unit, and how it is scaled.
 
 The version of the package is part of a feature's digest: a model trained with another one refuses to
@@ -35,7 +35,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
+from v8.columns import HIGH, LOW, OHLC, OHLCV, OPEN_TIME, VOLUME
+from v8.features.examination import Market, made_market, row_that_changes, row_that_looks_ahead
 from v8.features.formulas import Feature, Floats, Formula, Kind, windows
 from v8.registry import nearest, or_rather
 
@@ -59,7 +60,6 @@ _MODULES: Final = ("momentum", "trend", "volatility", "volume", "others")
 _NAME: Final = re.compile(r"ta\.([A-Za-z][A-Za-z0-9_]{0,60})(\(([^()]{0,100})\))?")
 _NUMBER: Final = re.compile(r"[-+]?[0-9]{1,9}(\.[0-9]{1,12})?")
 
-Market = Mapping[str, Floats]  # columns of candles by name
 Value = float | bool | None  # of a parameter; None where the package leaves one out itself
 
 
@@ -296,9 +296,6 @@ _STRETCH_BARS: Final = 384  # bars on which units are found
 _FAULTS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What the package raises for parameters that mean nothing, or for fewer candles than it needs."""
 
-_WILD: Final = 1e9 / 7.0
-"""What prices are multiplied with from one candle to the next, so that a look at them cannot be missed."""
-
 
 class _Subject:
     """What is examined, its values on stretches of the market so far, and the faults of the package."""
@@ -319,15 +316,14 @@ class _Subject:
         raise self._refused(self._faults[-1] if self._faults else f"{endless} does")
 
     def require_causal(self, context_bars: int) -> None:
-        """Refuse what looks ahead."""
+        """Refuse what looks ahead, and what is another value each time."""
         num_rows, start = context_bars + block_bars_of(context_bars), _BEGIN - context_bars
-        for num_known in (context_bars + 1, (context_bars + num_rows) // 2, num_rows - 1):
-            market = {name: values[start : start + num_rows].copy() for name, values in _market().items()}
-            for values in market.values():
-                values[num_known:] *= _WILD
-            known, whole = self._values(start, start + num_known), self._on(market)
-            if len(whole) != num_rows or not np.array_equal(whole[:num_known], known, equal_nan=True):
-                raise self._refused("looks ahead: its values for the first candles change with later ones")
+        market = {name: values[start : start + num_rows] for name, values in _market().items()}
+        if row_that_changes(self._on, market) is not None:
+            raise self._refused("gives another value when it is computed again")
+        nums_known = context_bars + 1, (context_bars + num_rows) // 2, num_rows - 1
+        if row_that_looks_ahead(self._on, market, nums_known) is not None:
+            raise self._refused("looks ahead: its values for the first candles change with later ones")
 
     def degree(self, context_bars: int, doubled: tuple[str, ...]) -> int | None:
         """Return by which power of two the values change when some columns double; None if by none."""
@@ -378,21 +374,5 @@ class _Subject:
         return RefusedError(f"{self._wish.text} {reason}")
 
 
-@cache
 def _market() -> Market:
-    """Draw the candles of the examination: quiet, wild and one-sided days, the same on every machine."""
-    # The one generator of NumPy whose numbers are promised never to change.
-    random, num_rows, num_days = np.random.RandomState(20_261_122), _NUM_BARS, _NUM_BARS // 64 + 1
-    size = np.repeat(random.choice([0.001, 0.004, 0.02], num_days), 64)[:num_rows]
-    drift = np.repeat(random.choice([-0.5, 0.0, 0.0, 0.5], num_days), 64)[:num_rows]
-    returns = (random.standard_normal(num_rows) + drift) * size
-    close = 100.0 * np.exp(np.cumsum(returns - returns.mean()))
-    opened = np.concatenate([close[:1], close[:-1]])
-    reach = random.uniform(0.0, 1.0, (2, num_rows)) * size
-    return {
-        OPEN: opened,
-        HIGH: np.maximum(opened, close) * (1.0 + reach[0]),
-        LOW: np.minimum(opened, close) * (1.0 - reach[1]),
-        CLOSE: close,
-        VOLUME: random.gamma(2.0, 10.0, num_rows),
-    }
+    return made_market(_NUM_BARS)

@@ -11,7 +11,7 @@ they are computed from the start of their piece, and only their new rows are tak
 Shapes: N candles, K of them known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
@@ -24,7 +24,7 @@ from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, parted
 from v8.errors import DataError, listed
 from v8.features import indicators
 from v8.features.formulas import Floats
-from v8.features.indicators import FEATURES, ancestry, check_columns, warmup_bars
+from v8.features.indicators import FEATURES, ancestry, check_columns, computed_rows, warmup_bars
 from v8.features.ta_features import with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
@@ -86,6 +86,14 @@ class FeatureTable:
         for place, column in enumerate(runs):
             np.concatenate(column, out=chosen[:, place])
         return chosen
+
+    def first(self, num_rows: int) -> "FeatureTable":
+        """Return the table of the oldest rows alone, at least one; no column is copied."""
+        if num_rows >= len(self):
+            return self
+        runs = {name: tuple(_cut(runs, [slice(0, num_rows)])) for name, runs in self.runs.items()}
+        digest = digest_bytes(self.digest.encode("ascii"), str(num_rows).encode("ascii"))
+        return FeatureTable(self.series, self.open_time_s[:num_rows], runs, self.segment[:num_rows], digest)
 
     def _runs(self, name: str) -> Runs:
         check_columns([name])
@@ -180,23 +188,6 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
         if piece.stop > num_known:
             _fill(results, candles, piece, num_known)
     return {name: (_read_only(column),) for name, column in results.items()}
-
-
-def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
-
-    Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
-    results, float64. Stages are computed once for all columns, and two columns may be one array.
-    """
-    known = dict(candles)
-
-    def resolved(name: str) -> Floats:
-        if name not in known:
-            formula = indicators.formula_of(name)
-            known[name] = formula.function(*map(resolved, formula.inputs), **formula.parameters)
-        return known[name]
-
-    return {name: resolved(name) for name in columns}
 
 
 def pieces(segment: NDArray[np.int32]) -> list[slice]:

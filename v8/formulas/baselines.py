@@ -43,12 +43,13 @@ from v8.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.formulas import ranges
+from v8.market.series import iso
 from v8.quantile_levels import MEDIAN
 from v8.registry import Named, Registry, told_in
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import weighted_median
 from v8.windows.scaling import Scaling
-from v8.windows.span import Floats, Span
+from v8.windows.span import Floats, KnownSpan, Span
 
 TaskForecasts: TypeAlias = Mapping[str, Floats]
 Forecast: TypeAlias = Callable[[Span], TaskForecasts]
@@ -59,9 +60,9 @@ class Baseline(Named):
     """A forecast that needs no network.
 
     Args:
-        fit: Maps the train span and the constants of its scaling to a function of windows. That function
-            reads what is known at them, never their truth, and returns arrays of shape (N, H, C) per task of
-            the profile, float64, in the task's unit. It may leave tasks out.
+        fit: Maps the train span and the constants of its scaling to a function of windows, a `KnownSpan`.
+            That function reads what is known at each of them and returns arrays of shape (N, H, C)
+            (`target_shape`) per task of the profile, float64, in the task's unit. It may leave tasks out.
         is_installed: Whether the optional package it needs is there; always when it needs none.
         fit_quantiles: Likewise maps train span, constants and levels to a function of windows that returns
             quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
@@ -70,6 +71,54 @@ class Baseline(Named):
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
+
+    def fitted(self, train: Span, scaling: Scaling, levels: Sequence[float] = ()) -> Forecast:
+        """Fit it, for its quantiles at some levels or without for its points; return forecasts of windows.
+
+        Nobody is handed the actual values of the windows to forecast. One of a plug-in does not see what
+        comes after the train span, either, and forecasts some windows again, alone, from candles that end
+        where the forecast is issued: a forecast that is another then is refused as a `SeriesError`.
+        """
+        is_ours = any(self is one for one in _SHIPPED)
+        train = train if is_ours else train.self_contained
+        if levels:
+            forecast = self.fit_quantiles(train, scaling, levels) if self.fit_quantiles else _say_nothing
+        else:
+            forecast = self.fit(train, scaling)
+
+        def of_known(span: Span) -> TaskForecasts:
+            forecasts = forecast(span.known_only)
+            if not is_ours:
+                _require_causal(self.name, forecast, span.known_only, forecasts)
+            return forecasts
+
+        return of_known
+
+
+def _say_nothing(span: Span) -> TaskForecasts:
+    return {}
+
+
+NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts again
+
+
+def _require_causal(name: str, forecast: Forecast, span: KnownSpan, forecasts: TaskForecasts) -> None:
+    """Refuse forecasts, by task (N, ...), that are others where candles end at their issue."""
+    if span.ends_there:
+        return
+    for place in dict.fromkeys(np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int).tolist()):
+        window = span.window(place)
+        alone = forecast(window)
+        for task, values in forecasts.items():
+            now, before = np.asarray(values[place], np.float64), np.asarray(alone[task][0], np.float64)
+            if now.shape == before.shape and np.allclose(now, before, rtol=1e-6, atol=0.0, equal_nan=True):
+                continue
+            issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
+            where = f"{span.table.series}, baseline {name}, forecast of {task} at {iso(issued_s)}"
+            rule = "is the same when it is made alone, from candles that end where it is issued"
+            got = f"{now.flat[0]:.7g} among other windows, {before.flat[0]:.7g} alone"
+            fix = "Let it read what is known at each window only, and draw nothing by chance"
+            raise SeriesError(where=where, rule=rule, got=got, fix=fix)
 
 
 def _last_close(span: Span) -> TaskForecasts:
@@ -372,6 +421,8 @@ BASELINES: Final[Registry[Baseline]] = Registry(
     ],
 )
 """One of a package that is not installed is not there to be beaten, and reports leave it out."""
+
+_SHIPPED: Final = tuple(BASELINES.values())
 
 
 def called(baseline: str) -> str:

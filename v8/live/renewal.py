@@ -104,7 +104,7 @@ def back_tested_losses(
     for task, values in forecaster.forecast(since.raw_windows()).items():
         made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
         if (name := opponents[task]) not in made and BASELINES[name].is_installed():
-            made[name] = BASELINES[name].fit(before, forecaster.about.scaling)(since)[task]
+            made[name] = BASELINES[name].fitted(before, forecaster.about.scaling)(since)[task]
         by_task[task] = {who: measure_errors(since, task, what)[1] for who, what in made.items()}
     return Losses(by_task, since.bar_numbers, since.horizon_bars, "of a back-test")
 

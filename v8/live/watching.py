@@ -125,7 +125,7 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
         fix = "Wait until there are more candles of this series"
         raise DataError(where=str(candles.series), rule=rule, got=str(len(past)), fix=fix)
     scaling = fit_scaling(past, (0, len(past.table)), table_columns(profile))
-    installed = {name: one.fit(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
+    installed = {name: one.fitted(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
     return FittedBaselines(profile, until_s, installed)
 
 

@@ -220,8 +220,8 @@ def judge_span(
         where, got = f"{span.table.series}, model", listed(sorted(model)) or "no task"
         rule = f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})"
         raise SeriesError(where=where, rule=rule, got=got, fix="Pass one array for each task of the profile")
-    fitted = ((name, one.fit) for name, one in BASELINES.items() if one.is_installed())
-    made = ((name, fit(train, scaling)(span)) for name, fit in fitted)
+    installed = {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
+    made = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in installed.items())
     errors, losses = _measured(span, chain([(MODEL, model)], made), metrics.measure_errors)
     judged = {
         task: JudgedTask(TASKS[task].columns, found, losses.tests(task, MODEL))
@@ -237,8 +237,9 @@ def judge_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileJu
     The model's are per task, shape (N, H, Q, C), in the task's unit; the profile gives the levels.
     """
     span, levels = data.spans["test"], data.spans["test"].profile.quantiles
-    fitted = ((name, one.fit_quantiles) for name, one in BASELINES.items())
-    made = ((name, fit(data.spans["train"], data.scaling, levels)(span)) for name, fit in fitted if fit)
+    train, scaling = data.spans["train"], data.scaling
+    able = {name: baseline for name, baseline in BASELINES.items() if baseline.fit_quantiles}
+    made = ((name, baseline.fitted(train, scaling, levels)(span)) for name, baseline in able.items())
     measure = partial(metrics.measure_quantiles, levels=levels)
     errors, losses = _measured(span, chain([(MODEL, model)], made), measure)
     tasks = {task: JudgedQuantiles(found, losses.tests(task, MODEL)) for task, found in errors.items()}

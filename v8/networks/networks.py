@@ -1,8 +1,9 @@
 """Networks: a profile's layers, from scaled windows to scaled targets; and fleets of them.
 
 `stack` clones the graph of a network with a twin for each layer and copies all weights in. The fleet is a
-functional Keras model with inputs (B, M, ...) and outputs (B, M, ...), B batch and M model. A layer without
-a twin is refused by name; nothing is run one by one behind one's back.
+functional Keras model with inputs (B, M, ...) and outputs (B, M, ...), B batch and M model. A network with a
+layer that has no twin is a fleet of one at most, in which Keras' own layer does the work: `without_twins`
+says so. It is refused in a larger fleet; nothing is run one by one behind one's back.
 
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
@@ -15,7 +16,7 @@ import keras
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
-from v8.networks.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer
+from v8.networks.stacked_layers import TWINS, AloneLayer, Layer, StackedBidirectional, StackedLayer
 from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
@@ -106,7 +107,8 @@ def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool 
     """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
 
     It has the inputs and outputs of the network and a model axis after the batch axis. Both directions of
-    bidirectional layers may run in one loop (GPU). Raises ValueError if a layer has no twin.
+    bidirectional layers may run in one loop (GPU). Raises ValueError if a layer of a fleet of several has no
+    twin, SeriesError if one keeps weights that are not trained.
     """
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
@@ -116,10 +118,7 @@ def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool 
         network,
         input_tensors=inputs,
         clone_function=lambda layer: _twin(layer, num_models),
-        # Without the options that Keras noted as None, such as a mask that is not there.
-        call_function=lambda twin, *args, **kwargs: twin(
-            *args, **{name: value for name, value in kwargs.items() if value is not None}
-        ),
+        call_function=_call,
     )
     for layer in fleet.layers:
         if isinstance(layer, StackedBidirectional):
@@ -138,7 +137,36 @@ def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
             twin.load(originals)
 
 
+def without_twins(network: keras.Model) -> list[str]:
+    """List the layers and operations of a network that no fleet of several can hold, by name and kind."""
+    lacking = []
+    for layer in network.operations:
+        try:
+            if not isinstance(layer, keras.layers.InputLayer):
+                _stacked(layer, 2)
+        except ValueError:
+            lacking.append(f"{layer.name} ({type(layer).__name__})")
+    return lacking
+
+
+def _call(twin: Layer, *args: Any, **kwargs: Any) -> Any:
+    # Without the options that Keras noted as None, such as a mask that is not there.
+    named = {name: value for name, value in kwargs.items() if value is not None}
+    return twin.connected((args, named)) if isinstance(twin, AloneLayer) else twin(*args, **named)
+
+
 def _twin(layer: Layer, num_models: int) -> Layer:
+    try:
+        return _stacked(layer, num_models)
+    except ValueError:
+        if num_models > 1:
+            raise
+    policy = {"dtype": layer.dtype_policy} if isinstance(layer, keras.layers.Layer) else {}
+    return AloneLayer(layer, name=layer.name, num_models=1, **policy)
+
+
+def _stacked(layer: Layer, num_models: int) -> Layer:
+    """Return what does for each of some models what a layer does for one; a ValueError if there is none."""
     if not isinstance(layer, keras.layers.Layer):
         return _operation(layer)
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):

@@ -9,6 +9,7 @@ Shape legend: B batch, M model, T time, F features, D channels, U units, G gates
 further axes.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from v8.errors import SeriesError
 from v8.networks.recurrence import GRU, GRU_GATES, LSTM, LSTM_GATES, Cell, recurrent
 
 Layer: TypeAlias = Any
@@ -59,13 +61,94 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         # Variables that hold the stock layer's `weights`, in its order.
         self.stock_weights = [
             self.add_weight(name=weight.name, shape=(num_models, *weight.shape), initializer="zeros")
-            for weight in stock.weights
+            for weight in getattr(stock, "weights", ())  # an operation has none
         ]
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Copy the weights of one stock layer a model."""
-        for variable, *weights in zip(self.stock_weights, *(each.weights for each in originals), strict=True):
+        for variable, *weights in zip(
+            self.stock_weights, *(getattr(each, "weights", ()) for each in originals), strict=True
+        ):
             variable.assign(np.stack([ops.convert_to_numpy(weight) for weight in weights]))
+
+
+class AloneLayer(StackedLayer):
+    """Stands for any layer or operation of Keras in a fleet of one model; a fleet of several needs a twin.
+
+    It calls the layer without the model axis.
+    """
+
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        if getattr(stock, "non_trainable_weights", ()):
+            rule = "a network is of layers whose weights are all trained"
+            got = f"a {type(stock).__name__}, which keeps others, such as moving averages"
+            fix = "Use another layer, such as LayerNormalization, in the family"
+            raise SeriesError(where=f"layer {stock.name}", rule=rule, got=got, fix=fix)
+        super().__init__(stock, **common)
+        self._states = [
+            self.add_weight(
+                name=f"state_{place}",
+                shape=(1, *state.shape),
+                dtype=state.dtype,
+                initializer="zeros",
+                trainable=False,
+            )
+            for place, state in enumerate(_states_of(stock))
+        ]
+        self._computed = partial(_alone, stock)  # bare, it would be a layer of this one
+        self._takes_training = "training" in inspect.signature(stock.call).parameters
+        self._rebuilders: list[Callable[[Sequence[Tensor]], Any]] = []
+
+    def load(self, originals: Sequence[Layer]) -> None:
+        """Copy the weights and the states, such as those of random draws."""
+        super().load(originals)
+        for variable, state in zip(self._states, _states_of(originals[0]), strict=True):
+            variable.assign(ops.convert_to_numpy(state)[None])
+
+    def connected(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        """Call it in the graph as the layer is called, with positional and named arguments."""
+        leaves = keras.tree.flatten(arguments)
+        is_tensor = [isinstance(leaf, keras.KerasTensor) for leaf in leaves]
+
+        def rebuilt(tensors: Sequence[Tensor]) -> Any:
+            coming = iter(tensors)
+            filled = [
+                next(coming) if is_one else leaf for leaf, is_one in zip(leaves, is_tensor, strict=True)
+            ]
+            return keras.tree.pack_sequence_as(arguments, filled)
+
+        self._rebuilders.append(rebuilt)
+        tensors = [leaf for leaf, is_one in zip(leaves, is_tensor, strict=True) if is_one]
+        return self(tensors, call_number=len(self._rebuilders) - 1)
+
+    def call(self, tensors: Sequence[Tensor], call_number: int = 0, training: bool = False) -> Any:
+        """Do for the one model what the layer does for it."""
+        positional, named = self._rebuilders[call_number]([ops.squeeze(one, axis=1) for one in tensors])
+        weights = [ops.squeeze(one, axis=0) for one in self.stock_weights]
+        states = [ops.squeeze(one, axis=0) for one in self._states]
+        named = named | ({"training": training} if self._takes_training else {})
+        outputs, after = self._computed(weights, states, positional, named)
+        for variable, state in zip(self._states, after, strict=True):
+            variable.assign(ops.expand_dims(state, axis=0))
+        return keras.tree.map_structure(lambda one: ops.expand_dims(one, axis=1), outputs)
+
+
+def _states_of(stock: Layer) -> Sequence[Any]:
+    """Return what a layer changes when it is called, such as the states of its random draws."""
+    return getattr(stock, "non_trainable_variables", ())
+
+
+def _alone(
+    stock: Layer,
+    weights: Sequence[Tensor],
+    states: Sequence[Tensor],
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+) -> tuple[Any, Sequence[Tensor]]:
+    if isinstance(stock, keras.layers.Layer):
+        result: tuple[Any, Sequence[Tensor]] = stock.stateless_call(weights, states, *positional, **named)
+        return result
+    return stock(*positional, **named), ()
 
 
 def _dense(stock: Layer, weights: Sequence[Tensor], x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What a run tells while it works; displays and logs listen, nothing else depends on it."""
 
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from v8.errors import V8Error, shown
+from v8.errors import V8Error, message_of, shown
 from v8.market.series import Series
 from v8.net import told_of_waiting
 
@@ -120,13 +121,23 @@ Made = TypeVar("Made")
 
 
 def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Outcome]:
-    """Do the work of one series; an error becomes its outcome, traceback included, and None what was made."""
-    started = time.perf_counter()
+    """Do the work of one series; an error becomes its outcome, traceback included, and None what was made.
+
+    The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
+    and the limit of recursion afterwards is what it was before: the other series go on.
+    """
+    started, recursion_limit = time.perf_counter(), sys.getrecursionlimit()
     try:
         made = work()
-    except Exception as error:  # noqa: BLE001 - this series must not stop the others
-        seconds, ours = time.perf_counter() - started, error if isinstance(error, V8Error) else None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - this series must not stop the others
+        sys.setrecursionlimit(recursion_limit)  # first: to tell of the error takes calls, too
+        seconds = time.perf_counter() - started
+        ours = error if isinstance(error, V8Error) else None
         return None, Outcome(series, _reason(series, error), traceback.format_exc(), seconds, error=ours)
+    finally:
+        sys.setrecursionlimit(recursion_limit)
     return made, Outcome(series, seconds=time.perf_counter() - started)
 
 
@@ -137,10 +148,10 @@ def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) ->
         return isolated(series, read)
 
 
-def _reason(series: Series, error: Exception) -> str:
+def _reason(series: Series, error: BaseException) -> str:
     if isinstance(error, V8Error):
-        return str(error)
+        return message_of(error)
     from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and listeners do not
 
-    told = shown(error, _MOST_TOLD) or "no message"
+    told = shown(message_of(error), _MOST_TOLD) or "no message"
     return f"{series}: unexpected {type(error).__name__}: {told}. {ERROR_FILE} in its folder tells where."

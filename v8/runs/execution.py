@@ -278,6 +278,7 @@ def _record(outcome: Outcome, folder: RunFolder, listen: Listener) -> None:
         folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
     else:
         trace = without_credentials(outcome.trace)  # other people's errors quote addresses
+        trace = trace.encode("utf-8", "backslashreplace").decode()  # and anything else
         try:
             write_text(folder.series_folder(outcome.series) / ERROR_FILE, trace)
         except StorageError as error:  # the reason is kept all the same

@@ -131,6 +131,10 @@ class Workshop:
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
         """Make artefacts in programs of at most so many series; yield each outcome as it comes."""
         self._fleet_size, todo = fleet_size, list(jobs)
+        if isinstance(self._trainer, Trainer) and self._trainer.without_twins:
+            self._fleet_size = 1
+            layers = listed(self._trainer.without_twins)
+            self.listen(Note(f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."))
         while todo:
             fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
             ready: list[_PreparedSeries] = []

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -139,6 +139,11 @@ class Trainer:
     def num_parameters(self) -> int:
         """Trainable numbers of one network."""
         return int(self.network.count_params())
+
+    @cached_property
+    def without_twins(self) -> list[str]:
+        """Layers of the network, by name, that keep it from being trained in a fleet of several."""
+        return networks.without_twins(self._trained)
 
     def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Train several series as one program; yield place in `members` and result, as each one ends."""

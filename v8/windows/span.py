@@ -1,7 +1,8 @@
 """A span: windows of one series, with all that is known at them, what followed, and how far it may lie off.
 
-Everything is computed when first asked for, and kept, but for what is very large (`PerTask`).
-What is named *known* at a window reads its last known row and earlier ones only; `truth` alone looks ahead.
+Everything is computed when first asked for, and kept, but for what is very large (`PerTask`); arrays are
+read-only, for many share them. What is named *known* at a window reads its last known row and earlier ones
+only; `truth` alone looks ahead. Who forecasts gets a `KnownSpan`, which has no `truth`.
 
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
 """
@@ -9,7 +10,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from v8 import tasks
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
+from v8.errors import SeriesError
 from v8.features.formulas import PERIODS_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
@@ -52,7 +54,7 @@ class PerTask(Mapping[str, Floats]):
             return self._kept[task]
         if task not in self._tasks:
             raise KeyError(task)
-        found = self._compute(task)
+        found = _read_only(self._compute(task))
         if found.nbytes <= LARGEST_KEPT_BYTES:
             self._kept[task] = found
         return found
@@ -76,6 +78,9 @@ class Span:
     profile: Profile
     anchors: NDArray[np.int64]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "anchors", _read_only(self.anchors))
+
     def __len__(self) -> int:
         return len(self.anchors)
 
@@ -91,10 +96,31 @@ class Span:
         since = anchors[closed_s[anchors] >= moment_s]
         return Span(self.table, self.profile, before), Span(self.table, self.profile, since)
 
+    def target_shape(self, task: str) -> tuple[int, int, int]:
+        """Return the shape of forecasts of a task: windows, steps ahead, columns."""
+        return len(self), self.horizon_bars, len(TASKS[task].columns)
+
+    @cached_property
+    def known_only(self) -> "KnownSpan":
+        """The same windows without what followed them: all that a forecast may read."""
+        stop = int(self.anchors[-1]) + 1 if len(self) else len(self.table)
+        known = KnownSpan(self.table.first(stop), self.profile, self.anchors)
+        # What has been computed already serves both.
+        vars(known).update({name: vars(self)[name] for name in _KNOWN if name in vars(self)})
+        return known
+
+    @cached_property
+    def self_contained(self) -> "Span":
+        """The same windows of a table that ends with the last bar that they forecast."""
+        stop = int(self.anchors[-1]) + self.horizon_bars + 1 if len(self) else len(self.table)
+        is_whole = stop >= len(self.table)
+        # Itself must not be kept by itself: both, and all that they hold, would stay in memory for long.
+        return Span(self.table if is_whole else self.table.first(stop), self.profile, self.anchors)
+
     @cached_property
     def bar_numbers(self) -> NDArray[np.int64]:
         """Bar of each window's last known row, counted from the epoch, shape (W,)."""
-        return self.table.open_time_s[self.anchors] // self.table.series.bar_s
+        return _read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
 
     @cached_property
     def truth(self) -> PerTask:
@@ -115,7 +141,7 @@ class Span:
         OHLC uses the last close alone.
         """
         rows = self.anchors[:, None] + np.arange(1 - BAND_PERIOD_BARS, 1)
-        return self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)]
+        return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
 
     @property
     def last_close(self) -> Floats:
@@ -137,8 +163,7 @@ class Span:
     def rolled_deviation(self) -> Floats:
         """Deviation of the twenty closes of the roll-forward forecast, shape (W, H), in returns."""
         upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.standing), -1, 0)
-        deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None]
-        return deviation
+        return _read_only((upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None])
 
     def unit(self, task: str, share_W: Floats | None = None) -> Floats:
         """Return what a share of the last close, all of it if None, is in a task's unit, shape (W, 1, 1)."""
@@ -161,7 +186,7 @@ class Span:
     @cached_property
     def recent_range(self) -> Floats:
         """The profile's unit of targets at each window, shape (W,), unitless; 1 where it has none."""
-        return recent_range(self.table, self.profile)[self.anchors]
+        return _read_only(recent_range(self.table, self.profile)[self.anchors])
 
     @cached_property
     def ewma_variance(self) -> Floats:
@@ -173,7 +198,7 @@ class Span:
         squares[1:] = np.diff(np.log(self.table.column(CLOSE).astype(np.float64))) ** 2
         squares[1:][np.diff(self.table.segment) != 0] = np.nan
         smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
-        return np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors]
+        return _read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
 
     def range_variance(self, num_bars: int) -> Floats:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
@@ -195,7 +220,47 @@ class Span:
     def _total_range(self) -> Floats:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
         high, low = (self.table.column(name).astype(np.float64) for name in (HIGH, LOW))
-        return np.concatenate([[0.0], np.cumsum(np.log(high / low))])
+        return _read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
+
+
+class KnownSpan(Span):
+    """Windows with what is known at them, and without what followed.
+
+    Its table ends with the last known row of the last window. Of earlier windows that table holds what
+    followed, because later ones know it.
+    """
+
+    @property
+    def truth(self) -> PerTask:
+        """Refuse to tell: a SeriesError."""
+        rule, got = "a forecast reads what is known at each window", "a read of the actual values after it"
+        fix = "Read for example last_close, history_close or rolled; target_shape(task) gives the shape"
+        raise SeriesError(where=f"{self.table.series}, span.truth", rule=rule, got=got, fix=fix)
+
+    def window(self, place: int) -> "KnownSpan":
+        """Return one window alone, of a table that ends with its last known row."""
+        anchors = self.anchors[place : place + 1]
+        alone = KnownSpan(self.table.first(int(anchors[0]) + 1), self.profile, anchors)
+        vars(alone)["history_close"] = self.history_close[place : place + 1]
+        return alone
+
+    @property
+    def ends_there(self) -> bool:
+        """Whether it is one window, of a table that ends with its last known row."""
+        return len(self) == 1 and int(self.anchors[0]) == len(self.table) - 1
+
+
+_KNOWN: Final = (
+    *("bar_numbers", "history_close", "standing", "rolled", "rolled_deviation", "recent_range"),
+    *("ewma_variance", "_total_range"),
+)
+"""What `Span` keeps, but for what followed."""
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:

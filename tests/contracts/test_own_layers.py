@@ -1,0 +1,93 @@
+"""A family with a layer without a stacked twin: trained one series after another, with a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import v8
+from v8.families import FAMILIES
+from v8.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.features.table import FeatureTable
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.profile import Profile
+from v8.runs.events import Event, Note
+from v8.runs.local import train_all
+from v8.runs.plan import Job
+from v8.windows.dataset import prepare_series
+
+NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
+
+
+class FlatNetwork(NetworkSettings):
+    """Sizes of the dense layers."""
+
+    units: Units
+    """Units of each dense layer, first to last."""
+
+
+def outputs(network: FlatNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    x_BD = keras.layers.Flatten(dtype=layers.precision, name="flat")(window_BTF)
+    for number, units in enumerate(network.units, 1):
+        kernel = keras.initializers.GlorotUniform(seed=next(layers.seeds))
+        x_BD = keras.layers.Dense(units, "relu", kernel_initializer=kernel, name=f"dense_{number}")(x_BD)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+def forward_flop(network: FlatNetwork, shape: NetworkShape) -> float:
+    return dense_flop(shape.num_features * shape.lookback_bars, *network.units)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    FAMILIES.register(
+        Family(
+            name="dense_flat",
+            sentence="Dense layers over the whole window.",
+            source="this test",
+            settings=FlatNetwork,
+            outputs=outputs,
+            forward_flop=forward_flop,
+        )
+    )
+    yield
+    FAMILIES.pop("dense_flat")
+
+
+def test_series_are_trained_one_by_one_with_a_note(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    network = {"family": "dense_flat", "units": (5,)}
+    profile = make_profile("lstm_dense", network=network, training={"epochs": 2})
+    jobs = [
+        Job(
+            DemoSource().candles(Series.parse(name), profile.newest_bars),
+            profile,
+            seed,
+            tmp_path / "run" / name,
+            is_publishable=False,
+            candle_seconds=0.0,
+        )
+        for seed, name in enumerate(NAMES)
+    ]
+    events: list[Event] = []
+    outcomes = list(train_all(jobs, events.append, fleet_size=2))
+    assert [outcome.reason for outcome in outcomes] == [None, None]
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert notes == ["Series are trained one by one, not as a fleet: flat (Flatten) has no stacked twin."]
+    for name in NAMES:
+        forecaster = v8.load(tmp_path / "run" / name)
+        assert forecaster.about.content["training"]["fleet_size"] == 1
+        data = prepare_series(make_table(profile, series=name), profile)
+        said = forecaster.forecast(data.spans["test"].raw_windows()[:3])
+        assert said["ohlc"].shape == (3, 3, 4) and np.isfinite(said["ohlc"]).all()
