@@ -188,9 +188,10 @@ def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
 
 def export(
     run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
-    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet; it is replaced."),
+    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet."),
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
+    overwrite: cli.OverwriteOption = False,
     source: cli.OtherSourceOption = None,
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
@@ -207,7 +208,8 @@ def export(
         v8 export runs/frontier --out forecasts.parquet
         v8 export backtests/frontier --out forecasts.csv
     """
-    form, names = cli.table_form("--out", out, form), _names(series) or []
+    form = cli.table_form("--out", out, form, is_overwriting=overwrite)
+    names = _names(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import export_forecasts
@@ -320,6 +322,7 @@ def predict(
     allow_old: bool = Option(False, "--allow-old", help="Forecast even bars that have all closed already."),
     output_format: cli.FormatOption = "table",
     plot: Path | None = Option(None, metavar="FILE.png|DIR", help="Draw it; several series into a folder."),
+    overwrite: cli.OverwriteOption = False,
     paths: int | None = Option(None, metavar="N", min=1, help="Simulated candles, and chances by them; 512."),
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models.
@@ -337,20 +340,21 @@ def predict(
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
     asked = [*map(str, asked_series(series, universe) or ())]
     is_many = is_all or universe is not None or len(asked) > 1
-    cli.require_plot(plot, is_many=is_many)
+    cli.require_plot(plot, asked, is_many=is_many, is_overwriting=overwrite)
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
-    from v8.cli.forecasts import print_forecasts
+    from v8.cli.forecasts import draw_forecasts, print_forecasts
     from v8.hub.opening import open_place
     from v8.live.issuing import issue_each
 
     models = open_place(where, revision=revision, is_offline=offline)
     wanted = asked or models.series
     is_many = is_many or len(wanted) > 1
-    cli.require_plot(plot, is_many=is_many)
+    cli.require_plot(plot, wanted, is_many=is_many, is_overwriting=overwrite)
     given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
     issue = partial(issue_each, models, wanted, candles, **given)
-    raise Exit(print_forecasts(issue, output_format, plot, is_many=is_many))
+    draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
+    raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
 
 def update(
@@ -501,6 +505,7 @@ def backtest(
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
+    overwrite: cli.OverwriteOption = False,
     is_worth: bool = Option(False, "--worth", help="Tell what they are worth in money, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
@@ -512,7 +517,7 @@ def backtest(
     """
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     asked = asked_series(series, universe)
-    form = cli.table_form("--forecasts", forecasts) if forecasts else ""
+    form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
     require_tables(budget)
     chosen = asked or served_series(candles)

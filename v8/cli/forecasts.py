@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.cli.options import place_words, require_picture
+from v8.cli.options import picture_file, place_words, require_picture
 from v8.cli.printing import print_json, print_lines, print_page, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
@@ -44,8 +44,14 @@ MOST_WHOLE: Final = 4
 """Series that are printed bar by bar, too; of more there is a row each."""
 
 
-def print_forecasts(issue: Callable[[], Answers], form: str, plot: Path | None, *, is_many: bool) -> int:
-    """Print and draw the forecasts of some series that `issue_each` issues, and return the exit code.
+def print_forecasts(
+    issue: Callable[[], Answers],
+    form: str,
+    draw: Callable[[Sequence[Issued]], object] | None,
+    *,
+    is_many: bool,
+) -> int:
+    """Print the forecasts of some series that `issue_each` issues, draw them, and return the exit code.
 
     Raises `V8Error` where one series was asked for, and cannot be forecast.
     """
@@ -55,18 +61,18 @@ def print_forecasts(issue: Callable[[], Answers], form: str, plot: Path | None, 
     for error in () if is_many else refused.values():
         raise error
     PRINTERS[form](issued, is_many)
-    if plot:
-        _draw(issued, plot)
+    if draw:
+        draw(issued)
     return tell_refusals(refused, is_partial=bool(issued))
 
 
-def _draw(issued: Sequence[Issued], plot: Path) -> None:
+def draw_forecasts(issued: Sequence[Issued], place: Path, *, is_overwriting: bool) -> None:
     """Draw forecasts into a file, or a file each in a folder, and say where."""
     from v8.views.pictures import draw_forecast
 
     for one in issued:
-        file = plot / f"{one.forecaster.series}.png" if plot.is_dir() else plot
-        require_picture(file)
+        file = picture_file(place, str(one.forecaster.series))
+        require_picture(file, is_overwriting=is_overwriting)
         draw_forecast(one.candles, one.forecast, file, notes=one.lines())
         tell(f"Picture: {file}")
 

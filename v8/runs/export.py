@@ -29,6 +29,7 @@ from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.sources.source import CandleSource
 from v8.net import counted
+from v8.own_files import FORECASTS_KEY
 from v8.storage import write_with
 from v8.tasks import TASKS
 from v8.windows.dataset import split_rows, table_columns, window_anchors
@@ -70,6 +71,7 @@ def write_forecasts(
                     frame.to_csv(aside, mode="a", header=not num_rows, index=False, lineterminator="\n")
                 else:
                     table = pa.Table.from_pandas(frame, preserve_index=False)
+                    table = table.replace_schema_metadata({**table.schema.metadata, FORECASTS_KEY: "1"})
                     writer = writer or opened.enter_context(parquet.ParquetWriter(aside, table.schema))
                     writer.write_table(table)
                 num_rows += len(frame)
