@@ -1,12 +1,12 @@
 """Files at places that a user names: v8 replaces what v8 wrote, and a file of anybody else only when told to.
 
-Whether v8 wrote a file, the file itself tells, so that it may be renamed, copied and taken to another machine:
+Whether v8 wrote a file, the file itself tells, so it may be renamed, copied and taken to another machine:
 
 | what | where it tells |
 |---|---|
 | a picture (PNG) | its text `Software` |
 | a table of forecasts (Parquet) | the key `FORECASTS_KEY` in its footer |
-| a table of forecasts (CSV), a comparison (CSV) | its first line, which has these columns and no others around them |
+| a table of forecasts (CSV), a comparison (CSV) | its first line: these columns at its ends |
 | a page (HTML) | its `generator` |
 | a comparison (JSON) | its first keys |
 
@@ -56,7 +56,7 @@ _BEGINNINGS: Final = tuple(
 
 
 def is_own(file: Path) -> bool:
-    """Tell whether v8 wrote a file, as the module says; False for what is no regular file or cannot be read."""
+    """Tell whether v8 wrote a file, as the module says; False for what cannot be read."""
     try:
         with open_given(file) as stream:
             head = stream.read(_HEAD_BYTES)

@@ -308,6 +308,32 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
     write_json(path / PLAN_FILE, asdict(plan))
 
 
+@dataclass(frozen=True)
+class RecordedFolders:
+    """Folders that a run read; None where it read none, or its record does not say."""
+
+    data_dir: Path | None = None
+    tables: Path | None = None
+
+
+def recorded_folders(place: Path) -> RecordedFolders:
+    """Return the folders that a run, or the first begun fold of a back-test, read.
+
+    None of them for any other place of models. Raises `ArtifactError` if the record of the run is damaged.
+    """
+    folders = [place]
+    if (place / PLAN_FILE).exists():
+        folders = [place / fold.folder for fold in read_plan(place).folds]
+    for folder in folders:
+        if (folder / RUN_FILE).exists():
+            record = run_folder.read_run(folder)
+            return RecordedFolders(
+                data_dir=Path(record.data_dir) if record.data_dir else None,
+                tables=Path(record.tables) if record.tables else None,
+            )
+    return RecordedFolders()
+
+
 def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
     """Refuse to continue a back-test with other wishes than it was begun with, by `ArtifactError`."""
     told = [

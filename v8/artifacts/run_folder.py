@@ -31,7 +31,7 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.plugins import loaded, other_plugins
-from v8.profile import Profile, ProfileName, is_digest_of
+from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.storage import FolderLock, Pace, sweep, write_json
 
@@ -123,12 +123,36 @@ class RunRecord(Begun):
     is_judged: StrictBool = True  # whether its models are judged on the test span, beside the baselines
     plugins: Mapping[Text, Sha256] = field(default_factory=dict)
     """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
+    data_dir: Text | None = None
+    """Folder that its candles were read from last, absolute; None where the source reads no folder."""
+    tables: Text | None = None
+    """Folder of the user's tables that its profile reads, absolute; None where it reads none."""
 
     @classmethod
-    def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> "RunRecord":
-        """Record what a run is started with, and must be continued with, here and now."""
+    def begin(
+        cls,
+        profile: Profile,
+        source: str,
+        is_publishable: bool,
+        command: str,
+        *,
+        data_dir: Path | None = None,
+    ) -> "RunRecord":
+        """Record what a run is started with, and must be continued with, here and now.
+
+        The source reads `data_dir`, if it reads a folder; it may move until the run is continued.
+        """
         common = begun(profile, source, is_publishable, command, RUN_FORMAT)
-        return cls(**common, versions=versions(), machine=describe_machine(), series={}, plugins=dict(loaded))
+        tables = Path(os.environ.get(TABLES_PLACE) or ".").expanduser().absolute()
+        return cls(
+            **common,
+            versions=versions(),
+            machine=describe_machine(),
+            series={},
+            plugins=dict(loaded),
+            data_dir=None if data_dir is None else str(data_dir.absolute()),
+            tables=str(tables) if profile.covariates else None,
+        )
 
     @property
     def profile_name(self) -> str:
@@ -169,6 +193,7 @@ class RunFolder(FolderLock):
     def __init__(self, path: Path, begun: RunRecord) -> None:
         require_own_files(path)
         self.path, self.record = path, begun
+        self._begun = begun
         self.note: str | None = None
         """What happened to the run when it was opened and the user should know."""
         self._refusal: StorageError | None = None
@@ -253,6 +278,11 @@ class RunFolder(FolderLock):
             rule = f"{self.path} was started with {pinned}"
             fix = "Bring back the same candles, or start a new run beside it with param:fresh"
             raise DataError(where=str(series), rule=rule, got=str(candles), fix=fix)
+        # They are the run's own: so this is where these lie now.
+        if self._begun.data_dir:
+            self.record = replace(self.record, data_dir=self._begun.data_dir)
+        if self._begun.tables:
+            self.record = replace(self.record, tables=self._begun.tables)
 
     def series_folder(self, series: Series) -> Path:
         """Return the folder of one series' artefact; it need not exist."""

@@ -214,7 +214,8 @@ def export(
 
     from v8.cli.forecasts import export_forecasts
 
-    export_forecasts(run, out, form=form, names=names, open_source=open_source)
+    wanted = {"form": form, "names": names, "open_source": open_source}
+    raise Exit(export_forecasts("--out", run, out, is_overwriting=overwrite, **wanted))
 
 
 def worth(
@@ -531,17 +532,21 @@ def backtest(
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     out = out or Path("backtests") / budget.name
     results = judge_seasons(out, wanted, candles, train_all)
+    exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
         from v8.losses.worth import Terms
         from v8.views.backtest import write_backtest
 
         if forecasts:
-            export_forecasts(out, forecasts, form=form, open_source=lambda _: candles)
+            wanted_table = {"form": form, "open_source": lambda _: candles}
+            export_code = export_forecasts(
+                "--forecasts", out, forecasts, is_overwriting=overwrite, **wanted_table
+            )
+            exit_code = max(exit_code, export_code)
         if is_worth:
             write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
-    if results.failures:
-        raise Exit(SeriesError.exit_code)
+    raise Exit(exit_code)
 
 
 def search(

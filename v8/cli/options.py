@@ -17,6 +17,7 @@ from v8.market.sources.source import SOURCES, CandleSource, open_source
 from v8.net import tell_waiting
 from v8.own_files import require_own
 from v8.plugins import load_plugins
+from v8.profile import TABLES_PLACE
 from v8.runs.options import take_tables
 
 MAX_BARS: Final = 10_000_000
@@ -184,10 +185,26 @@ def opening(where: Path | str) -> str:
 def candles_of_models(
     place: Path, source: str | None, data_dir: Path | None, tables: Path | None
 ) -> Callable[[str], CandleSource]:
-    """Return what opens candles for the models of a place: another source, or the one that a model names."""
-    if sign := opening(place):
+    """Return what opens candles for the models of a place: another source, or the one that a model names.
+
+    Folders that no flag names are those that the run of the models recorded.
+    """
+    sign = opening(place)
+    if sign:
         tell_waiting(sign)
-    return lambda name: open_candles(source or name, data_dir, tables)
+
+    def open_named(name: str) -> CandleSource:
+        from v8.artifacts.nested_runs import recorded_folders
+
+        chosen, folders = source or name, recorded_folders(place)
+        folder, tables_folder = data_dir, tables
+        if folder is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
+            folder = folders.data_dir
+        if tables_folder is None and TABLES_PLACE not in os.environ:
+            tables_folder = folders.tables
+        return open_candles(chosen, folder, tables_folder)
+
+    return open_named
 
 
 def place_words(where: Path | str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.machine.lasting import lasting
 from v8.market.companions import Companions
 from v8.market.series import Series, iso
-from v8.market.sources.source import CandleSource, CutOffSource
+from v8.market.sources.source import CandleSource, CutOffSource, folder_of
 from v8.profile import Profile
 from v8.runs import events
 from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWritten
@@ -111,7 +111,7 @@ def run(
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
     about = plan.profile, source.name, source.is_publishable, command
-    begun = replace(RunRecord.begin(*about), is_judged=plan.is_judged)
+    begun = replace(RunRecord.begin(*about, data_dir=folder_of(source)), is_judged=plan.is_judged)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
         for series in plan.redone:
