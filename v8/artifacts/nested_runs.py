@@ -186,6 +186,17 @@ def served_folder(run: Path, series: str) -> Path:
     return read_serving(run).folder(series)
 
 
+def stop_serving(run: Path, series: Series) -> None:
+    """Let no later generation serve a series that leaves a run; the generations and decisions stay.
+
+    Raises `ArtifactError` if `serving.json` is damaged.
+    """
+    serving = read_serving(run)
+    if str(series) in serving.generations:
+        others = {name: one for name, one in serving.generations.items() if name != str(series)}
+        replace(serving, generations=others).save()
+
+
 def artifact_folder(run: Path, generation: str, series: str) -> Path:
     """Return where the model of a series lies in a generation, behind no links; it need not exist."""
     folder = generation_folder(run, generation)

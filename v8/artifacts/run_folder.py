@@ -3,6 +3,7 @@
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   what `--redo` set aside
+      BTCUSD-15m.dropped-1/     what `--drop` took out of the run
       serving.json, generations/    models that were trained later, see `v8.artifacts.nested_runs`
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
@@ -251,17 +252,32 @@ class RunFolder(FolderLock):
 
     def set_aside(self, series: Series) -> None:
         """Move all that is there of a series out of the way and let it wait to be trained anew."""
+        if self._moved_aside(series, "replaced"):
+            self.set_state(series, status="pending", reason=None, seconds=None)
+
+    def drop(self, series: Series) -> Path | None:
+        """Take a series out of the run, and return where its files lie now; None where it had none.
+
+        Killed in between, the same call again ends it.
+        """
+        place = self._moved_aside(series, "dropped")
+        self.record.series.pop(str(series), None)
+        self.keep()
+        return place
+
+    def _moved_aside(self, series: Series, why: str) -> Path | None:
+        """Rename the folder of a series by why it goes; return its new place, None where there is none."""
         old = self.series_folder(series)
         if not old.exists():
-            return
+            return None
         self.require_writable()
-        places = (old.with_name(f"{old.name}.replaced-{number}") for number in count(1))
+        places = (old.with_name(f"{old.name}.{why}-{number}") for number in count(1))
         new = next(place for place in places if not place.exists())
         try:
             old.rename(new)
         except OSError as error:
             raise StorageError.of(new, error) from error
-        self.set_state(series, status="pending", reason=None, seconds=None)
+        return new
 
     def settle(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
         """Return how this run trains, chosen once: whoever continues it gets the same weights."""

@@ -59,6 +59,7 @@ def run(
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
     smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
     redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
+    drop: list[str] | None = cli.some_series("Take a series out of the run and keep its files; repeat."),
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
@@ -92,10 +93,12 @@ def run(
 
 def _words_to_continue() -> str:
     """Return the command line of this process without what is done once, ready to be pasted."""
+    once = ("--redo", "--drop")
+    with_value = tuple(f"{flag}=" for flag in once)
     words = [
         word
         for before, word in pairwise(["", *sys.argv[1:]])
-        if word not in ("--fresh", "--redo") and before != "--redo" and not word.startswith("--redo=")
+        if word not in ("--fresh", *once) and before not in once and not word.startswith(with_value)
     ]
     return command("run", *words) if Path(sys.argv[0]).name == "run.py" else command(*words)
 

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
-from v8.errors import V8Error
+from v8.errors import V8Error, listed
 from v8.losses.leaderboard import LeaderboardRow, compared
 from v8.losses.table import reading_marks
 from v8.market.series import Series, iso
@@ -132,7 +132,9 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     windows = "/".join(f"{number:,}" for number in count_windows(profile).values())
     rows = [(one, status, series_seed(profile, one)) for one, status in plan.series.items()]
     print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
+    dropped = [f"Taken out of the run: {listed(plan.dropped)}."] if plan.dropped else []
     print_lines(
+        *dropped,
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
         *([f"For {whom}."] if whom else []),
         f"Each of {len(plan.todo)} series: {' -> '.join(events.STAGES)}.",

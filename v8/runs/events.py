@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from v8.errors import V8Error, shown
@@ -128,6 +128,11 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
         seconds, ours = time.perf_counter() - started, error if isinstance(error, V8Error) else None
         return None, Outcome(series, _reason(series, error), traceback.format_exc(), seconds, error=ours)
     return made, Outcome(series, seconds=time.perf_counter() - started)
+
+
+def refused(error: V8Error, outcome: Outcome) -> Outcome:
+    """Return an outcome that ended with an error, told in the words of another one."""
+    return replace(outcome, reason=str(error), error=error)
 
 
 def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) -> tuple[Made | None, Outcome]:

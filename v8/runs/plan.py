@@ -65,6 +65,7 @@ class Plan:
     path: Path  # the run folder; it need not exist
     series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
+    dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     is_judged: bool = True  # whether models are judged on the test span
     has_importance: bool = False  # whether to measure what kinds of inputs are worth
     champions: Mapping[Series, Path] = field(default_factory=dict)

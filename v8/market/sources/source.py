@@ -7,13 +7,13 @@ under its own name. `CutOffSource` shows of any of them what there was at a mome
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from v8.errors import DataError, ProfileError
-from v8.market.series import Series
+from v8.errors import DataError, ProfileError, UnknownSeriesError
+from v8.market.series import Series, series_advice
 from v8.registry import Named, Registry, described
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
@@ -192,4 +192,22 @@ def require_listed(series: Series, source: str) -> None:
     if not series.symbol.isalnum():
         rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
         fix = "Write it as the exchange does, or give files of your own with param:source files"
-        raise DataError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
+        raise UnknownSeriesError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
+
+
+def with_nearest(
+    error: UnknownSeriesError, series: Series, source: str, known: Iterable[Series]
+) -> UnknownSeriesError:
+    """Return the refusal of a series that a source has never heard of, with the nearest name that is known.
+
+    Args:
+        error: What the source said.
+        series: Which series it refused.
+        source: Name of the source.
+        known: Series that may have been meant.
+    """
+    others = [str(one) for one in known if one != series]
+    where, fix = str(error.where), series_advice(str(series), others, error.fix)
+    if not where.startswith(str(series)):
+        where = f"{series} from {source}"
+    return UnknownSeriesError(where=where, rule=error.rule, got=error.got, fix=fix)

@@ -32,7 +32,7 @@ import pandas as pd
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.errors import DataError
+from v8.errors import DataError, UnknownSeriesError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.frames import read_open_times
@@ -60,7 +60,7 @@ _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day that is there
 
 
-class NotArchivedError(DataError):
+class NotArchivedError(UnknownSeriesError):
     """A series of which the archive has nothing; it may be there all the same."""
 
 
