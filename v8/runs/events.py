@@ -82,7 +82,9 @@ class Outcome:
     series: Series
     reason: str | None = None  # why it failed, one sentence; None when it did not
     trace: str = ""  # the full traceback of a failure
-    seconds: float = 0.0  # wall time
+    seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
+    once_s: float = 0.0  # of these, what its process does once: compiling
+    fleet_size: int = 1  # series that trained as one program with it, itself included
     worth: "tuple[Against, ...]" = ()  # once judged, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
