@@ -23,7 +23,7 @@ from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
-from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
+from v8.artifacts.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
 from v8.artifacts.run_folder import read_run
@@ -137,6 +137,7 @@ def _calls(case: Case) -> None:
     random = Random(int(case.words[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenCandlesWarning)
+        warnings.simplefilter("ignore", LeftOutWarning)
         call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
 
 
