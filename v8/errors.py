@@ -13,6 +13,7 @@ command line shows `--data-dir`, a call from Python `data_dir=` (`with_parameter
     |-- ProfileError             2   a profile, a universe file or a flag; a ValueError, too
     |   `-- ArgumentError        2   what a call from Python was given; a TypeError, too
     |-- DataError                3   candles, features, or a changed input; a ValueError, too
+    |   `-- UnknownSeriesError   3   a series that its source has never heard of
     |-- SeriesError              4   one series of a run cannot go on; the others can
     |   `-- DivergedError        4   a loss that is no longer a number
     |-- ArtifactError            3   a run folder or saved model that cannot be trusted
@@ -158,6 +159,10 @@ class DataError(V8Error, ValueError):
     """Candles or features that are missing, broken or not what they were."""
 
     exit_code = 3
+
+
+class UnknownSeriesError(DataError):
+    """A series that its source has never heard of: its name may be mistyped."""
 
 
 class SeriesError(V8Error):

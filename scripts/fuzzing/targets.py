@@ -26,7 +26,7 @@ from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.plugins import use_plugin
-from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
+from v8.artifacts.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
 from v8.artifacts.run_folder import read_run
@@ -144,6 +144,7 @@ def _calls(case: Case) -> None:
     random = Random(int(case.words[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenCandlesWarning)
+        warnings.simplefilter("ignore", LeftOutWarning)
         call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
 
 

@@ -73,6 +73,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             forecaster.forecast_after,
             {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
         ),
+        "v8.Forecaster.forecast_usable": (
+            forecaster.forecast_usable,
+            {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
+        ),
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.judge": (forecaster.judge, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),

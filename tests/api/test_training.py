@@ -50,6 +50,17 @@ def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, P
     assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
 
 
+def test_the_forecasts_of_a_run_of_a_frame_are_exported_without_naming_its_folder(
+    runs: tuple[v8.Run, Path], tmp_path: Path
+) -> None:
+    run, shell = runs
+    assert Path(str(run.record.data_dir)).parent.name == "frames"
+    for path in (run.path, shell):
+        done = called("export", path, "--out", tmp_path / f"{path.parent.name}.csv", cwd=tmp_path, tf=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "python.csv").read_bytes() == (tmp_path / "shell.csv").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def unjudged(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
     """A run of the same frame that was not judged, of a profile that was changed by keyword."""

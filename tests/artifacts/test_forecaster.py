@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from forked import called
 from judging import judge
 from renamed_models import name_model
 
-from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
 from v8.errors import ArtifactError, DataError, ProfileError
 from v8.features.table import compute_table
 from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S
 from v8.market.sources.source import open_source
@@ -92,11 +94,55 @@ def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw:
     wild = raw.copy()
     wild.loc[wild.index[-1], ["open", "high", "low", "close"]] *= 7  # less than what is refused as a leap
     # Of nineteen closes at 1 and one at 7 the mean is 1.3 and the deviation 1.34: -1.38 times some 93,800.
-    refusal = r"above zero, .* got bb_lower -129[0-9.]+ for the bar at 2024-12-31T23:45:00Z\. .* --accept-re"
-    with pytest.raises(DataError, match=refusal):
+    refusal = r"above zero, .* got bb_lower -129[0-9.]+ for the bar at 2024-12-31T23:45:00Z\. "
+    with pytest.raises(DataError, match=refusal) as caught:
         loaded.predict(wild)
+    # What mends candles of the exchange's API is of no use to a frame.
+    assert str(caught.value).endswith("write all prices in one unit, or give only the candles after it.")
     with pytest.raises(DataError, match="above zero"):
-        loaded.forecast_history(wild, start="2024-12-31T23:00")
+        loaded.forecast_history(wild, start="2025-01-01T00:00")
+    live = check_candles(wild, loaded.series, source="live")
+    with pytest.raises(DataError, match=refusal + r"Look for a leap .* --accept-revision` asks for again\."):
+        loaded.predict(live)
+    archived = check_candles(wild, loaded.series, source="vision")
+    with pytest.raises(DataError, match=refusal + r"Look for a leap in the candles before it\.$"):
+        loaded.predict(archived)
+
+
+def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
+    loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
+) -> None:
+    wild = raw.copy()
+    wild.loc[wild.index[400:], ["open", "high", "low", "close"]] *= 7
+    start = pd.Timestamp(int(trained_run.candles.open_time_s[300]), unit="s", tz="UTC")
+    with pytest.warns() as told:
+        history = loaded.forecast_history(wild, start=start)
+    (said,) = [str(one.message) for one in told if one.category is LeftOutWarning]
+    assert [one.filename for one in told] == [__file__, __file__]
+    # Issued from the close of bar 299 on, the last of 700: 401 windows.
+    match = re.fullmatch(
+        r"BTCUSDT-15m: (\d+) of 401 windows, issued from (\S+) to (\S+), lie across a leap of the candles "
+        r"and are left out: bb_lower -\d+\.?\d* for the bar at \S+",
+        said,
+    )
+    assert match, said
+    num_left_out = int(match[1])
+    issued = history.index.unique("issued_at")
+    assert len(issued) == 401 - num_left_out and num_left_out >= loaded.lookback_bars
+    first, last = (pd.Timestamp(match[group]) for group in (2, 3))
+    assert first == pd.Timestamp(int(trained_run.candles.open_time_s[400]) + 900, unit="s", tz="UTC")
+    assert not ((issued >= first) & (issued <= last)).any()
+    # Before the leap they are what they are without it.
+    with pytest.warns(SeenCandlesWarning, match="training has seen"):
+        whole = loaded.forecast_history(raw, start=start, end=first - pd.Timedelta("15min"))
+    same = history[history.index.get_level_values("issued_at") < first]
+    pd.testing.assert_frame_equal(same, whole, check_exact=True, check_freq=False)
+    prices = history[[name for name in history if "volatility" not in str(name)]]
+    assert (prices > 0).all(axis=None)
+    with pytest.warns(LeftOutWarning, match="of 401 windows"):
+        frame = loaded.forecast_history(wild, start=start, as_frame=True)
+    ahead = frame.set_index("usable_from")["close_ahead_1"]
+    assert ahead[first:last].isna().all() and ahead[issued].notna().all()
 
 
 def test_the_judged_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:

@@ -139,7 +139,9 @@ def test_a_comparison_never_replaces_files_that_none_wrote(content: str, tmp_pat
         folder.mkdir()
         (folder / f"compare.{kind}").write_text(content)
         done = call("compare-profiles", *DEMO, "--out", str(folder))
-        assert "Choose another --out, or move the files named compare.* there away" in require_one_line(done)
+        told = require_one_line(done)
+        assert f"--out: is a new file, or one that v8 wrote; got another file at {folder}/compare." in told
+        assert "Choose another --out, move that file away, or add --overwrite to replace it." in told
         assert (folder / f"compare.{kind}").read_text() == content
 
 
@@ -152,5 +154,5 @@ def test_a_picture_replaces_only_a_picture_of_ours(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     for file in sorted(tmp_path.glob("*.png")):
         done = call("predict", "a", *DEMO, "--plot", str(file))
-        assert "--plot: is a new file or a picture that v8 drew; got another file" in require_one_line(done)
+        assert "--plot: is a new file, or one that v8 wrote; got another file" in require_one_line(done)
         assert done.exit_code == 2

@@ -152,6 +152,32 @@ def test_members_of_one_program_end_one_after_another() -> None:
         clock.now_s += 0.5
 
 
+def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages() -> None:
+    clock = Clock()
+    pace, both = Pace(2, clock), names(2)
+    for series in both:
+        pace(SeriesStarted(series))
+    clock.now_s += 30.0  # 12 s until a process has started, 10 s of compiling, and 8 s
+    for series in both:
+        pace(Outcome(series, seconds=18.0, once_s=10.0))
+    assert pace.cost(2) == RunCost(2, 30.0, 30.0, 2, own_s=8.0)
+    # 40 series are 20 rounds, 19 of them more: 30 s and 19 times 8 s.
+    assert pace.cost(2).told_s(40) == 182.0
+    assert pace.cost(2).told_s(1) == 30.0
+
+
+def test_a_fleet_that_ran_at_once_tells_what_others_will() -> None:
+    clock = Clock()
+    pace, fleet = Pace(4, clock), names(4)
+    for series in fleet:
+        pace(SeriesStarted(series))
+    clock.now_s += 60.0  # 20 s of compiling for all, and 10 s for each
+    for series in fleet:
+        pace(Outcome(series, seconds=15.0, once_s=5.0, fleet_size=4))
+    # 40 series are ten fleets: 60 s, and 40 s for each of nine more.
+    assert pace.cost(4).told_s(40) == 420.0
+
+
 def test_what_a_run_cost_tells_what_others_will() -> None:
     clock = Clock()
     pace, waiting, at_work = Pace(4, clock), names(4), []

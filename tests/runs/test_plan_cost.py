@@ -17,9 +17,7 @@ from v8.profile import audiences, load_profile, profile_names
 from v8.runs.options import RunOptions
 from v8.runs.plan import RunCost, keep_cost, known_cost, make_plan
 
-NOT_KNOWN = (
-    "Estimated time: not known. A run of more series than are at work at once measures it: 3 with 2 workers."
-)
+NOT_KNOWN = "Estimated time: not known. A run of this profile measures it; one series is enough."
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +61,18 @@ def test_a_plan_of_nothing_takes_no_time(
     assert capsys.readouterr().out.splitlines()[-1] == "Estimated time: none, for every series is done."
 
 
-def test_what_ran_all_at_once_says_nothing_of_more(
+def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
     make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Of 30 s nobody knows how many were for what is done once, and more may run side by side.
-    keep_cost(make_profile(), RunCost(1, 30.0, 30.0, 1))
+    # As an older v8 kept it: of 30 s nobody knows how many were for what is done once.
+    keep_cost(make_profile(), RunCost(2, 30.0, 30.0, 2))
     assert told(make_profile(), tmp_path, capsys) == NOT_KNOWN
+    # One round took 30 s, of which 8 s were a series' own; forty are nineteen rounds more: 30 s and 152 s.
+    keep_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
+    assert told(make_profile(), tmp_path, capsys) == (
+        "Estimated time: about 3 min, judging and saving included: 2 series took 30 s here, each of them "
+        "8 s without starting and compiling; taken to run 2 at once."
+    )
 
 
 def test_a_cost_that_an_older_v8_kept_says_nothing(make_profile: Any, home: Path) -> None:
@@ -90,7 +94,7 @@ def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_he
     assert "40 series of each took here profile time for whom" in told
     assert "frontier 3 min whoever wants the most skill for the least time; the default" in told
     assert "aligned – whoever comes from V8_ALIGNED_WITH_V7 and wants its network, for hours on a CPU" in told
-    assert told.endswith("A run of more series than are at work at once measures it: 3 with 2 workers.")
+    assert told.endswith("A run of a profile measures it.")
 
 
 def test_a_newer_run_of_as_many_series_counts(make_profile: Any) -> None:

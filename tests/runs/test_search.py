@@ -166,6 +166,15 @@ def test_a_record_that_is_none_is_refused(undisturbed: Search, tmp_path: Path) -
         search_in(tmp_path, Trains(0)).run(1, lambda: True)
 
 
+def test_a_search_does_not_begin_where_it_would_replace_files_in_the_end(tmp_path: Path) -> None:
+    (tmp_path / "winner.yaml").write_text("precious")
+    search = search_in(tmp_path, lambda jobs, listen: iter(()))
+    with pytest.raises(ArtifactError, match=r"that it writes in the end; got winner\.yaml\. Move them away"):
+        search.run(1, lambda: True)
+    assert (tmp_path / "winner.yaml").read_text() == "precious"
+    assert not (tmp_path / "study.sqlite").exists()
+
+
 def test_the_plateau_is_chosen_before_the_peak() -> None:
     ranges = {"dropout": Range(low=0.0, high=1.0), "units": Range(choices=[1, 2])}
     found = {

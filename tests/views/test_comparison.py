@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from v8.errors import ProfileError
+from v8.own_files import require_own
 from v8.views.comparison import (
     CLAIM_NOTE,
     FIGURES,
@@ -23,6 +25,7 @@ from v8.views.comparison import (
     comparison_page,
     cost_table,
     ratio_table,
+    require_same_comparison,
     worth_table,
     write_comparison,
 )
@@ -104,6 +107,18 @@ def compared(*measurements: Measurement, **changes: Any) -> Comparison:
         measurements=measurements,
     )
     return replace(plain, **changes)
+
+
+def test_a_comparison_is_replaced_by_the_same_one_only(tmp_path: Path) -> None:
+    one = compared(measured("stable", 1, 3.0), measured("aligned", 1, 1.0))
+    require_same_comparison(tmp_path, one)  # none is there
+    for file in write_comparison(tmp_path, one):
+        require_own("--out", file, is_overwriting=False)
+    require_same_comparison(tmp_path, replace(one, measurements=(), command="another"))
+    for changes in ({"series": ("BTCUSDT-15m",)}, {"epochs": None}, {"num_bars": {"aligned": 8_000}}):
+        (key,) = changes
+        with pytest.raises(ProfileError, match=f"a comparison there with another {key}[.] .* --overwrite"):
+            require_same_comparison(tmp_path, replace(one, **changes))
 
 
 # The machine is twice as slow during the second repeat, for both.

@@ -188,6 +188,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     forecast = in_python(artifacts.Forecaster.forecast)
     forecast_all = in_python(artifacts.Forecaster.forecast_all)
     forecast_after = in_python(artifacts.Forecaster.forecast_after)
+    forecast_usable = in_python(artifacts.Forecaster.forecast_usable)
     companions = in_python(artifacts.Forecaster.companions)
     joined = in_python(artifacts.Forecaster.joined)
 

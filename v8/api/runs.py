@@ -97,6 +97,7 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # a notebook may change its folder
         self.record, self._models = read_run(self.path), SharedModels()
+        self._refused: Mapping[str, str] = {}
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -105,8 +106,8 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why the others failed, by series."""
-        return self.record.reasons
+        """Why the others failed, by series; after `train` also why some were refused by the source."""
+        return {**self.record.reasons, **self._refused}
 
     @property
     def report(self) -> Path:
@@ -177,7 +178,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("precision", "device", "engine", "address", "publish"), str | None),
     **dict.fromkeys(("workers", "fleet_size"), int | str | None),
     **dict.fromkeys(("universe", "tables"), str | Path | None),
-    **dict.fromkeys(("redo", "track"), str | Sequence[str] | None),
+    **dict.fromkeys(("redo", "drop", "track"), str | Sequence[str] | None),
     "plugin": str | Path | Sequence[str | Path] | None,
 }
 """What else `train` takes: options of the command `run`, which its help explains; None is its default."""
@@ -262,7 +263,9 @@ def train(
         told = " ".join(answer.errors.split()[-60:]) or f"exit code {answer.exit_code}"
         rule, fix = "must end with a trained series", "Mend that and repeat"
         raise V8Error(where="v8.train", rule=rule, got=told, fix=fix)
-    return Run(answer.measured[0]["path"])
+    run = Run(answer.measured[0]["path"])
+    run._refused = answer.measured[0]["refused"]
+    return run
 
 
 def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -279,7 +282,7 @@ def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: taken("v8.train", name, given[name], OPTIONS[name]) for name in chosen}
     named = {} if options.get("smoke") else _OF_PROFILE
     keys = {key: options.pop(name) for name, key in named.items() if name in options}
-    for name in {"redo", "track", "plugin"} & options.keys():
+    for name in {"redo", "drop", "track", "plugin"} & options.keys():
         value = options[name]
         options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
     return options, keys | {name: value for name, value in given.items() if name not in OPTIONS}
@@ -291,7 +294,7 @@ def _words(options: RunOptions) -> list[str]:
     >>> _words(RunOptions(fleet_size=4, smoke=True, fresh=True, series=("A-1h", "B-1h")))
     ['--series', 'A-1h', '--series', 'B-1h', '--fleet-size', '4', '--smoke']
     """
-    given = options.model_dump(exclude_defaults=True, exclude={"fresh", "redo", "command"})
+    given = options.model_dump(exclude_defaults=True, exclude={"fresh", "redo", "drop", "command"})
     words = []
     for name, value in given.items():
         for one in value if isinstance(value, tuple) else (value,):

@@ -19,6 +19,7 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -48,6 +49,8 @@ from v8.tasks import TASKS
 from v8.windows.dataset import window_anchors
 
 FRAME: Final = "a frame"  # name of the source of candles that were given as a table in memory
+FILES: Final = "files"  # name of the source of candles that lie in files of the user
+LIVE: Final = "live"  # name of the source whose store can ask the exchange again
 
 ISSUED_AT = "issued_at"
 """Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
@@ -70,6 +73,48 @@ logging.getLogger("tensorflow").addFilter(
 
 class SeenCandlesWarning(UserWarning):
     """A back-test over candles that the model was trained on."""
+
+
+class LeftOutWarning(UserWarning):
+    """Windows of a back-test that could not be forecast, because a price would not be above zero."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What a model forecasts of some windows, without those in which a price would not be above zero."""
+
+    series: Series
+    frame: pd.DataFrame | None  # as `forecast_history` returns it; None where no window is left
+    anchors: NDArray[np.int64]  # rows of the table at which its windows end, shape (N,)
+    left_out: NDArray[np.int64]  # those of the windows that are left out, shape (L,)
+    fault: str = ""  # one of the prices that are not above zero, and its bar; empty without
+
+    def required(self, source: str) -> pd.DataFrame:
+        """Return what is forecast of candles from a source; a `DataError` where no window is left."""
+        if self.frame is None:
+            raise self.refusal(source)
+        return self.frame
+
+    def refusal(self, source: str = "") -> DataError:
+        """Build the error for windows across a leap of candles; it tells how to mend those of a source."""
+        fix = "Look for a leap in the candles before it"
+        if source == LIVE:
+            again = command("data", "update", "--accept-revision")
+            fix = f"{fix}; what the exchange's API told wrongly, `{again}` asks for again"
+        elif source in (FILES, FRAME):
+            fix = f"{fix}: write all prices in one unit, or give only the candles after it"
+        rule = "prices and bands lie above zero, those that are read and those that are forecast"
+        return DataError(where=str(self.series), rule=rule, got=self.fault, fix=fix)
+
+    def sentence(self, table: FeatureTable) -> str:
+        """Say how many windows of a table are left out, at least one, and when they would be issued."""
+        num_windows = len(self.left_out) + len(self.anchors)
+        first_s, last_s = table.open_time_s[self.left_out[[0, -1]]] + table.series.bar_s
+        span = f"issued from {iso(first_s)} to {iso(last_s)}"
+        return (
+            f"{table.series}: {len(self.left_out):,} of {num_windows:,} windows, {span}, lie across a leap "
+            f"of the candles and are left out: {self.fault}"
+        )
 
 
 class Forecaster:
@@ -212,7 +257,8 @@ class Forecaster:
         if max_age_bars is not None:
             self._require_recent(known, max_age_bars, now_s)
         table = compute_table(known, self.features)
-        return self.forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
+        usable = self.forecast_usable(table, np.array([len(table) - 1]))
+        return usable.required(known.source).droplevel([ISSUED_AT, STEP])
 
     def paths(
         self,
@@ -292,7 +338,9 @@ class Forecaster:
         """Forecast from every candle of a history, for a back-test; each sees only its past.
 
         Every block of equal `issued_at` is, to the bit, what `predict` returns for the same candles cut
-        off at that time. Windows across a hole are left out.
+        off at that time. Windows across a hole are left out, and so are those across a leap of the candles:
+        those in which a price or band, read or forecast, would not be above zero. A `LeftOutWarning` counts
+        the latter.
 
         Args:
             candles: As for `predict`, and so are `covariates` and `now_s`; holes are allowed.
@@ -308,7 +356,7 @@ class Forecaster:
             for the bar that opens at `usable_from`, NaN where none was.
 
         Raises:
-            DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
+            DataError: If the candles cannot be used, no window fits, or none of them can be forecast.
         """
         if stride < 1:
             rule, fix = "a stride is at least 1 window", "Leave it out to take every window"
@@ -329,7 +377,10 @@ class Forecaster:
             )
             raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
         self._warn_of_seen(table.open_time_s[anchors])
-        history = self.forecast_after(table, anchors)
+        usable = self.forecast_usable(table, anchors)
+        history = usable.required(known.source)
+        if len(usable.left_out):
+            warnings.warn(usable.sentence(table), LeftOutWarning, stacklevel=self._stacklevel - 1)
         return _beside_candles(known, history) if as_frame else history
 
     def companions(self, given: Mapping[str, Any] | None = None) -> Companions:
@@ -365,43 +416,76 @@ class Forecaster:
         return companions.reaching(own, found) if reaches else found
 
     def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
-        """Forecast from windows that end at some rows, as `forecast_history` returns it."""
-        chunks = []
+        """Forecast from windows that end at some rows, as `forecast_history` returns it.
+
+        Raises `DataError` if a price or band, read or forecast, would not be above zero in one of them.
+        """
+        usable = self.forecast_usable(table, anchors)
+        if usable.frame is None or len(usable.left_out):
+            raise usable.refusal()
+        return usable.frame
+
+    def forecast_usable(self, table: FeatureTable, anchors: NDArray[np.int64]) -> Usable:
+        """Forecast from windows that end at some rows, and leave out those that cannot be forecast.
+
+        That is where a price or band, read or forecast, is not above zero: leaps of candles lead there.
+
+        Args:
+            table: Features of the model, at least.
+            anchors: Last row of each window, shape (N,), at least one.
+        """
+        chunks: list[dict[str, NDArray[np.float32]]] = []
+        kept: list[NDArray[np.int64]] = []
+        faults: list[str] = []
         for first in range(0, len(anchors), _CHUNK_WINDOWS):
-            rows = anchors[first : first + _CHUNK_WINDOWS, None] + np.arange(1 - self.lookback_bars, 1)
+            chosen = anchors[first : first + _CHUNK_WINDOWS]
+            rows = chosen[:, None] + np.arange(1 - self.lookback_bars, 1)
             windows_NTF = table.select(self.features)[rows]
             read = dict(zip(self.features, np.moveaxis(windows_NTF, -1, 0), strict=True))
-            self._require_above_zero(read, table.open_time_s[rows])
-            chunks.append(self._by_column(self.forecast_all(windows_NTF)))
+            is_read = self._above_zero(read, table.open_time_s[rows], faults)
+            if not is_read.any():
+                continue
+            made = self._by_column(self.forecast_all(windows_NTF[is_read]))
+            opens_s = self._opens_s(table, chosen[is_read])
+            is_sound = self._above_zero(made, opens_s, faults)
+            chunks.append({name: values[is_sound] for name, values in made.items()})
+            kept.append(chosen[is_read][is_sound])
+        usable = np.concatenate([*kept, anchors[:0]])
+        left_out, fault = np.setdiff1d(anchors, usable), next(iter(faults), "")
+        if not len(usable):
+            return Usable(self.series, None, usable, left_out, fault)
         columns = {
             name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
             for name in chunks[0]
         }
-        steps = np.arange(1, self.horizon_bars + 1)
-        opens_s = (table.open_time_s[anchors][:, None] + steps * self.series.bar_s).ravel()
-        self._require_above_zero(columns, opens_s)
-        opens = pd.to_datetime(opens_s, unit="s", utc=True)
+        opens = pd.to_datetime(self._opens_s(table, usable).ravel(), unit="s", utc=True)
         issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
-        index = pd.MultiIndex.from_arrays(
-            [issued, np.tile(steps, len(anchors)), opens], names=[ISSUED_AT, STEP, OPEN_TIME]
-        )
-        return pd.DataFrame(columns, index=index)
+        steps = np.tile(np.arange(1, self.horizon_bars + 1), len(usable))
+        index = pd.MultiIndex.from_arrays([issued, steps, opens], names=[ISSUED_AT, STEP, OPEN_TIME])
+        return Usable(self.series, pd.DataFrame(columns, index=index), usable, left_out, fault)
 
-    def _require_above_zero(
-        self, columns: Mapping[str, NDArray[Any]], open_time_s: NDArray[np.int64]
-    ) -> None:
-        """Refuse prices and bands that nothing can have, read or forecast: leaps of candles lead there."""
+    def _opens_s(self, table: FeatureTable, anchors: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return when the bars ahead of windows open, seconds since the epoch, shape (N, H)."""
+        steps = np.arange(1, self.horizon_bars + 1)
+        opens_s: NDArray[np.int64] = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
+        return opens_s
+
+    def _above_zero(
+        self, columns: Mapping[str, NDArray[Any]], open_time_s: NDArray[np.int64], faults: list[str]
+    ) -> NDArray[np.bool_]:
+        """Tell in which windows all prices and bands are above zero, shape (N,); add the others' first fault.
+
+        Columns and the open times of their bars are of the shape (N, bars).
+        """
+        is_sound = np.ones(len(open_time_s), np.bool_)
         prices = [name for task in TASKS.values() if task.is_price for name in task.columns]
         for name, values in columns.items():
             is_price = any(name == each or name.startswith(f"{each}_q") for each in prices)
             if is_price and (values <= 0).any():
                 row = np.unravel_index(np.argmin(values), values.shape)
-                raise self._refusal(
-                    "prices and bands lie above zero, those that are read and those that are forecast",
-                    f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}",
-                    "Look for a leap in the candles before it; what the exchange's API told wrongly, "
-                    f"`{command('data', 'update', '--accept-revision')}` asks for again",
-                )
+                faults.append(f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}")
+                is_sound &= (values > 0).all(axis=1)
+        return is_sound
 
     def _by_column(self, forecasts: Forecasts) -> dict[str, NDArray[np.float32]]:
         """Return what a frame shows by the names of its columns, each (N, H): points, then quantiles."""

@@ -186,6 +186,17 @@ def served_folder(run: Path, series: str) -> Path:
     return read_serving(run).folder(series)
 
 
+def stop_serving(run: Path, series: Series) -> None:
+    """Let no later generation serve a series that leaves a run; the generations and decisions stay.
+
+    Raises `ArtifactError` if `serving.json` is damaged.
+    """
+    serving = read_serving(run)
+    if str(series) in serving.generations:
+        others = {name: one for name, one in serving.generations.items() if name != str(series)}
+        replace(serving, generations=others).save()
+
+
 def artifact_folder(run: Path, generation: str, series: str) -> Path:
     """Return where the model of a series lies in a generation, behind no links; it need not exist."""
     folder = generation_folder(run, generation)
@@ -306,6 +317,32 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
         fix=f"Restore {PLAN_FILE} to continue, or choose another param:out",
     )
     write_json(path / PLAN_FILE, asdict(plan))
+
+
+@dataclass(frozen=True)
+class RecordedFolders:
+    """Folders that a run read; None where it read none, or its record does not say."""
+
+    data_dir: Path | None = None
+    tables: Path | None = None
+
+
+def recorded_folders(place: Path) -> RecordedFolders:
+    """Return the folders that a run, or the first begun fold of a back-test, read.
+
+    None of them for any other place of models. Raises `ArtifactError` if the record of the run is damaged.
+    """
+    folders = [place]
+    if (place / PLAN_FILE).exists():
+        folders = [place / fold.folder for fold in read_plan(place).folds]
+    for folder in folders:
+        if (folder / RUN_FILE).exists():
+            record = run_folder.read_run(folder)
+            return RecordedFolders(
+                data_dir=Path(record.data_dir) if record.data_dir else None,
+                tables=Path(record.tables) if record.tables else None,
+            )
+    return RecordedFolders()
 
 
 def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:

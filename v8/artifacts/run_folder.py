@@ -3,6 +3,7 @@
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   what `--redo` set aside
+      BTCUSD-15m.dropped-1/     what `--drop` took out of the run
       serving.json, generations/    models that were trained later, see `v8.artifacts.nested_runs`
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
@@ -31,7 +32,7 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.plugins import loaded, other_plugins
-from v8.profile import Profile, ProfileName, is_digest_of
+from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.storage import FolderLock, Pace, sweep, write_json
 
@@ -123,12 +124,36 @@ class RunRecord(Begun):
     is_judged: StrictBool = True  # whether its models are judged on the test span, beside the baselines
     plugins: Mapping[Text, Sha256] = field(default_factory=dict)
     """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
+    data_dir: Text | None = None
+    """Folder that its candles were read from last, absolute; None where the source reads no folder."""
+    tables: Text | None = None
+    """Folder of the user's tables that its profile reads, absolute; None where it reads none."""
 
     @classmethod
-    def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> "RunRecord":
-        """Record what a run is started with, and must be continued with, here and now."""
+    def begin(
+        cls,
+        profile: Profile,
+        source: str,
+        is_publishable: bool,
+        command: str,
+        *,
+        data_dir: Path | None = None,
+    ) -> "RunRecord":
+        """Record what a run is started with, and must be continued with, here and now.
+
+        The source reads `data_dir`, if it reads a folder; it may move until the run is continued.
+        """
         common = begun(profile, source, is_publishable, command, RUN_FORMAT)
-        return cls(**common, versions=versions(), machine=describe_machine(), series={}, plugins=dict(loaded))
+        tables = Path(os.environ.get(TABLES_PLACE) or ".").expanduser().absolute()
+        return cls(
+            **common,
+            versions=versions(),
+            machine=describe_machine(),
+            series={},
+            plugins=dict(loaded),
+            data_dir=None if data_dir is None else str(data_dir.absolute()),
+            tables=str(tables) if profile.covariates else None,
+        )
 
     @property
     def profile_name(self) -> str:
@@ -169,6 +194,7 @@ class RunFolder(FolderLock):
     def __init__(self, path: Path, begun: RunRecord) -> None:
         require_own_files(path)
         self.path, self.record = path, begun
+        self._begun = begun
         self.note: str | None = None
         """What happened to the run when it was opened and the user should know."""
         self._refusal: StorageError | None = None
@@ -226,17 +252,32 @@ class RunFolder(FolderLock):
 
     def set_aside(self, series: Series) -> None:
         """Move all that is there of a series out of the way and let it wait to be trained anew."""
+        if self._moved_aside(series, "replaced"):
+            self.set_state(series, status="pending", reason=None, seconds=None)
+
+    def drop(self, series: Series) -> Path | None:
+        """Take a series out of the run, and return where its files lie now; None where it had none.
+
+        Killed in between, the same call again ends it.
+        """
+        place = self._moved_aside(series, "dropped")
+        self.record.series.pop(str(series), None)
+        self.keep()
+        return place
+
+    def _moved_aside(self, series: Series, why: str) -> Path | None:
+        """Rename the folder of a series by why it goes; return its new place, None where there is none."""
         old = self.series_folder(series)
         if not old.exists():
-            return
+            return None
         self.require_writable()
-        places = (old.with_name(f"{old.name}.replaced-{number}") for number in count(1))
+        places = (old.with_name(f"{old.name}.{why}-{number}") for number in count(1))
         new = next(place for place in places if not place.exists())
         try:
             old.rename(new)
         except OSError as error:
             raise StorageError.of(new, error) from error
-        self.set_state(series, status="pending", reason=None, seconds=None)
+        return new
 
     def settle(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
         """Return how this run trains, chosen once: whoever continues it gets the same weights."""
@@ -253,6 +294,11 @@ class RunFolder(FolderLock):
             rule = f"{self.path} was started with {pinned}"
             fix = "Bring back the same candles, or start a new run beside it with param:fresh"
             raise DataError(where=str(series), rule=rule, got=str(candles), fix=fix)
+        # They are the run's own: so this is where these lie now.
+        if self._begun.data_dir:
+            self.record = replace(self.record, data_dir=self._begun.data_dir)
+        if self._begun.tables:
+            self.record = replace(self.record, tables=self._begun.tables)
 
     def series_folder(self, series: Series) -> Path:
         """Return the folder of one series' artefact; it need not exist."""

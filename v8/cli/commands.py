@@ -59,6 +59,7 @@ def run(
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
     smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
     redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
+    drop: list[str] | None = cli.some_series("Take a series out of the run and keep its files; repeat."),
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
@@ -92,10 +93,12 @@ def run(
 
 def _words_to_continue() -> str:
     """Return the command line of this process without what is done once, ready to be pasted."""
+    once = ("--redo", "--drop")
+    with_value = tuple(f"{flag}=" for flag in once)
     words = [
         word
         for before, word in pairwise(["", *sys.argv[1:]])
-        if word not in ("--fresh", "--redo") and before != "--redo" and not word.startswith("--redo=")
+        if word not in ("--fresh", *once) and before not in once and not word.startswith(with_value)
     ]
     return command("run", *words) if Path(sys.argv[0]).name == "run.py" else command(*words)
 
@@ -188,9 +191,10 @@ def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
 
 def export(
     run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
-    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet; it is replaced."),
+    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet."),
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
+    overwrite: cli.OverwriteOption = False,
     source: cli.OtherSourceOption = None,
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
@@ -207,12 +211,14 @@ def export(
         v8 export runs/frontier --out forecasts.parquet
         v8 export backtests/frontier --out forecasts.csv
     """
-    form, names = cli.table_form("--out", out, form), _names(series) or []
+    form = cli.table_form("--out", out, form, is_overwriting=overwrite)
+    names = _names(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import export_forecasts
 
-    export_forecasts(run, out, form=form, names=names, open_source=open_source)
+    wanted = {"form": form, "names": names, "open_source": open_source}
+    raise Exit(export_forecasts("--out", run, out, is_overwriting=overwrite, **wanted))
 
 
 def worth(
@@ -320,6 +326,7 @@ def predict(
     allow_old: bool = Option(False, "--allow-old", help="Forecast even bars that have all closed already."),
     output_format: cli.FormatOption = "table",
     plot: Path | None = Option(None, metavar="FILE.png|DIR", help="Draw it; several series into a folder."),
+    overwrite: cli.OverwriteOption = False,
     paths: int | None = Option(None, metavar="N", min=1, help="Simulated candles, and chances by them; 512."),
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models.
@@ -337,20 +344,21 @@ def predict(
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
     asked = [*map(str, asked_series(series, universe) or ())]
     is_many = is_all or universe is not None or len(asked) > 1
-    cli.require_plot(plot, is_many=is_many)
+    cli.require_plot(plot, asked, is_many=is_many, is_overwriting=overwrite)
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
-    from v8.cli.forecasts import print_forecasts
+    from v8.cli.forecasts import draw_forecasts, print_forecasts
     from v8.hub.opening import open_place
     from v8.live.issuing import issue_each
 
     models = open_place(where, revision=revision, is_offline=offline)
     wanted = asked or models.series
     is_many = is_many or len(wanted) > 1
-    cli.require_plot(plot, is_many=is_many)
+    cli.require_plot(plot, wanted, is_many=is_many, is_overwriting=overwrite)
     given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
     issue = partial(issue_each, models, wanted, candles, **given)
-    raise Exit(print_forecasts(issue, output_format, plot, is_many=is_many))
+    draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
+    raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
 
 def update(
@@ -505,6 +513,7 @@ def backtest(
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
+    overwrite: cli.OverwriteOption = False,
     is_worth: bool = Option(False, "--worth", help="Tell what they are worth in money, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
@@ -516,7 +525,7 @@ def backtest(
     """
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     asked = asked_series(series, universe)
-    form = cli.table_form("--forecasts", forecasts) if forecasts else ""
+    form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
     require_tables(budget)
     chosen = asked or served_series(candles)
@@ -530,17 +539,21 @@ def backtest(
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     out = out or Path("backtests") / budget.name
     results = judge_seasons(out, wanted, candles, train_all)
+    exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
         from v8.losses.worth import Terms
         from v8.views.backtest import write_backtest
 
         if forecasts:
-            export_forecasts(out, forecasts, form=form, open_source=lambda _: candles)
+            wanted_table = {"form": form, "open_source": lambda _: candles}
+            export_code = export_forecasts(
+                "--forecasts", out, forecasts, is_overwriting=overwrite, **wanted_table
+            )
+            exit_code = max(exit_code, export_code)
         if is_worth:
             write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
-    if results.failures:
-        raise Exit(SeriesError.exit_code)
+    raise Exit(exit_code)
 
 
 def search(

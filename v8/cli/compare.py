@@ -1,6 +1,5 @@
 """`python -m v8 compare-profiles`: what each profile costs and what it is worth, measured on equal data."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,8 @@ from v8.cli import options as cli
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.market.sources.source import SeriesLister
+from v8.own_files import require_own
 from v8.profile import load_profile, profile_names
-from v8.records import check_format, read_json_object
 from v8.runs.options import asked_series, contradiction, require_tables, served_series
 from v8.wording import Table
 
@@ -47,6 +46,7 @@ def compare_profiles(
     device: cli.DeviceOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
     out: Path = Option(Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html, runs."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace another comparison, or files of others."),
     lang: cli.LangOption = None,
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill.
@@ -59,7 +59,7 @@ def compare_profiles(
     names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
     if full and epochs is not None:
         raise contradiction("param:full", f"param:epochs {epochs}", "runs each profile's own epochs")
-    _check_out(out)
+    _check_out(out, is_overwriting=overwrite)
     runs = [Path(name) for name in names if (Path(name) / "run.json").is_file()]
     if 0 < len(runs) < len(names):
         rule = "names profiles, which are trained, or run folders, which are compared as they are"
@@ -70,11 +70,14 @@ def compare_profiles(
     from v8.machine.choices import measured_workers
     from v8.runs.comparison import compare, compare_runs
     from v8.runs.engines import choose_device, choose_engine, place
-    from v8.views.comparison import Comparison
+    from v8.views.comparison import Comparison, require_same_comparison
 
     words = command(*sys.argv[1:])
     if runs:
-        _show(compare_runs(runs, baseline=baseline_profile, command=words), out)
+        comparison = compare_runs(runs, baseline=baseline_profile, command=words)
+        if not overwrite:
+            require_same_comparison(out, comparison)
+        _show(comparison, out)
         return
     candles = cli.open_candles(source, data_dir, tables)
     chosen = [load_profile(name) for name in names]
@@ -109,23 +112,22 @@ def compare_profiles(
         baseline=baseline_profile or chosen[-1].name,
         num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
     )
+    if not overwrite:
+        require_same_comparison(out, planned)
     size = placement.fleet_size if fleet_size != "auto" else None
     training = {"source": source, "data_dir": data_dir, "device": device, "fleet_size": size}
     _show(compare(planned, chosen, source=candles, out=out, training=training, tell=print_lines), out)
 
 
-def _check_out(out: Path) -> None:
-    """Refuse a folder that is none, or whose files a comparison did not write, before hours of measuring."""
-    from v8.views.comparison import COMPARISON_FORMAT
+def _check_out(out: Path, *, is_overwriting: bool) -> None:
+    """Refuse a folder that is none, or whose files v8 did not write, before hours of measuring."""
+    from v8.views.comparison import comparison_files
 
     if out.exists() and not out.is_dir():
         fix = "Choose another place for --out"
         raise ProfileError(where="--out", rule="is a folder", got=f"the file {out}", fix=fix)
-    fix = "Choose another --out, or move the files named compare.* there away"
-    if any(os.path.lexists(out / f"compare.{kind}") for kind in ("json", "csv", "html")):
-        file = out / "compare.json"
-        content = read_json_object(file, fix=fix)
-        check_format(content, (COMPARISON_FORMAT,), what="comparison", where=str(file), fix=fix)
+    for file in comparison_files(out):
+        require_own("--out", file, is_overwriting=is_overwriting)
 
 
 def _show(comparison: "Comparison", out: Path) -> None:

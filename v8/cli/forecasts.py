@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.cli.options import place_words, require_picture
-from v8.cli.printing import print_json, print_lines, print_page, print_table, tell
+from v8.cli.options import picture_file, place_words, require_picture
+from v8.cli.printing import print_json, print_lines, print_page, print_reasons, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.invocation import command
@@ -32,6 +32,7 @@ from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
 from v8.net import counted, in_thread
+from v8.own_files import require_own
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.runs.engines import place as place_models
 from v8.runs.export import write_forecasts
@@ -44,8 +45,14 @@ MOST_WHOLE: Final = 4
 """Series that are printed bar by bar, too; of more there is a row each."""
 
 
-def print_forecasts(issue: Callable[[], Answers], form: str, plot: Path | None, *, is_many: bool) -> int:
-    """Print and draw the forecasts of some series that `issue_each` issues, and return the exit code.
+def print_forecasts(
+    issue: Callable[[], Answers],
+    form: str,
+    draw: Callable[[Sequence[Issued]], object] | None,
+    *,
+    is_many: bool,
+) -> int:
+    """Print the forecasts of some series that `issue_each` issues, draw them, and return the exit code.
 
     Raises `V8Error` where one series was asked for, and cannot be forecast.
     """
@@ -55,18 +62,18 @@ def print_forecasts(issue: Callable[[], Answers], form: str, plot: Path | None, 
     for error in () if is_many else refused.values():
         raise error
     PRINTERS[form](issued, is_many)
-    if plot:
-        _draw(issued, plot)
+    if draw:
+        draw(issued)
     return tell_refusals(refused, is_partial=bool(issued))
 
 
-def _draw(issued: Sequence[Issued], plot: Path) -> None:
+def draw_forecasts(issued: Sequence[Issued], place: Path, *, is_overwriting: bool) -> None:
     """Draw forecasts into a file, or a file each in a folder, and say where."""
     from v8.views.pictures import draw_forecast
 
     for one in issued:
-        file = plot / f"{one.forecaster.series}.png" if plot.is_dir() else plot
-        require_picture(file)
+        file = picture_file(place, str(one.forecaster.series))
+        require_picture(file, is_overwriting=is_overwriting)
         draw_forecast(one.candles, one.forecast, file, notes=one.lines())
         tell(f"Picture: {file}")
 
@@ -183,12 +190,20 @@ PRINTERS: Final[Mapping[str, Callable[[Sequence[Issued], bool], None]]] = {
 """Every form by the name that `--format` takes; each is given forecasts and whether many were asked for."""
 
 
-def export_forecasts(place: Path, file: Path, **given: Any) -> None:
-    """Write every forecast of the test spans of a place as `write_forecasts` does, and say where."""
+def export_forecasts(flag: str, place: Path, file: Path, *, is_overwriting: bool, **wanted: Any) -> int:
+    """Write every forecast of the test spans of a place, say where and what is missing; return the exit code.
+
+    A flag named the file; what is wanted are arguments of `write_forecasts`.
+    """
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    require_own(flag, file, is_overwriting=is_overwriting)  # a back-test took hours since it was looked at
     with quiet_start():
-        num_rows = write_forecasts(place, file, **given)
-    print_lines(f"Written: {file}, {num_rows:,} rows.")
+        exported = write_forecasts(place, file, **wanted)
+    print_lines(*exported.notes, f"Written: {file}, {exported.num_rows:,} rows.")
+    if not exported.missing:
+        return 0
+    print_reasons(f"{len(exported.missing)} missing in {file}", exported.missing.items())
+    return SeriesError.exit_code
 
 
 def print_worth(place: Path, **given: Any) -> Worth:

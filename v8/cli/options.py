@@ -3,7 +3,7 @@
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,7 +15,9 @@ from v8.invocation import command
 from v8.language import Language
 from v8.market.sources.source import SOURCES, CandleSource, open_source
 from v8.net import tell_waiting
+from v8.own_files import require_own
 from v8.plugins import load_plugins
+from v8.profile import TABLES_PLACE
 from v8.runs.options import take_tables
 
 MAX_BARS: Final = 10_000_000
@@ -52,6 +54,7 @@ OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in th
 RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
 ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
+OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
 
 
@@ -103,38 +106,50 @@ def require_one_of(flag: str, word: str, known: Collection[str], fix: str = "Cho
         raise ProfileError(where=flag, rule=f"is one of {', '.join(known)}", got=repr(word), fix=fix)
 
 
-def table_form(flag: str, file: Path, form: str | None = None) -> str:
+def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting: bool) -> str:
     """Return in which form a table is written: as is asked, or as its file ends.
 
-    Raises `ProfileError` if that is no form, or the file is in no folder that exists.
+    Raises `ProfileError` if that is no form, the file is in no folder that exists, or one that v8 did not
+    write is there and shall not be overwritten.
     """
     require_folder_of(flag, file)
-    found = form or file.suffix.removeprefix(".")
-    require_one_of("--format" if form else f"{flag}, its ending", found, ("parquet", "csv"))
-    return found
+    chosen = form or file.suffix.removeprefix(".")
+    require_one_of("--format" if form else f"{flag}, its ending", chosen, ("parquet", "csv"))
+    require_own(flag, file, is_overwriting=is_overwriting)
+    return chosen
 
 
-def require_plot(place: Path | None, *, is_many: bool) -> None:
-    """Refuse a place for pictures with a `ProfileError`: several need a folder that exists."""
+def require_plot(place: Path | None, names: Sequence[str], *, is_many: bool, is_overwriting: bool) -> None:
+    """Refuse a place for pictures of some series, before anything is forecast for them.
+
+    Raises:
+        ProfileError: If several need a folder that exists, or `require_picture` refuses the file of one.
+    """
     if place and is_many and not place.is_dir():
         raise no_folder("--plot", "is a folder that exists where several series are forecast", place)
-    if place and not place.is_dir():
-        require_picture(place)
+    if place:
+        files = [picture_file(place, name) for name in names] if place.is_dir() else [place]
+        for file in files:
+            require_picture(file, is_overwriting=is_overwriting)
 
 
-def require_picture(file: Path) -> None:
-    """Refuse a place for a picture with a `ProfileError`: no folder is made, and no file replaced."""
+def picture_file(place: Path, series: str) -> Path:
+    """Return the file of a series' picture: the place itself, or a file in the folder that it is."""
+    return place / f"{series}.png" if place.is_dir() else place
+
+
+def require_picture(file: Path, *, is_overwriting: bool) -> None:
+    """Refuse a place for a picture: no folder is made, and no file of anybody else is replaced.
+
+    Raises:
+        ProfileError: If it does not end in .png, is in no folder that exists, or v8 did not write what is
+            there and it shall not be overwritten.
+    """
     if file.suffix.lower() != ".png":
         rule = "is a file that ends in .png"
         raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix="Add the ending")
     require_folder_of("--plot", file)
-    if file.is_symlink() or file.exists():
-        from v8.views.pictures import is_own_picture
-
-        if not is_own_picture(file):
-            rule, got = "is a new file or a picture that v8 drew", f"another file at {file}"
-            fix = "Choose another name, or move that file away"
-            raise ProfileError(where="--plot", rule=rule, got=got, fix=fix)
+    require_own("--plot", file, is_overwriting=is_overwriting)
 
 
 def open_candles(
@@ -170,10 +185,26 @@ def opening(where: Path | str) -> str:
 def candles_of_models(
     place: Path, source: str | None, data_dir: Path | None, tables: Path | None
 ) -> Callable[[str], CandleSource]:
-    """Return what opens candles for the models of a place: another source, or the one that a model names."""
-    if sign := opening(place):
+    """Return what opens candles for the models of a place: another source, or the one that a model names.
+
+    Folders that no flag names are those that the run of the models recorded.
+    """
+    sign = opening(place)
+    if sign:
         tell_waiting(sign)
-    return lambda name: open_candles(source or name, data_dir, tables)
+
+    def open_named(name: str) -> CandleSource:
+        from v8.artifacts.nested_runs import recorded_folders
+
+        chosen, folders = source or name, recorded_folders(place)
+        folder, tables_folder = data_dir, tables
+        if folder is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
+            folder = folders.data_dir
+        if tables_folder is None and TABLES_PLACE not in os.environ:
+            tables_folder = folders.tables
+        return open_candles(chosen, folder, tables_folder)
+
+    return open_named
 
 
 def place_words(where: Path | str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
-from v8.errors import V8Error
+from v8.errors import V8Error, listed
 from v8.losses.leaderboard import LeaderboardRow, compared
 from v8.losses.table import reading_marks
 from v8.market.series import Series, iso
@@ -45,7 +45,7 @@ FEW_S: Final = 10.0  # time left that is too short to be told as a number
 COMPILING: Final = "compiling, up to a minute"
 """What a series does in the stage `train` before its first epoch ends."""
 
-MEASURING: Final = "A run of more series than are at work at once measures it: 3 with 2 workers."
+MEASURING: Final = "A run of this profile measures it; one series is enough."
 
 
 def make_console() -> Console:
@@ -132,7 +132,9 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     windows = "/".join(f"{number:,}" for number in count_windows(profile).values())
     rows = [(one, status, series_seed(profile, one)) for one, status in plan.series.items()]
     print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
+    dropped = [f"Taken out of the run: {listed(plan.dropped)}."] if plan.dropped else []
     print_lines(
+        *dropped,
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
         *([f"For {whom}."] if whom else []),
         f"Each of {len(plan.todo)} series: {' -> '.join(events.STAGES)}.",
@@ -148,9 +150,15 @@ def _estimate(plan: Plan) -> str:
         return "Estimated time: none, for every series is done."
     if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
         return f"Estimated time: not known. {MEASURING}"
-    about, took = (duration(each_s, is_estimate=True) for each_s in (told_s, cost.seconds))
-    those = f"{cost.num_series} series took {took} here"
-    return f"Estimated time: about {about}, judging and saving included: {those}."
+    estimate, took = duration(told_s, is_estimate=True), duration(cost.seconds, is_estimate=True)
+    basis = f"{cost.num_series} series took {took} here"
+    if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
+        own = duration(cost.own_s, is_estimate=True)
+        at_once = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
+        basis += (
+            f", and each of them {own} without starting and compiling; so many are taken to run {at_once}"
+        )
+    return f"Estimated time: about {estimate}, judging and saving included: {basis}."
 
 
 def print_profiles() -> None:
@@ -161,7 +169,7 @@ def print_profiles() -> None:
         rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
     title = "Shipped profiles, and what 40 series of each took here"
     print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
-    print_lines(f"Times are what runs took here, judging and saving included. {MEASURING}")
+    print_lines("Times are what runs took here, judging and saving included. A run of a profile measures it.")
 
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:

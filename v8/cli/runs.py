@@ -96,7 +96,10 @@ def train(options: RunOptions) -> Iterator[Any]:
         first = summary.failures[0]
         rule, fix = "must end with a trained series", "Mend that and repeat"
         raise first.error or V8Error(where="v8.train", rule=rule, got=str(first.reason), fix=fix)
-    yield {"path": str(prepared.plan.path)}
+    known = read_run(prepared.plan.path).series
+    failed = {str(failure.series): str(failure.reason) for failure in summary.failures}
+    refused = {name: reason for name, reason in failed.items() if name not in known}
+    yield {"path": str(prepared.plan.path), "refused": refused}
 
 
 def preview(prepared: PreparedRun) -> int:

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from v8.errors import V8Error, message_of, shown
@@ -83,7 +83,9 @@ class Outcome:
     series: Series
     reason: str | None = None  # why it failed, one sentence; None when it did not
     trace: str = ""  # the full traceback of a failure
-    seconds: float = 0.0  # wall time
+    seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
+    once_s: float = 0.0  # of these, what its process does once: compiling
+    fleet_size: int = 1  # series that trained as one program with it, itself included
     worth: "tuple[Against, ...]" = ()  # once judged, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
@@ -139,6 +141,11 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
     finally:
         sys.setrecursionlimit(recursion_limit)
     return made, Outcome(series, seconds=time.perf_counter() - started)
+
+
+def refused(error: V8Error, outcome: Outcome) -> Outcome:
+    """Return an outcome that ended with an error, told in the words of another one."""
+    return replace(outcome, reason=str(error), error=error)
 
 
 def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) -> tuple[Made | None, Outcome]:

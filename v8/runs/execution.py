@@ -23,15 +23,22 @@ from v8.artifacts import nested_runs
 from v8.artifacts.metadata import redo_offered
 from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, begun, pin_of
-from v8.errors import ArtifactError, DataError, SeriesError, StorageError, without_credentials
+from v8.errors import (
+    ArtifactError,
+    DataError,
+    SeriesError,
+    StorageError,
+    UnknownSeriesError,
+    without_credentials,
+)
 from v8.features.indicators import warmup_bars
 from v8.hardware import may_have_gpu
 from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.machine.lasting import lasting
 from v8.market.companions import Companions
-from v8.market.series import Series, iso
-from v8.market.sources.source import CandleSource, CutOffSource
+from v8.market.series import Series, iso, load_universe
+from v8.market.sources.source import CandleSource, CutOffSource, folder_of, with_nearest
 from v8.profile import Profile
 from v8.runs import events
 from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWritten
@@ -111,9 +118,10 @@ def run(
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
     about = plan.profile, source.name, source.is_publishable, command
-    begun = replace(RunRecord.begin(*about), is_judged=plan.is_judged)
+    begun = replace(RunRecord.begin(*about, data_dir=folder_of(source)), is_judged=plan.is_judged)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
+        left = [_dropped(folder, series) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
         if is_listed:
@@ -123,12 +131,23 @@ def run(
             open_trackers(trackers, tracked, events.told_once(shown)) as listen,
             events.log_told_as_notes(listen),
         ):
+            for note in left:
+                listen(note)
             summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
             then(summary, listen)
             rows = RunOutputs(plan.path, lambda error: listen(Note(str(error)))).write()
             if not is_fold:
                 _tell_page(plan.path, listen)
     return replace(summary, rows=tuple(rows))
+
+
+def _dropped(folder: RunFolder, series: Series) -> Note:
+    """Take a series out of an open run, and say where its files are."""
+    nested_runs.stop_serving(folder.path, series)
+    place = folder.drop(series)
+    return Note(
+        f"{series}: taken out of the run; {f'its files are kept in {place}' if place else 'no files'}."
+    )
 
 
 def execute(
@@ -261,10 +280,15 @@ def _read_all(
                 seed, path = series_seed(plan.profile, series), plan.path / str(series)
                 job = partial(Job, is_judged=plan.is_judged, champion=plan.champions.get(series))
                 jobs.append(job(found, plan.profile, seed, path, source.is_publishable, seconds))
+        if isinstance(outcome.error, UnknownSeriesError):
+            known = [*load_universe(), *map(Series.parse, folder.record.series)]
+            outcome = events.refused(with_nearest(outcome.error, series, source.name, known), outcome)
         if outcome.reason:
             failures.append(outcome)
             if is_done:
                 listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
+            elif isinstance(outcome.error, UnknownSeriesError) and str(series) not in folder.record.series:
+                listen(outcome)  # a mistyped name must not stay in the run as one that failed
             else:
                 _record(outcome, folder, listen)
     if jobs:

@@ -231,7 +231,9 @@ class _PreparedSeries:
         """Judge and save what was trained in a fleet of so many; an error becomes the outcome."""
         score, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
-        return replace(outcome, seconds=stages, worth=score.shown if score else ())
+        once_s = self._seconds.get("compile", 0.0)
+        worth = score.shown if score else ()
+        return replace(outcome, seconds=stages, once_s=once_s, fleet_size=num_series, worth=worth)
 
     def _finish(
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from v8.errors import DataError, ProfileError, listed
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source
+from v8.errors import DataError, ProfileError, UnknownSeriesError, listed
+from v8.market.series import Series, load_universe, series_advice
+from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE, Profile, load_profile
 
@@ -49,6 +49,7 @@ class RunOptions(BaseModel):
     resume: bool = False
     smoke: bool = False
     redo: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     track: tuple[str, ...] = ()
     publish: str | None = None
     judge: bool = True
@@ -64,6 +65,8 @@ class RunOptions(BaseModel):
         """
         if self.fresh and self.resume:
             raise contradiction("param:fresh", "param:resume", "starts a new run")
+        if self.fresh and self.drop:
+            raise contradiction("param:drop", "param:fresh", "takes a series out of a run that is there")
         if self.publish and not self.judge:
             raise contradiction("param:publish", "param:judge turned off", "publishes what was judged")
         if self.no_mixed_precision and self.precision not in (None, "float32"):
@@ -93,16 +96,24 @@ class RunOptions(BaseModel):
 
         take_tables(self.tables)
         source = open_source(self.source, data_dir=self.data_dir)
-        chosen = asked or served_series(source)
+        kind = f"{'-smoke' if self.smoke else ''}{'' if self.judge else '-unjudged'}"
+        path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
+        dropped = tuple(Series.parse(name) for name in self.drop)
+        if dropped:
+            left = series_without(path, dropped)
+            chosen = left if asked is None else tuple(one for one in asked if one not in dropped)
+        else:
+            chosen = asked or served_series(source)
         redone = tuple(Series.parse(name) for name in self.redo)
         if strange := [one for one in redone if one not in chosen]:
             rule, fix = "names series that this call trains", "Name it with param:series too, or leave it out"
             raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
-        kind = f"{'-smoke' if self.smoke else ''}{'' if self.judge else '-unjudged'}"
-        path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
         plan = replace(
-            make_plan(profile, chosen, path, redone), is_judged=self.judge, has_importance=self.importance
+            make_plan(profile, chosen, path, redone),
+            dropped=dropped,
+            is_judged=self.judge,
+            has_importance=self.importance,
         )
         if plan.todo:
             require_tables(profile)
@@ -126,6 +137,11 @@ class PreparedRun:
             for series in (one for one in self.plan.todo if one in named):
                 try:
                     self.source.require(series)
+                except UnknownSeriesError as error:
+                    advised = with_nearest(
+                        error, series, self.source.name, [*load_universe(), *self.plan.series]
+                    )
+                    found.append((str(series), str(advised)))
                 except DataError as error:
                     found.append((str(series), str(error)))
         return found
@@ -173,6 +189,23 @@ def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> t
         rule = "each series is given once"
         raise ProfileError(where="param:series", rule=rule, got=twice, fix="Remove the repetition")
     return chosen
+
+
+def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
+    """Return the series of a run without some of them, which it must have.
+
+    Raises:
+        ArtifactError: If there is no run, or it is damaged.
+        ProfileError: If the run does not have one of them.
+    """
+    from v8.artifacts.run_folder import read_run  # noqa: PLC0415 - see above
+
+    names = list(read_run(path).series)
+    if strange := [str(one) for one in dropped if str(one) not in names]:
+        fix = series_advice(strange[0], names, "Name series of this run")
+        rule = f"takes series out of {path}, which has {listed(names) or 'none'}"
+        raise ProfileError(where="param:drop", rule=rule, got=listed(strange), fix=fix)
+    return tuple(Series.parse(name) for name in names if Series.parse(name) not in dropped)
 
 
 def served_series(source: CandleSource) -> tuple[Series, ...]:

@@ -35,6 +35,7 @@ class Pace:
         self._freed_s: deque[float] = deque()  # when those ended in whose place nothing is begun yet
         self._ends_s: list[float] = []  # of those that have ended since one was begun
         self._first_s, self._later_s = (deque[float](maxlen=_NUM_RECENT) for _ in range(2))
+        self._own_s = deque[float](maxlen=_NUM_RECENT)  # of a series or its fleet, without compiling
 
     def __call__(self, event: Event) -> None:
         """Take note of a series that is begun, maybe for a second time, or has ended."""
@@ -53,6 +54,9 @@ class Pace:
                 if event.reason is None:  # only a finished one tells how long series take
                     times = self._first_s if is_first else self._later_s
                     times.append(self._ends_s[-1] - begun_s)
+                    if event.seconds:
+                        # A fleet is at work as long as the shares of its series add up to.
+                        self._own_s.append((event.seconds - event.once_s) * event.fleet_size)
 
     @property
     def left_s(self) -> float | None:
@@ -76,4 +80,5 @@ class Pace:
         """Return what the run cost until now, of which so many series were finished, at least one."""
         took_s = self._clock() - self._begun_s
         series_s = fmean(self._later_s or self._first_s or [took_s])
-        return RunCost(num_trained, round(took_s, 3), round(series_s, 3), self._num_side_by_side)
+        own_s = round(fmean(self._own_s), 3) if self._own_s else None
+        return RunCost(num_trained, round(took_s, 3), round(series_s, 3), self._num_side_by_side, own_s)

@@ -65,6 +65,7 @@ class Plan:
     path: Path  # the run folder; it need not exist
     series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
+    dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     is_judged: bool = True  # whether models are judged on the test span
     has_importance: bool = False  # whether to measure what kinds of inputs are worth
     champions: Mapping[Series, Path] = field(default_factory=dict)
@@ -149,18 +150,35 @@ class RunCost:
     seconds: Number  # wall time
     series_s: Number  # wall time of one series
     num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
+    own_s: Number | None = None
+    """Of one series, or of the fleet it trained in, its own stages without compiling, seconds; None where
+    nobody measured them."""
+
+    @property
+    def was_all_at_once(self) -> bool:
+        """Whether all series were at work at the same time: none was begun after another had ended."""
+        return self.num_series == self.num_side_by_side
 
     def told_s(self, num_series: int) -> float | None:
-        """Return about how long so many series take, seconds; None of more than were ever at work at once.
+        """Return about how long so many series take, seconds; None where that cannot be told.
+
+        Every further round of series takes as long as series were seen to take one after another; where all
+        were at work at once, as long as the stages of one.
 
         >>> RunCost(4, 50.0, 20.0, 2).told_s(40)  # four are two rounds, and 10 s before; forty are twenty
         410.0
+        >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).told_s(40)  # one round, 22 s of it once; nineteen more
+        182.0
         >>> RunCost(2, 30.0, 30.0, 2).told_s(40)  # what is done once cannot be told from the rest of it
         """
-        if self.num_series == self.num_side_by_side < num_series:
+        round_s: float | None = self.series_s
+        if self.was_all_at_once and num_series > self.num_series:
+            round_s = self.own_s
+        if round_s is None:
             return None
-        rounds, known = (max(1.0, number / self.num_side_by_side) for number in (num_series, self.num_series))
-        return max(0.0, self.seconds + self.series_s * (rounds - known))
+        rounds = max(1.0, num_series / self.num_side_by_side)
+        known_rounds = max(1.0, self.num_series / self.num_side_by_side)
+        return max(0.0, self.seconds + round_s * (rounds - known_rounds))
 
 
 def known_cost(profile: Profile) -> RunCost | None:

@@ -17,6 +17,7 @@ So what a kill cut off is drawn once more, and goes on in its folder.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,8 +29,8 @@ import pandas as pd
 import yaml
 from pydantic import Field
 
-from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.errors import ArtifactError, DataError, ProfileError, SeriesError
+from v8.artifacts.nested_runs import PLAN_FILE, BacktestPlan, Fold
+from v8.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
 from v8.losses.judgement import MODEL
 from v8.losses.season import Cell, tested
 from v8.losses.table import ALPHA, corrected_p_values
@@ -143,6 +144,7 @@ class Search:
                 the folder.
         """
         start = self.start.profile
+        self._require_own_files()
         with self.show(make_plan(start, self.start.series, self.path / START)) as shown:
             self._plan = begin_or_continue(self.path / START, self.start, self.source, told_once(shown))
         folds, later = self._plan.folds[: -self.num_later - 1], self._plan.folds[-self.num_later :]
@@ -164,6 +166,15 @@ class Search:
         write_text(self.path / FILES[1], self.trials.to_csv(index_label="trial"))
         write_text(self.path / FILES[2], self.trials.to_json(orient="index", indent=2))
         return verdict
+
+    def _require_own_files(self) -> None:
+        """Refuse to begin where files lie that the search would replace in the end, by `ArtifactError`."""
+        is_begun = (self.path / START / PLAN_FILE).exists()
+        others = [name for name in FILES if os.path.lexists(self.path / name)]
+        if others and not is_begun:
+            rule = "a search begins where none of the files lies that it writes in the end"
+            fix = "Move them away, or choose another param:out"
+            raise ArtifactError(where=str(self.path), rule=rule, got=listed(others), fix=fix)
 
     def _folder(self, profile: Profile) -> Path:
         return self.path / (START if profile == self.start.profile else profile.name)

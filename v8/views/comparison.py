@@ -8,6 +8,7 @@ machine that becomes slower does not favour whoever was measured first.
 the terminal between its charts.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -17,9 +18,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pandas as pd
 
 from v8.artifacts.run_folder import now_iso
+from v8.errors import ProfileError, listed
 from v8.hardware import describe_machine, versions
 from v8.language import language, say, term
 from v8.networks.cost import ceiling_pct
+from v8.own_files import COMPARISON_COLUMNS
+from v8.records import check_format, read_json_object
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.views.figures import Dot, change_pct, spread_figure
@@ -277,9 +281,40 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
     yield say("Where these numbers come from"), [provenance(comparison)]
 
 
+def comparison_files(folder: Path) -> list[Path]:
+    """List the files that a comparison has in a folder: `compare.json`, `compare.csv` and `compare.html`."""
+    return [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
+
+
+def require_same_comparison(folder: Path, comparison: Comparison) -> None:
+    """Refuse a folder that holds a comparison of other profiles, runs, series, candles or epochs.
+
+    Args:
+        folder: Where its files would be replaced; it need not exist.
+        comparison: What is to be compared.
+
+    Raises:
+        ProfileError: If another comparison lies there, which may have taken hours.
+        ArtifactError: If its `compare.json` is damaged, or of an unknown format.
+    """
+    file, *_ = comparison_files(folder)
+    if not file.exists():
+        return
+    fix = "Choose another param:out, or add param:overwrite to replace it"
+    content = read_json_object(file, fix=fix)
+    check_format(content, (COMPARISON_FORMAT,), what="comparison", where=str(file), fix=fix)
+    planned = json.loads(json.dumps(asdict(comparison)))
+    keys = ("source", "series", "num_bars", "epochs", "num_repeats", "baseline")
+    others = [key for key in keys if content.get(key) != planned[key]]
+    if others:
+        rule = "a comparison is replaced only by the same one, measured again"
+        got = f"a comparison there with another {listed(others)}"
+        raise ProfileError(where=f"param:out {folder}", rule=rule, got=got, fix=fix)
+
+
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     """Write `compare.json`, `compare.csv` and `compare.html` into a folder, each atomically; return them."""
-    files = [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
+    files = comparison_files(folder)
     content = {
         "format": COMPARISON_FORMAT,
         **asdict(comparison),
@@ -298,7 +333,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
 def comparison_csv(comparison: Comparison) -> str:
     """Return one line per profile and figure: median, smallest and largest, and its ratio to the baseline."""
     ends = [*_ENDS.values()]
-    columns = ["profile", "figure", "unit", *ends, *(f"ratio_{end}" for end in ends)]
+    columns = [*COMPARISON_COLUMNS, *ends, *(f"ratio_{end}" for end in ends)]
     lines: list[list[object]] = []
     for profile, figures in comparison.figures.items():
         for name, spread in figures.items():

@@ -23,6 +23,7 @@ from functools import cache
 from typing import Final
 
 from v8.language import chosen, say, term
+from v8.own_files import PAGE_GENERATOR
 from v8.storage import packaged
 from v8.views.charts import DARK, LIGHT, NAMED, Chart, plotly
 from v8.wording import Table
@@ -141,6 +142,7 @@ def document(
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", name="generator", content=PAGE_GENERATOR),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(has_files=has_files)),
         element("title", title),

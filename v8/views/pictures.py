@@ -23,6 +23,7 @@ from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
 from v8.losses.leaderboard import LeaderboardRow
 from v8.market.candles import Candles
+from v8.own_files import PICTURE_SOFTWARE
 from v8.storage import write_bytes
 from v8.views import figures
 from v8.views.charts import LIGHT, SHARES, Chart, Json, plotly
@@ -30,9 +31,6 @@ from v8.views.charts import LIGHT, SHARES, Chart, Json, plotly
 LEADERBOARD_PICTURE: Final = "skill.png"
 
 _DPI: Final = 150
-
-_SOFTWARE: Final = "v8"
-"""What each picture says of its origin; only such a one is ever replaced."""
 
 _NOTE_INCHES: Final = 0.15
 """Height of a line of notes."""
@@ -89,19 +87,11 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
 
 
-def is_own_picture(file: Path) -> bool:
-    """Tell whether a file is a picture that v8 drew."""
-    if not file.is_file():
-        return False
-    with file.open("rb") as stream:
-        return f"tEXtSoftware\0{_SOFTWARE}".encode() in stream.read(1_024)
-
-
 def _write_png(file: Path, sheet: Figure) -> None:
     """Write a sheet, atomically."""
     drawing, picture, about = io.BytesIO(), io.BytesIO(), PngInfo()
     sheet.savefig(drawing, dpi=_DPI, format="png")
-    about.add_text("Software", _SOFTWARE)
+    about.add_text("Software", PICTURE_SOFTWARE)
     # With 256 colours it looks the same and takes a third of the room.
     Image.open(drawing).convert("RGB").quantize().save(picture, "PNG", optimize=True, pnginfo=about)
     write_bytes(file, picture.getvalue())

@@ -68,6 +68,16 @@ def test_a_cold_start_is_one_request_where_a_page_is_enough(exchange, home) -> N
     assert len(exchange.requests) == 2
 
 
+def test_what_the_store_holds_is_read_again_without_asking_anybody(exchange) -> None:
+    end_s = LAST_S - 100 * BAR_S
+    first = LiveSource().candles(SERIES, 300, end_s)
+    exchange.requests.clear()
+    assert LiveSource().kept(SERIES, 300, end_s).digest == first.digest
+    with pytest.raises(DataError, match="ETHUSDT-15m from live: needs candles that are kept on this"):
+        LiveSource().kept(Series("ETHUSDT", "15m"), 300, end_s)
+    assert exchange.requests == []
+
+
 def test_a_long_history_comes_from_the_archive_and_its_end_from_the_api(exchange) -> None:
     require_cold(LiveSource().candles(SERIES, 3_500), exchange, 3_500)
     newest, page = exchange.klines_requests()

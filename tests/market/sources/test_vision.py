@@ -10,8 +10,9 @@ import pytest
 from v8.errors import DataError, ProfileError
 from v8.market.checks import check_candles
 from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
 from v8.market.sources.downloads import PATIENCE, Downloader
-from v8.market.sources.source import open_source
+from v8.market.sources.source import KeptCandles, open_source
 from v8.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")
@@ -98,6 +99,20 @@ def test_whether_a_series_is_there_is_asked_without_downloading_it(full_archive,
         open_vision().require(Series("BTCUSD", "4h"))
     assert full_archive.downloads() == []
     assert all(path.endswith(".CHECKSUM") for path in full_archive.requests)
+
+
+def test_what_was_read_once_is_read_again_without_asking_anybody(full_archive, open_vision):
+    end_s = NOW_S - 3 * 86_400
+    first = open_vision().candles(SERIES, 300, end_s)
+    full_archive.requests.clear()
+    kept = KeptCandles(open_vision()).candles(SERIES, 300, end_s)
+    assert (kept.digest, kept.source) == (first.digest, "vision")
+    assert full_archive.requests == []
+    with pytest.raises(DataError, match="ETHUSDT-4h from vision: needs a zip in the archive"):
+        KeptCandles(open_vision()).candles(Series("ETHUSDT", "4h"), 300, end_s)
+    with pytest.raises(DataError, match="BTCUSDT-4h from demo: needs candles that are kept on this machine"):
+        KeptCandles(DemoSource()).candles(SERIES, 300, end_s)
+    assert full_archive.requests == []
 
 
 def test_a_second_run_downloads_nothing_that_is_final(full_archive, open_vision):

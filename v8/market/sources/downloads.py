@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
@@ -93,6 +93,28 @@ def trouble_of(answer: requests.Response) -> PassingTroubleError:
     """Return the trouble that the status of an answer tells, and the pause that it asks for."""
     wait_s = asked_wait_s(answer.headers.get("Retry-After"))
     return PassingTroubleError(f"status {answer.status_code}", wait_s)
+
+
+class Fetching(Protocol):
+    """What files are downloaded with."""
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Do `work` for every item, results in their order; the first error ends it."""
+
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
+        """Download one file; None when it is absent."""
+
+
+class NobodyAsked:
+    """Downloads nothing: of each file it says that it is absent, so that only what is kept is read."""
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Do `work` for every item, one after another."""
+        return [work(item) for item in items]
+
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
+        """Say that the file is absent."""
+        return None
 
 
 class Downloader:

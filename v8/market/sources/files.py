@@ -21,7 +21,7 @@ from typing import ClassVar, Final, NamedTuple
 import pandas as pd
 
 from v8.columns import plain_symbol
-from v8.errors import DataError, listed
+from v8.errors import DataError, UnknownSeriesError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, is_series_name, series_advice
@@ -146,7 +146,7 @@ class FilesSource:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
         got = listed(near) if near else self._there
-        raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+        raise UnknownSeriesError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
 
     @property
     def _there(self) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, Field, ValidationError
 
-from v8.errors import DataError, ProfileError, shown
+from v8.errors import DataError, ProfileError, UnknownSeriesError, shown
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -69,7 +69,9 @@ class HubSource:
         if content is None:
             rule = f"needs {path} in the dataset {self.dataset.repo}"
             fix = f"Choose another series, or name another dataset in {DATASET_VARIABLE}"
-            raise DataError(where=f"{series} from {self.name}", rule=rule, got="no such file", fix=fix)
+            raise UnknownSeriesError(
+                where=f"{series} from {self.name}", rule=rule, got="no such file", fix=fix
+            )
         table = read_csv_table(content, series, url)
         return check_candles(table, series, source=self.name, now_s=int(self.now())).newest(num_bars, end_s)
 

@@ -123,6 +123,16 @@ class LiveSource:
             raise found
         return _served(want, found)
 
+    def kept(self, series: Series, num_bars: int, end_s: int) -> Candles:
+        """Return the candles up to a time that the store holds; see `KeepsCandles`."""
+        merged = self.store.read(series)
+        if merged is None:
+            rule, fix = "needs candles that are kept on this machine", "Ask the exchange for them"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
+        # Every bar up to then was closed when it was kept.
+        closed_s = end_s + series.bar_s
+        return _served(Want(series, num_bars, last_s=end_s, newest_s=end_s, now_s=closed_s), merged)
+
     def bring(self, series: Sequence[Series], num_bars: int) -> None:
         """Bring series up to date, many at once; see `BringsMany`."""
         self._brought_up(self._wants(series, num_bars), [self.store.read(one) for one in series])

@@ -40,7 +40,7 @@ import pandas as pd
 import requests
 
 from v8.columns import OHLCV, OPEN_TIME
-from v8.errors import DataError, ProfileError, shown
+from v8.errors import DataError, ProfileError, UnknownSeriesError, shown
 from v8.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import DAY_S, Series, iso
@@ -185,7 +185,7 @@ class RestSource:
             where = f"{series} from {self.name}"
             rule = f"needs a candle that opens at or before {iso(last_s)}"
             fix = "Check the symbol and the timeframe, or ask for a later time"
-            raise DataError(where=where, rule=rule, got="none that the exchange knows", fix=fix)
+            raise UnknownSeriesError(where=where, rule=rule, got="none that the exchange knows", fix=fix)
         return begin_s
 
 
@@ -424,6 +424,10 @@ class RefusedRequestError(DataError):
     """A request that the exchange understood and refuses: another host would do the same."""
 
 
+class UnknownSymbolError(RefusedRequestError, UnknownSeriesError):
+    """A request for a symbol that the exchange does not list."""
+
+
 class ApiEtiquette(downloads.Etiquette):
     """How the exchange is asked: not beyond its weights, and not before it allows."""
 
@@ -471,7 +475,7 @@ class ApiEtiquette(downloads.Etiquette):
         if number != _INVALID_SYMBOL:
             return _host_refuses(url, got)
         rule = "must ask for a symbol that the exchange lists"
-        return RefusedRequestError(where=url, rule=rule, got=got, fix="Check the symbol")
+        return UnknownSymbolError(where=url, rule=rule, got=got, fix="Check the symbol")
 
 
 def _second_of_minute(date: str) -> int:

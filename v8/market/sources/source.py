@@ -7,13 +7,13 @@ under its own name. `CutOffSource` shows of any of them what there was at a mome
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from v8.errors import DataError, ProfileError
-from v8.market.series import Series
+from v8.errors import DataError, ProfileError, UnknownSeriesError
+from v8.market.series import Series, series_advice
 from v8.registry import Named, Registry, described
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
@@ -78,6 +78,53 @@ class BringsMany(Protocol):
         """
 
 
+@runtime_checkable
+class KeepsCandles(Protocol):
+    """A source that keeps on this machine what it fetched."""
+
+    def kept(self, series: Series, num_bars: int, end_s: int) -> "Candles":
+        """Return candles as `CandleSource.candles` does, from this machine alone: nobody is asked.
+
+        Nothing says that they are complete; whoever needs certain ones compares the digest. Raises
+        `DataError` if none are kept.
+        """
+
+
+@runtime_checkable
+class ReadsFolder(Protocol):
+    """A source that reads a folder of the user."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+
+
+def folder_of(source: "CandleSource") -> Path | None:
+    """Return the folder that a source reads, absolute; None where it reads none."""
+    if isinstance(source, CutOffSource):
+        return folder_of(source.source)
+    return source.folder.absolute() if isinstance(source, ReadsFolder) else None
+
+
+class KeptCandles:
+    """A source of which only what is kept on this machine is seen; see `KeepsCandles`."""
+
+    def __init__(self, source: CandleSource) -> None:
+        self._source = source
+        self.name, self.is_publishable = source.name, source.is_publishable
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
+        """Return candles up to a time from this machine alone; see `CandleSource`.
+
+        Raises `DataError` if none are kept, or the source keeps nothing.
+        """
+        if end_s is None or not isinstance(self._source, KeepsCandles):
+            rule, got = "needs candles that are kept on this machine", "none"
+            fix = f"Ask the source {self.name} itself"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+        return self._source.kept(series, num_bars, end_s)
+
+
 @dataclass(frozen=True)
 class SourceKind(Named):
     """A source that can be asked for.
@@ -128,14 +175,14 @@ class CutOffSource:
     """
 
     def __init__(self, source: CandleSource, newest_s: Mapping[str, int]) -> None:
-        self._source, self._newest_s = source, newest_s
+        self.source, self._newest_s = source, newest_s
         self.name, self.is_publishable = source.name, source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
         same = (each_s for name, each_s in self._newest_s.items() if name.endswith(f"-{series.timeframe}"))
         last_s = self._newest_s.get(str(series)) or next(same)
-        found = self._source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
+        found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
         # Later candles are known to exist; that they do is no news in a back-test.
         return found.noting(num_newer=0)
 
@@ -145,4 +192,22 @@ def require_listed(series: Series, source: str) -> None:
     if not series.symbol.isalnum():
         rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
         fix = "Write it as the exchange does, or give files of your own with param:source files"
-        raise DataError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
+        raise UnknownSeriesError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
+
+
+def with_nearest(
+    error: UnknownSeriesError, series: Series, source: str, known: Iterable[Series]
+) -> UnknownSeriesError:
+    """Return the refusal of a series that a source has never heard of, with the nearest name that is known.
+
+    Args:
+        error: What the source said.
+        series: Which series it refused.
+        source: Name of the source.
+        known: Series that may have been meant.
+    """
+    others = [str(one) for one in known if one != series]
+    where, fix = str(error.where), series_advice(str(series), others, error.fix)
+    if not where.startswith(str(series)):
+        where = f"{series} from {source}"
+    return UnknownSeriesError(where=where, rule=error.rule, got=error.got, fix=fix)

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -32,12 +32,12 @@ import pandas as pd
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.errors import DataError
+from v8.errors import DataError, UnknownSeriesError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.frames import read_open_times
 from v8.market.series import DAY_S, US_PER_S, Series, iso
-from v8.market.sources.downloads import Address, Downloader, read_address
+from v8.market.sources.downloads import Address, Downloader, Fetching, NobodyAsked, read_address
 from v8.market.sources.source import require_listed
 from v8.market.sources.tables import PACKING_FAULTS, read_csv_table, unzipped
 
@@ -60,7 +60,7 @@ _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day that is there
 
 
-class NotArchivedError(DataError):
+class NotArchivedError(UnknownSeriesError):
     """A series of which the archive has nothing; it may be there all the same."""
 
 
@@ -71,7 +71,7 @@ class VisionSource:
     name: ClassVar = "vision"
     is_publishable: ClassVar = True
 
-    downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
+    downloader: Fetching = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def __post_init__(self) -> None:
@@ -94,6 +94,10 @@ class VisionSource:
         num_newer = _num_newer(zips, int(found.open_time_s[-1]), now_s)
         return found.noting(num_newer=max(found.report.num_newer, num_newer))
 
+    def kept(self, series: Series, num_bars: int, end_s: int) -> Candles:
+        """Return the candles up to a time of the zips in the cache; see `KeepsCandles`."""
+        return replace(self, downloader=NobodyAsked()).candles(series, num_bars, end_s)
+
     def _zips(self, series: Series) -> "_SeriesZips":
         require_listed(series, self.name)
         return _SeriesZips(series, read_archive_address(), self.downloader)
@@ -110,7 +114,7 @@ class _SeriesZips:
 
     series: Series
     address: Address
-    downloader: Downloader
+    downloader: Fetching
     _promises: dict[pd.Period, str | None] = field(default_factory=dict)
 
     def url(self, period: pd.Period) -> str:
