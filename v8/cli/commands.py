@@ -557,6 +557,7 @@ def search(
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: searches/PROFILE."),
+    is_redone: bool = Option(False, "--redo", help="Set study.sqlite aside, and begin the trials anew."),
 ) -> None:
     """Search better settings of a profile by back-tests; the same call again continues.
 
@@ -575,15 +576,26 @@ def search(
     from v8.cli.runs import search_settings
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
-    from v8.runs.search import Search, read_ranges
+    from v8.runs.ranges import read_ranges
+    from v8.runs.search import Search
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
     known = read_ranges(ranges or file.parent / "search" / file.name, begun)
     train_all = choose_engine(engine, device, workers, "auto", address)
     echo(f"Preparing to search from {begun.name}.")
-    wanted = AskedBacktest(begun, chosen, folds + 1 + later, history, command(*sys.argv[1:]))
-    place, shown = out or Path("searches") / begun.name, (printing.open_display, printing.print_lines)
-    search_settings(Search(place, wanted, known, later, candles, train_all, *shown), trials, hours)
+    words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))
+    started = Search(
+        path=out or Path("searches") / begun.name,
+        start=AskedBacktest(begun, chosen, folds + 1 + later, history, words_to_continue),
+        ranges=known,
+        num_later=later,
+        source=candles,
+        train_all=train_all,
+        show=printing.open_display,
+        tell=printing.print_lines,
+        is_redone=is_redone,
+    )
+    search_settings(started, trials, hours)
 
 
 def serve(
