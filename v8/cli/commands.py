@@ -611,10 +611,12 @@ def serve(
     port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
     rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
+    is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
 ) -> None:
     """Show forecasts of the present and their live record on pages with a JSON API.
 
-    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once.
+    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once. An
+    address that other machines reach needs it, or --no-token.
 
     Examples:
         v8 app runs/frontier
@@ -630,7 +632,7 @@ def serve(
 
     place, tracks = Place(where, revision, is_offline=offline), LedgerReader(ledger, where)
     limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
-    serve_page(place, candles, tracks, (host, port), **limits)
+    serve_page(place, candles, tracks, (host, port), is_open=is_open, **limits)
 
 
 def doctor(
