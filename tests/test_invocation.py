@@ -6,13 +6,18 @@ import ast
 import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from v8.invocation import collected_later, command, explained_start
+from v8.machine.processes import Order, ask
+from v8.profile import load_profile
+from v8.runs.workers import Process
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -131,3 +136,85 @@ def test_a_collector_that_is_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a file for every module of Python's own; one that runs leaves its name."""
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    text = f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__ + chr(10))\nraise SystemExit('trapped')\n"
+    for name in sys.stdlib_module_names:
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    return tmp_path / "ran"
+
+
+def test_the_trap_works(trap: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "v8", "--version"], capture_output=True, check=False)
+    assert done.returncode != 0
+    assert trap.exists()
+
+
+@pytest.mark.parametrize("script", ["scripts/v8", "scripts/run"])
+def test_scripts_start_without_the_working_folder_on_the_path(
+    script: str, trap: Path, tmp_path: Path
+) -> None:
+    # The Python of these tests stands for that of the virtual environment; nothing is installed into it.
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$2" = pip ] || exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [REPOSITORY / script, "--help"],
+        env={**os.environ, "V8_VENV": str(python.parents[1]), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, trap.exists()) == (0, False), done.stderr
+
+
+def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Path, tmp_path: Path) -> None:
+    # As pip writes it, into a folder of its own.
+    program = tmp_path / "bin" / "v8"
+    program.parent.mkdir()
+    program.write_text("import sys\nfrom v8.__main__ import main\nsys.exit(main())\n")
+    done = subprocess.run(
+        [sys.executable, program, "--version"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, trap.exists()) == (0, False), done.stderr
+
+
+def test_processes_that_we_start_do_not_look_for_modules_in_the_working_folder(trap: Path) -> None:
+    (answer,) = ask([Order(profile=load_profile("range_paths"), measurements=[{"measure": "backend"}])])
+    assert (answer.exit_code, trap.exists()) == (0, False), answer.errors
+    assert "PYTHONSAFEPATH" not in os.environ
+    worker = Process("v8-worker", send_path)
+    has_safe_path = worker.pipe.recv()
+    worker.end(60.0)
+    assert has_safe_path
+    assert not trap.exists()
+
+
+def send_path(pipe: Connection) -> None:
+    """Send whether this process started without its working folder among the places of modules."""
+    pipe.send(sys.flags.safe_path)
+
+
+def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_path: Path) -> None:
+    # A package that was never installed and lies in the working folder, from which `python -m v8` works.
+    shutil.copytree(REPOSITORY / "v8", tmp_path / "v8", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "v8" / "version.py").open("a") as file:
+        file.write("if __name__ == '__main__':\n    print('the version of this copy')\n")
+    code = (
+        "import os, subprocess; from v8.invocation import program_of\n"
+        "subprocess.run(program_of('v8.version'), env={**os.environ, 'PYTHONSAFEPATH': '1'}, check=True)\n"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "the version of this copy\n"

@@ -9,12 +9,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from v8.errors import V8Error
 
 OLDEST_PYTHON = (3, 11)
 EXIT_INTERRUPTED = 130
+_SAFE_PATH: Final = "PYTHONSAFEPATH"  # https://docs.python.org/3/using/cmdline.html#envvar-PYTHONSAFEPATH
 repeated: Final[dict[tuple[str, str], None]] = {}
 """Flags and their values that every command needs which is printed, such as a plug-in, in their order."""
 
@@ -74,3 +76,34 @@ def collected_later() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def children_with_safe_path() -> Iterator[None]:
+    """Let Python processes that the block starts not look for modules in the working folder.
+
+    `python -m` and `python -c`, by which multiprocessing starts its workers too, look there before anywhere
+    else: a file html.py in a folder that somebody unpacked would run in the place of Python's own.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+def program_of(module: str) -> list[str]:
+    """Return the words that start a module of v8 as a program, of the v8 that this process runs.
+
+    With a safe path Python would not find one that lies in the working folder, not even if this process did.
+    """
+    root = str(Path(__file__).parents[1])
+    code = (
+        f"import sys; sys.path[:0] = [root for root in [{root!r}] if root not in sys.path]; "
+        f"from runpy import run_module; run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", code]
