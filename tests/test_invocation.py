@@ -98,6 +98,61 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
     )
 
 
+LIBRARY_FAILS = """
+import sys
+class Breaks:
+    def find_spec(self, name, path, target=None):
+        if name == "tensorflow":
+            try:
+                raise ImportError(sys.argv[1], name="tensorflow.python._pywrap", path="_pywrap.so")
+            except ImportError:
+                raise ImportError("Traceback (most recent call last):" + chr(10) * 9 + "Failed to load it.")
+sys.meta_path.insert(0, Breaks())
+from v8.__main__ import main
+if __name__ == "__main__":
+    main(sys.argv[2:])
+"""
+
+
+NO_MEMORY = "libtensorflow_cc.so.2: failed to map segment from shared object"
+NO_FILE = "libx.so.1: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("said", "fix", "workers"),
+    [
+        (NO_MEMORY, "Let the process have more memory", "1"),
+        (NO_MEMORY, "Let the process have more memory", "2"),
+        (NO_FILE, "Install the library that is named", "1"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_one_sentence(
+    said: str, fix: str, workers: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "started.py"  # worker processes read it again
+    script.write_text(LIBRARY_FAILS)
+    words = ["run", "--source", "demo", "--smoke", "--profile", "frontier", "--precision", "float32"]
+    words += ["--series", "BTCUSDT-15m", "--series", "ETHUSDT-15m", "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(
+        [sys.executable, script, said, *words, "--workers", workers],
+        env={**os.environ, "V8_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (1 if workers == "1" else 4)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    sentence = f"error: v8: needs the package tensorflow, with every library of it; got {said}. {fix}"
+    assert errors
+    assert all(line.startswith(sentence) for line in errors)
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_name_that_v8_itself_lacks_is_a_fault_of_ours_and_stays_one() -> None:
+    with pytest.raises(ImportError), explained_start():
+        raise ImportError("cannot import name 'x' from 'v8.errors'", name="v8.errors")
+
+
 def test_an_older_python_is_told_what_is_needed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
