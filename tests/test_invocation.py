@@ -104,7 +104,7 @@ class Breaks:
     def find_spec(self, name, path, target=None):
         if name == "tensorflow":
             try:
-                raise ImportError(sys.argv[1], name="tensorflow.python._pywrap", path="_pywrap.so")
+                raise ImportError(sys.argv[1], name="_pywrap", path="/a/site-packages/tensorflow/x.so")
             except ImportError:
                 raise ImportError("Traceback (most recent call last):" + chr(10) * 9 + "Failed to load it.")
 sys.meta_path.insert(0, Breaks())

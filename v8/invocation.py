@@ -79,7 +79,9 @@ def explained_imports() -> Iterator[None]:
 
 
 def _package_of(error: ImportError) -> str:
-    return (error.name or "").partition(".")[0]
+    """Return the package whose part cannot be imported: a library knows its own name, and where it lies."""
+    before, _, place = (error.path or "").replace("\\", "/").rpartition("-packages/")
+    return (place if before else error.name or "").partition("/" if before else ".")[0]
 
 
 def _not_loaded(error: ImportError) -> V8Error:
