@@ -636,7 +636,7 @@ def serve(
 
 
 def doctor(
-    profile: str = Option("aligned", metavar="NAME|FILE", help="Whose network is measured."),
+    profile: str = Option("frontier", metavar="NAME|FILE", help="Whose network is measured."),
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
     seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
@@ -644,7 +644,7 @@ def doctor(
 
     Examples:
         v8 doctor
-        v8 doctor --profile frontier --json
+        v8 doctor --profile aligned --json
     """
     chosen = load_profile(profile)
     network_outputs(chosen)  # or there is nothing to measure
