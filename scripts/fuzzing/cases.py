@@ -27,6 +27,7 @@ import yaml
 
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
+from fuzzing.searches import FOLDER_NAMES, changed_record
 from v8.artifacts.nested_runs import PLAN_FILE
 from v8.hub.staging import stage_run
 from v8.market.series import Series
@@ -34,6 +35,7 @@ from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
 from v8.runs.execution import AskedBacktest, History, lay_folds
+from v8.runs.trial_record import RECORD_FILE
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"
@@ -490,6 +492,14 @@ def _backtest(random: Random, run: Path) -> Case:
     return Case("plans", way, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
 
 
+# --- records of searches ---------------------------------------------------------------------------------
+
+
+def _search(random: Random, run: Path) -> Case:
+    name = random.choice(FOLDER_NAMES)
+    return Case("searches", name, {f"{name}/{RECORD_FILE}": changed_record(random)})
+
+
 # --- command lines ---------------------------------------------------------------------------------------
 
 
@@ -575,6 +585,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "records": _record,
     "plans": _backtest,
     "ledgers": _ledger,
+    "searches": _search,
     "calls": _call,
     "words": _words,
 }

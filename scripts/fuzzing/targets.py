@@ -23,6 +23,7 @@ from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
+from fuzzing.searches import use_record
 from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
@@ -132,6 +133,10 @@ def _ledgers(case: Case) -> None:
     use_ledger(Path.cwd() / LEDGER)
 
 
+def _searches(case: Case) -> None:
+    use_record(Path.cwd() / case.name)
+
+
 def _calls(case: Case) -> None:
     """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
     random = Random(int(case.words[0]))
@@ -173,6 +178,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "records": _records,
     "plans": _plans,
     "ledgers": _ledgers,
+    "searches": _searches,
     "calls": _calls,
     "words": _words,
 }
