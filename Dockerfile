@@ -2,6 +2,7 @@
 #
 #     docker build --tag v8 --build-arg V8_COMMIT="$(git rev-parse --short=12 HEAD)" .
 #     docker run --rm --read-only --tmpfs /tmp --volume v8:/data v8 run --source demo --smoke
+#     docker run --rm --read-only --tmpfs /tmp --volume v8:/data --publish 127.0.0.1:8008:8008 --env V8_APP_TOKEN v8
 #
 # compose.yaml lets it train, forecast, update and serve. tests/end_to_end/test_image.py carries out these lines.
 FROM python:3.13-slim AS build

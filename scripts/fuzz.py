@@ -52,10 +52,11 @@ SHARES = {
     "plans": 5,
     "ledgers": 3,
     "days": 2,
+    "searches": 2,
     "calls": 3,
     "plugins": 3,
     "changes": 3,
-    "words": 5,
+    "words": 3,
 }
 """Percent of the inputs; command lines take the longest."""
 

@@ -2,6 +2,8 @@
 rem Sets up what v8 needs, then runs its command line: scripts\v8 predict runs\aligned --series BTCUSDT-15m
 rem The virtual environment is .venv beside this repository, or the folder that V8_VENV names.
 setlocal
+rem `python -m` looks for modules in the working folder first: an html.py that lies there would run.
+set "PYTHONSAFEPATH=1"
 set "REPOSITORY=%~dp0.."
 if not defined V8_EXTRAS set "V8_EXTRAS=[app]"
 if not defined V8_VENV set "V8_VENV=%REPOSITORY%\.venv"

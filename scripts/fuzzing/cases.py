@@ -30,6 +30,7 @@ from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
 from fuzzing.plugins import FILE as PLUGIN_FILE
 from fuzzing.plugins import made_plugin
+from fuzzing.searches import FOLDER_NAMES, changed_record
 from v8.artifacts.nested_runs import PLAN_FILE
 from v8.hub.staging import stage_run
 from v8.market.series import Series
@@ -37,6 +38,7 @@ from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
 from v8.runs.execution import AskedBacktest, History, lay_folds
+from v8.runs.trial_record import RECORD_FILE
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"
@@ -512,6 +514,14 @@ def _backtest(random: Random, run: Path) -> Case:
     return Case("plans", way, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
 
 
+# --- records of searches ---------------------------------------------------------------------------------
+
+
+def _search(random: Random, run: Path) -> Case:
+    name = random.choice(FOLDER_NAMES)
+    return Case("searches", name, {f"{name}/{RECORD_FILE}": changed_record(random)})
+
+
 # --- command lines ---------------------------------------------------------------------------------------
 
 
@@ -598,6 +608,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "plans": _backtest,
     "ledgers": _ledger,
     "days": _day,
+    "searches": _search,
     "calls": _call,
     "plugins": _plugin,
     "changes": _change,

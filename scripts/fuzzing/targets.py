@@ -26,6 +26,7 @@ from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.plugins import use_plugin
+from fuzzing.searches import use_record
 from v8.artifacts.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
@@ -139,6 +140,10 @@ def _days(case: Case) -> None:
     compare_day(case.name, case.files[OURS], case.files[DAY])
 
 
+def _searches(case: Case) -> None:
+    use_record(Path.cwd() / case.name)
+
+
 def _calls(case: Case) -> None:
     """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
     random = Random(int(case.words[0]))
@@ -196,6 +201,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "plans": _plans,
     "ledgers": _ledgers,
     "days": _days,
+    "searches": _searches,
     "calls": _calls,
     "plugins": _plugins,
     "changes": _changes,

@@ -102,15 +102,26 @@ def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
+@pytest.mark.parametrize("is_open", [False, True], ids=["unsaid", "no-token"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_who_opens_it_to_all_without_a_token_reads_that(tmp_path: Path, host: str, token: str | None) -> None:
+def test_others_need_a_token_unless_it_is_said_that_they_need_none(
+    tmp_path: Path, host: str, is_open: bool, token: str | None
+) -> None:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
     env |= {"V8_APP_TOKEN": token} if token else {}
     words = [sys.executable, "-m", "v8", "app", str(tmp_path), *MARKET, "--host", host]
+    words += ["--no-token"] if is_open else []
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 3  # there is no model
-    said = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
-    assert (said in done.stderr) == (host == "0.0.0.0" and token is None)
+    is_reached = host == "0.0.0.0" and token is None
+    assert done.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
+    refusal = (
+        "error: --host 0.0.0.0: is an address that other machines reach, so whoever asks must show a token; "
+        "got no V8_APP_TOKEN. Set V8_APP_TOKEN to 16 letters or more, or let everybody read with "
+        "--no-token.\n"
+    )
+    assert (done.stderr.endswith(refusal)) == (is_reached and not is_open)
+    warning = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
+    assert (warning in done.stderr) == (is_reached and is_open)
     assert "made-up" not in done.stdout + done.stderr
 
 

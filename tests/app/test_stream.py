@@ -135,6 +135,32 @@ def test_no_more_streams_are_open_than_there_may_be(served: Any, monkeypatch: py
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
 
 
+def test_one_address_keeps_no_other_out(served: Any) -> None:
+    served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
+    with ExitStack() as opened:
+        heard = [opened.enter_context(listening(served)) for _ in range(8)]
+        assert [each.answer.status for each in heard] == [200] * 8
+        told = served.get("/api/stream")
+        assert (told.status, told.headers["retry-after"]) == (429, "10")
+        assert told.json()["error"]["rule"] == "has at most 8 streams at once"
+        assert opened.enter_context(elsewhere(served)).startswith(b"HTTP/1.1 200")
+        assert served.get("/api/series").status == 200
+    served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
+
+
+@contextmanager
+def elsewhere(page: Any) -> Iterator[bytes]:
+    """Open a stream from another address of this machine; yield the first line of its answer."""
+    server_address = urlsplit(page.url).hostname, urlsplit(page.url).port
+    try:
+        caller = socket.create_connection(server_address, 60, source_address=("127.0.0.2", 0))
+    except OSError:
+        pytest.skip("this machine has one address, 127.0.0.1")
+    with caller:
+        caller.sendall(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        yield caller.makefile("rb").readline()
+
+
 def test_no_more_are_open_where_a_crowd_asks_in_the_same_moment(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 import pytest
 import v8_columns
 from app_answers import answering
-from freqtrade_place import BRIDGE, configuration, markets, write_candles
+from freqtrade_place import BRIDGE, FREQAI_PACKAGES, configuration, markets, require_freqai, write_candles
 from v8_columns import (
     STOP,
     USABLE_FROM,
@@ -227,6 +228,7 @@ def test_freqtrade_finds_no_look_ahead(place: Path) -> None:
 
 
 def test_a_freqai_model_gives_the_same_trades(place: Path) -> None:
+    require_freqai()
     said(place, "backtesting", "--cache", "none")
     plain = trades(place)
     model = ("--freqaimodel", "V8Forecaster", "--freqaimodel-path", str(BRIDGE))
@@ -235,3 +237,17 @@ def test_a_freqai_model_gives_the_same_trades(place: Path) -> None:
     assert [[one[key] for key in keys] for one in trades(place)] == [
         [one[key] for key in keys] for one in plain
     ]
+
+
+@pytest.mark.parametrize("name", FREQAI_PACKAGES)
+def test_without_the_packages_of_freqai_its_test_is_skipped_with_the_reason(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in FREQAI_PACKAGES:
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    require_freqai()
+    monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    with pytest.raises(
+        pytest.skip.Exception, match=rf"FreqAI needs {name}: pip install 'freqtrade\[freqai\]'"
+    ):
+        require_freqai()

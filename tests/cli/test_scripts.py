@@ -74,14 +74,31 @@ def test_the_very_last_lines_of_all_tests_name_what_is_flaky(bare_path: Path, tm
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     for name, does in (
-        ("python", 'case "$1" in *once_more.py) echo "flaky: a::b" > "$2"; exit 1;; esac'),
+        (
+            "python",
+            'case "$1" in *once_more.py) echo "flaky: a::b" > "$2"; exit 1;; *ation) echo "links $2";; esac',
+        ),
         *((name, f"echo checked by {name}") for name in ("ruff", "mypy", "lint-imports")),
     ):
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
     done = call("test", bare_path, programs.parent)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-2:] == ["checked by lint-imports", "flaky: a::b"]
+    assert done.stdout.splitlines()[-3:] == ["checked by lint-imports", "links check", "flaky: a::b"]
+
+
+def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Path) -> None:
+    # Stand-ins: all succeed but the check of the documentation.
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    failing = 'case "$1" in */documentation) echo "page.html: gone.html is no page"; exit 1;; esac'
+    for name, does in (("python", failing), ("ruff", ""), ("mypy", ""), ("lint-imports", "")):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    (programs.parent / "flaky.txt").touch()
+    done = call("test", bare_path, programs.parent)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "page.html: gone.html is no page"
 
 
 @pytest.mark.parametrize(

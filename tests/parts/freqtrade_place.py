@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from local_server import LocalServer, QuietHandler
 
 BRIDGE = Path(__file__).parents[2] / "scripts/bridges/freqtrade"
+
+
+FREQAI_PACKAGES = ("datasieve", "sklearn")
+"""What FreqAI itself imports; freqtrade without the extra `freqai` does not bring them."""
+
+
+def require_freqai() -> None:
+    """Skip the test where freqtrade is there, and what its FreqAI imports is not."""
+    for name in FREQAI_PACKAGES:
+        pytest.importorskip(name, reason=f"FreqAI needs {name}: pip install 'freqtrade[freqai]'")
 
 
 def market_of(base: str) -> dict[str, Any]:

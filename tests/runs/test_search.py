@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pandas as pd
@@ -29,7 +29,9 @@ from v8.runs.events import Listener, Outcome
 from v8.runs.execution import AskedBacktest
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
-from v8.runs.search import FILES, Range, Search, ended_of, plateaus, read_ranges, verdict_of
+from v8.runs.ranges import Range, read_ranges
+from v8.runs.search import FILES, Search, plateaus, verdict_of
+from v8.runs.trial_record import TrialRecord, ended_of
 
 BTC = Series("BTCUSDT", "15m")
 RANGES = {"batch_size": Range(choices=[32, 64, 128]), "learning_rate": Range(low=1e-4, high=1e-2, log=True)}
@@ -157,13 +159,30 @@ def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
     ] * 2
 
 
-def test_a_record_that_is_none_is_refused(undisturbed: Search, tmp_path: Path) -> None:
-    shutil.copytree(undisturbed.path / "start", tmp_path / "start")
-    (tmp_path / "study.sqlite").write_text("what is this? " * 1_000)
+def test_a_record_that_is_none_is_refused_and_can_be_set_aside(undisturbed: Search, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed.path, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "study.sqlite"
+    file.write_text("what is this? " * 1_000)
     with pytest.raises(
-        ArtifactError, match=r"study\.sqlite: is the record that Optuna keeps; got DatabaseError"
+        ArtifactError,
+        match=r"study\.sqlite: must be the record of trials .* got DatabaseError: file is not a",
     ):
         search_in(tmp_path, Trains(0)).run(1, lambda: True)
+    told: list[str] = []
+    again = replace(search_in(tmp_path, Trains(0), told), is_redone=True)
+    again.run(NUM_TRIALS, lambda: True)  # with what was trained: this one trains nothing
+    assert f"{file} is {tmp_path / 'study.replaced-1.sqlite'} now." in told
+    assert (tmp_path / "study.replaced-1.sqlite").read_text().startswith("what is this? ")
+    for name in FILES:
+        assert (tmp_path / name).read_text() == (undisturbed.path / name).read_text()
+
+
+def test_a_study_turned_to_the_largest_error_is_not_gone_on_with(undisturbed: Search, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed.path, tmp_path, dirs_exist_ok=True)
+    with closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection, connection:
+        connection.execute("UPDATE study_directions SET direction = 'MAXIMIZE'")
+    with pytest.raises(ArtifactError, match="got a study of the directions MAXIMIZE, where one objective is"):
+        search_in(tmp_path, Trains(0)).run(NUM_TRIALS, lambda: True)
 
 
 def test_a_search_does_not_begin_where_it_would_replace_files_in_the_end(tmp_path: Path) -> None:
@@ -259,6 +278,18 @@ def test_better_means_lower_on_the_mean_and_by_more_than_chance(undisturbed: Sea
         ("dropout: {low: 0.0, high: 0.2, log: true}", "key dropout: log needs a low above 0"),
         ("dropout: {low: 0.1, high: 0.2, choices: [0.1]}", "key dropout: choices stand without low"),
         ("dropout: {low: 0.1, high: 1.5}", "key dropout: .*less than 1; got 1.5"),
+        (
+            "dropout: {low: 0.1, high: 0.5, step: 1e-300}",
+            "key dropout: step must lead .* in 1 to 1,000,000 wh",
+        ),
+        ("dropout: {low: 0.1, high: 0.5, step: 5e-324}", "key dropout: step must lead from low to high in"),
+        ("dropout: {low: 0.1, high: 0.5, step: 3.9e-7}", "key dropout: step must lead from low to high in"),
+        ("dropout: {low: 0.1, high: 0.5, step: 0.5}", "key dropout: step must lead from low to high in 1"),
+        (
+            "dropout: {low: 0.1, high: 0.55, step: 0.1}",
+            "key dropout: step must lead from .* whole steps; got",
+        ),
+        ("batch_size: {low: 1, high: 10, step: 0.5}", "key batch_size: .*valid integer; got 1.5"),
         ("dropout: {lo: 0.1, high: 0.5}", "key dropout.lo: .*unknown key 'lo'"),
         ("dropout: 0.5", "key dropout: "),
     ],
@@ -283,11 +314,20 @@ def test_the_shipped_ranges_fit_their_profiles() -> None:
         assert read_ranges(file, load_profile(file.stem))
 
 
-def test_a_range_draws_what_it_says() -> None:
-    trial: Any = optuna.create_study().ask()
-    assert Range(choices=[[64, 64]]).drawn(trial, "units") == "[64, 64]"
-    assert Range(low=2, high=8, step=6).drawn(trial, "whole") in (2, 8)
-    assert 0.1 <= Range(low=0.1, high=1, log=True).drawn(trial, "real") <= 1
+def test_a_range_draws_what_it_says(tmp_path: Path) -> None:
+    ranges = {
+        "units": Range(choices=[[64, 64]]),
+        "whole": Range(low=2, high=8, step=6),
+        "real": Range(low=0.1, high=1, log=True),
+        "tiny": Range(low=0.1, high=0.5, step=4e-7),
+        "single": Range(low=0.1, high=0.5, step=0.4),
+    }
+    drawn = TrialRecord(tmp_path / "study.sqlite", ranges, num_folds=1).begin_trial(seed=0).values
+    assert drawn["units"] == "[64, 64]"
+    assert drawn["whole"] in (2, 8)
+    assert 0.1 <= drawn["real"] <= 1
+    assert 0.1 <= drawn["tiny"] <= 0.5
+    assert drawn["single"] in (0.1, 0.5)
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

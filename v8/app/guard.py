@@ -92,17 +92,19 @@ class Guard:
     """Wraps an application by a policy; every answer carries its `headers`, and is counted.
 
     `requests` counts by route, `OTHER` where there is none, and status; `now` counts those that are not over
-    by path; `open_paths` need no token.
+    by path, `now_of_address` by path and address; `open_paths` need no token.
     """
 
     def __init__(self, app: ASGIApp, policy: Policy, open_paths: Collection[str] = ()) -> None:
         self._within, self._hosts, self.now = app, policy.hosts, Counter[str]()
+        self.now_of_address = Counter[tuple[str, str]]()
         self._gate = Gate(policy, open_paths)
         self._app: ASGIApp = self._let_in
         if policy.origins:
             methods, told = ("GET", "HEAD"), ("ETag", "Retry-After")
             asking = "Authorization", "Last-Event-ID"
-            self._app = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
+            self._origins = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
+            self._app = self._let_origins_in
         frames = " ".join(policy.frames) or "'none'"
         self.requests: Final = Counter[tuple[str, int]]()
         self.headers: Final = (
@@ -123,11 +125,20 @@ class Guard:
                 self.requests[_route(scope), message["status"]] += 1
             await send(message)
 
-        self.now[scope["path"]] += 1
+        path = scope["path"]
+        of_address = path, address_of(scope)
+        self.now[path] += 1
+        self.now_of_address[of_address] += 1
         try:
             await self._app(scope, receive, send_guarded)
-        finally:
-            self.now -= Counter([scope["path"]])  # in place, and none is left of a path at zero
+        finally:  # in place, and none is left of a path at zero
+            self.now -= Counter([path])
+            self.now_of_address -= Counter([of_address])
+
+    async def _let_origins_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what a browser asks on behalf of a page, which is answered without `_let_in`."""
+        refusal = self._gate.rate_refusal(Request(scope)) if scope["method"] == "OPTIONS" else None
+        await (refusal or self._origins)(scope, receive, send)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) or self._gate.refusal(Request(scope))
@@ -192,13 +203,21 @@ class Gate:
         is_known = self._token is None or self._is_shown_by(request)
         if path == _HEALTH:
             return None if is_known else json_answer({"status": "ok"})
-        host = request.client.host if request.client else "::"
-        if self._most and (wait_s := self._wait_s(host, self._most)):
-            rule, fix = f"asks at most {self._most:,} times a minute", f"Ask again in {wait_s} s"
-            return refused(429, "your address", rule, "more", fix, retry_after=str(wait_s))
+        if refusal := self.rate_refusal(request):
+            return refusal
         if self._token and _is_same(request.query_params.get("token", ""), self._token):
             return self._traded(request)
         return None if is_known else _asked_for_token(request)
+
+    def rate_refusal(self, request: Request) -> Response | None:
+        """Count a request; return the answer to one too many of its address, None to others."""
+        if self._most is None:
+            return None
+        wait_s = self._wait_s(address_of(request.scope), self._most)
+        if not wait_s:
+            return None
+        rule, fix = f"asks at most {self._most:,} times a minute", f"Ask again in {wait_s} s"
+        return refused(429, "your address", rule, "more", fix, retry_after=str(wait_s))
 
     def _is_shown_by(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
@@ -213,15 +232,21 @@ class Gate:
         response.set_cookie(*self._cookie, _MONTH_S, secure=is_secure, httponly=True, samesite="lax")
         return response
 
-    def _wait_s(self, host: str, most: int) -> int:
+    def _wait_s(self, address: str, most: int) -> int:
         """Count a request of an address; return 0, or after how many seconds it may ask again."""
         minute, past_s = divmod(self._clock(), _MINUTE_S)
         if minute != self._minute:
             self._minute, self._asked = minute, Counter()
-        self._asked[network := network_of(host)] += 1
+        self._asked[address] += 1
         if len(self._asked) > MOST_ADDRESSES:
             del self._asked[next(iter(self._asked))]
-        return 0 if self._asked[network] <= most else int(_MINUTE_S - past_s) + 1
+        return 0 if self._asked[address] <= most else int(_MINUTE_S - past_s) + 1
+
+
+def address_of(scope: Scope) -> str:
+    """Return what counts as the address of whoever asks."""
+    host, _ = scope["client"] or ("::", 0)
+    return network_of(host)
 
 
 def network_of(host: str) -> str:

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from v8.app import answers, page
 from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import RETRY_S, Desk, Promise
-from v8.app.guard import MOST_AT_ONCE, Guard, Policy, json_answer, refused
+from v8.app.guard import MOST_AT_ONCE, Guard, Policy, address_of, json_answer, refused
 from v8.errors import DataError, ProfileError, V8Error
 from v8.language import LANGUAGES, language, preferred
 from v8.machine.interruption import stop_signals_answered_by
@@ -40,6 +40,7 @@ STREAM_S: Final = 45
 """A stream of events ends after so many seconds, before `TAKING_S`; who listens comes back, and goes on."""
 BEAT_S: Final = 15  # nothing new is said in a stream every so many seconds
 MOST_STREAMS: Final = MOST_AT_ONCE // 2  # streams of events at the same time
+MOST_STREAMS_OF_ADDRESS: Final = 8  # of these, so that one address does not keep all others out
 LEAVE_S: Final = 1.0  # how long open answers may take when the server stops, in seconds
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
@@ -134,9 +135,14 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         """Send the newest of each series, or what came since an event, and then what comes."""
-        if request.app.state.now[request.scope["path"]] > MOST_STREAMS:  # itself among them
+        path, again_s = request.scope["path"], f"{RETRY_S:.0f}"
+        # The request itself is among those that are counted.
+        if request.app.state.now_of_address[path, address_of(request.scope)] > MOST_STREAMS_OF_ADDRESS:
+            rule = f"has at most {MOST_STREAMS_OF_ADDRESS} streams at once"
+            return refused(429, "your address", rule, "more", "End one, or ask again", retry_after=again_s)
+        if request.app.state.now[path] > MOST_STREAMS:
             rule = f"sends {MOST_STREAMS} streams at once"
-            return refused(503, "the server", rule, "more", "Ask again", retry_after=f"{RETRY_S:.0f}")
+            return refused(503, "the server", rule, "more", "Ask again", retry_after=again_s)
         begun, _, number = request.headers.get("last-event-id", "").partition("-")
         is_ours = begun == self._begun and re.fullmatch("[0-9]{1,9}", number)
         named, kind = {"cache-control": "no-store", "x-accel-buffering": "no"}, "text/event-stream"
@@ -205,7 +211,9 @@ def application(site: Site, policy: Policy) -> Guard:
     inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, site.on_error))
     inner.router.redirect_slashes = False
     guard = Guard(inner, policy, _FILES.keys() - {"/api"})
-    inner.state.requests, inner.state.now = guard.requests, guard.now
+    inner.state.requests = guard.requests
+    inner.state.now = guard.now
+    inner.state.now_of_address = guard.now_of_address
     return guard
 
 

@@ -574,6 +574,7 @@ def search(
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: searches/PROFILE."),
+    is_redone: bool = Option(False, "--redo", help="Set study.sqlite aside, and begin the trials anew."),
 ) -> None:
     """Search better settings of a profile by back-tests; the same call again continues.
 
@@ -592,15 +593,26 @@ def search(
     from v8.cli.runs import search_settings
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
-    from v8.runs.search import Search, read_ranges
+    from v8.runs.ranges import read_ranges
+    from v8.runs.search import Search
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
     known = read_ranges(ranges or file.parent / "search" / file.name, begun)
     train_all = choose_engine(engine, device, workers, "auto", address)
     echo(f"Preparing to search from {begun.name}.")
-    wanted = AskedBacktest(begun, chosen, folds + 1 + later, history, command(*sys.argv[1:]))
-    place, shown = out or Path("searches") / begun.name, (printing.open_display, printing.print_lines)
-    search_settings(Search(place, wanted, known, later, candles, train_all, *shown), trials, hours)
+    words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))
+    started = Search(
+        path=out or Path("searches") / begun.name,
+        start=AskedBacktest(begun, chosen, folds + 1 + later, history, words_to_continue),
+        ranges=known,
+        num_later=later,
+        source=candles,
+        train_all=train_all,
+        show=printing.open_display,
+        tell=printing.print_lines,
+        is_redone=is_redone,
+    )
+    search_settings(started, trials, hours)
 
 
 def serve(
@@ -616,10 +628,12 @@ def serve(
     port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
     rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
+    is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
 ) -> None:
     """Show forecasts of the present and their live record on pages with a JSON API.
 
-    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once.
+    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once. An
+    address that other machines reach needs it, or --no-token.
 
     Examples:
         v8 app runs/frontier
@@ -635,11 +649,11 @@ def serve(
 
     place, tracks = Place(where, revision, is_offline=offline), LedgerReader(ledger, where)
     limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
-    serve_page(place, candles, tracks, (host, port), **limits)
+    serve_page(place, candles, tracks, (host, port), is_open=is_open, **limits)
 
 
 def doctor(
-    profile: str = Option("aligned", metavar="NAME|FILE", help="Whose network is measured."),
+    profile: str = Option("frontier", metavar="NAME|FILE", help="Whose network is measured."),
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
     seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
@@ -647,7 +661,7 @@ def doctor(
 
     Examples:
         v8 doctor
-        v8 doctor --profile frontier --json
+        v8 doctor --profile aligned --json
     """
     chosen = load_profile(profile)
     network_outputs(chosen)  # or there is nothing to measure

@@ -24,12 +24,19 @@ HUB_PAGE: Final = "https://huggingface.co"
 
 
 def serve_page(
-    place: Place, candles: CandleSource, tracks: LedgerReader, address: tuple[str | None, int], **limits: Any
+    place: Place,
+    candles: CandleSource,
+    tracks: LedgerReader,
+    address: tuple[str | None, int],
+    *,
+    is_open: bool,
+    **limits: Any,
 ) -> NoReturn:
     """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
 
-    The limits are `origins` and `most_a_minute` of `Policy`. Raises `ProfileError` if there is no
-    such folder of models, the address cannot be listened at, or an origin or the environment's token is none.
+    `is_open` lets other machines ask without a token. The limits are `origins` and `most_a_minute` of
+    `Policy`. Raises `ProfileError` if there is no such folder of models, the address cannot be listened at or
+    needs a token, or an origin or the environment's token is none.
     """
     if isinstance(place.where, Path) and not place.where.is_dir():
         fix = "Check the path, or name a repository with --repo"
@@ -44,6 +51,12 @@ def serve_page(
     listener = listening(host or LOOPBACK, port, tell)
     name, port = listener.getsockname()[:2]
     if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:
+        if not is_open:
+            listener.close()
+            rule = "is an address that other machines reach, so whoever asks must show a token"
+            fix = f"Set {TOKEN_VARIABLE} to 16 letters or more, or let everybody read with param:no_token"
+            got = f"no {TOKEN_VARIABLE}"
+            raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
         tell(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
     set_last_words("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from v8 import errors
 from v8.errors import PARTS, V8Error
+from v8.invocation import children_with_safe_path, program_of
 from v8.machine.interruption import LEAVE_S
 from v8.plugins import load_plugins
 from v8.profile import Profile
@@ -111,16 +112,17 @@ class _Child:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._started, self._limit_s = time.perf_counter(), limit_s
         given = getattr(order, "environment", {})
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", program],
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONIOENCODING": "utf-8", **given},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            encoding="utf-8",
-            **_APART,
-        )
+        with children_with_safe_path():
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                program_of(program),
+                env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONIOENCODING": "utf-8", **given},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                encoding="utf-8",
+                **_APART,
+            )
         self._limit = threading.Timer(limit_s, self._process.kill)
         self._limit.daemon = True
         self._limit.start()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from v8 import hardware
 from v8.errors import ProfileError, with_parameters
+from v8.invocation import children_with_safe_path
 from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.machine.starting import quiet_start
 from v8.registry import Named, Registry, described, require_package
@@ -198,7 +199,7 @@ def _require_gpu() -> None:
     if len(hardware.visible_gpus()) < 2:
         is_visible, device = where_work_is()
     else:  # each gets a process, and what is worked out in this one would keep memory of the first
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with children_with_safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
         where, rule = "param:device gpu", "needs a GPU that the Keras backend can compute on"

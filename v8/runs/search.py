@@ -16,18 +16,16 @@ A trial is drawn by the seed and the trials that have ended alone, and its folde
 So what a kill cut off is drawn once more, and goes on in its folder.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 import yaml
-from pydantic import Field
 
 from v8.artifacts.nested_runs import PLAN_FILE, BacktestPlan, Fold
 from v8.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
@@ -36,83 +34,19 @@ from v8.losses.season import Cell, tested
 from v8.losses.table import ALPHA, corrected_p_values
 from v8.machine.lasting import lasting
 from v8.market.sources.source import CandleSource
-from v8.profile import Profile, key_places, read_yaml
-from v8.records import Settings, checked, under_key
+from v8.profile import Profile
 from v8.runs.events import told_once
 from v8.runs.execution import AskedBacktest, Show, TrainAll, begin_or_continue, run_fold
 from v8.runs.plan import make_plan
-from v8.storage import digest_json, write_text
+from v8.runs.ranges import Ranges, changed
+from v8.runs.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
+from v8.storage import write_text
 from v8.views.backtest import BacktestResults, read_cells, results_of
 from v8.wording import number
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
 NEIGHBOURS: Final = 5  # trials, itself among them, whose median objective says what a trial is worth
-FIXED: Final = "name description newest_bars features covariates lookback_bars horizon_bars split tasks seed"
-"""Keys that are not searched: with others something else would be judged, or luck would choose."""
-
-
-class Range(Settings):
-    """What a key of a profile is tried with: numbers from `low` to `high`, or one of `choices`."""
-
-    low: int | float | None = None
-    """Smallest number."""
-    high: int | float | None = None
-    """Largest number."""
-    log: bool = False
-    """Whether equal factors count as equal steps."""
-    step: int | float | None = Field(default=None, gt=0)
-    """From one number to the next; without it whole numbers follow each other, and others lie anywhere."""
-    choices: list[Any] = Field(default=[])
-    """Values without an order, in the place of all these."""
-
-    def faults(self) -> Iterator[str]:
-        """Yield what some of these keys forbid others."""
-        if self.choices and self.model_fields_set != {"choices"}:
-            yield "choices stand without low, high, log and step"
-        elif not self.choices and (self.low is None or self.high is None or self.low >= self.high):
-            yield "needs a low below a high, or choices"
-        elif self.log and ((self.low or 0) <= 0 or self.step):
-            yield "log needs a low above 0, and no step"
-
-    def drawn(self, trial: Any, key: str) -> Any:
-        """Let a trial of Optuna draw a value, as it keeps it."""
-        if self.choices:
-            return trial.suggest_categorical(key, [json.dumps(one) for one in self.choices])
-        is_real = any(isinstance(one, float) for one in (self.low, self.high, self.step))
-        suggest = trial.suggest_float if is_real else trial.suggest_int
-        return suggest(key, self.low, self.high, log=self.log, **({"step": self.step} if self.step else {}))
-
-
-Ranges = Mapping[str, Range]  # by the key of a profile
-
-
-def read_ranges(file: Path, profile: Profile) -> Ranges:
-    """Read by which values a search changes the keys of a profile.
-
-    Raises `ProfileError` if a key is none of the profile, must stay, or must not have such values.
-    """
-    kind = Annotated[dict[str, Range], Field(min_length=1)]
-    fix = "Write it like configs/search/frontier.yaml, or name another file with param:ranges"
-    ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
-    for key, one in ranges.items():
-        where = under_key(str(file), key)
-        if key_places().get(key, key).partition(".")[0] in FIXED.split():
-            rule = f"no search changes {', '.join(FIXED.split())}: all trials are judged on the same windows"
-            raise ProfileError(where=where, rule=rule, got=key, fix="Take it out")
-        for value in one.choices or (one.low, one.high):
-            try:
-                profile.but(**{key: value})
-            except ProfileError as error:
-                raise ProfileError(where=where, rule=error.rule, got=error.got, fix=error.fix) from error
-    return ranges
-
-
-def changed(profile: Profile, ranges: Ranges, drawn: Mapping[str, Any]) -> Profile:
-    """Return a profile with what was drawn; `ProfileError` if values do not fit together."""
-    return profile.but(
-        **{key: json.loads(drawn[key]) if one.choices else drawn[key] for key, one in ranges.items()}
-    )
 
 
 @dataclass
@@ -127,6 +61,7 @@ class Search:
     train_all: TrainAll
     show: Show  # opens a display of each fold
     tell: Callable[[str], object]  # told of each trial
+    is_redone: bool = False  # whether the record of trials is set aside, and begun anew
     trials: pd.DataFrame = field(init=False)
     """A row a trial below one of the start, once it has run."""
     later: Mapping[str, BacktestResults] = field(init=False)
@@ -200,41 +135,41 @@ class Search:
     def _tried(self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]) -> pd.DataFrame:
         """Make the trials that are left; return a row for each that has ended, but not by a kill.
 
-        Raises `ArtifactError` if what Optuna keeps them in is damaged.
+        Raises `ArtifactError` if what Optuna keeps them in is damaged, or of another search.
         """
         import optuna  # noqa: PLC0415 - an extra
-        from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - Optuna brings it
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would warn of Ctrl-C, with a traceback
-        file, start, ended = self.path / "study.sqlite", self.start.profile, pd.DataFrame()
-
-        def objective(trial: Any) -> float:
-            drawn = {key: one.drawn(trial, key) for key, one in self.ranges.items()}
-            told = ", ".join(f"{key} {value}" for key, value in drawn.items())
-            self.tell(f"Trial {len(ended) + 1} of {num_trials}: {told}.")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it warns of is told or refused here
+        file = self.path / RECORD_FILE
+        if self.is_redone:
+            aside = set_aside(file)
+            self.tell(f"{file} is {aside} now." if aside else f"There is no {file}: nothing was set aside.")
+        record = TrialRecord(file, self.ranges, len(folds))
+        ended = record.ended()
+        while len(ended) < num_trials and has_time():
+            trial = record.begin_trial(seed=self.start.profile.seed + len(ended))
+            values = ", ".join(f"{key} {value}" for key, value in trial.values.items())
+            self.tell(f"Trial {len(ended) + 1} of {num_trials}: {values}.")
             try:
-                profile = changed(start, self.ranges, drawn)
-                trial.set_user_attr("profile", profile.name)
-                for num, results in enumerate(self._judged(profile, folds), 1):
-                    trial.report(found := objective_of(results), num)
-                    if num < len(folds) and trial.should_prune():
-                        raise optuna.TrialPruned
+                self._carry_out(trial, folds)
             except (DataError, ProfileError, SeriesError) as error:
                 self.tell(f"failed: {error}")
-                raise optuna.TrialPruned from error
-            return found
-
-        name = digest_json({key: one.model_dump() for key, one in self.ranges.items()})
-        pruner, place = optuna.pruners.MedianPruner(n_startup_trials=NEIGHBOURS), f"sqlite:///{file}"
-        try:
-            study = optuna.create_study(storage=place, study_name=name, pruner=pruner, load_if_exists=True)
-            while len(ended := ended_of(study, self.ranges)) < num_trials and has_time():
-                study.sampler = optuna.samplers.TPESampler(seed=start.seed + len(ended))
-                study.optimize(objective, n_trials=1)
-        except SQLAlchemyError as error:
-            rule, fix = "is the record that Optuna keeps", "Move it away: what was trained is used again"
-            raise ArtifactError(where=str(file), rule=rule, got=type(error).__name__, fix=fix) from error
+                trial.prune()
+            ended = record.ended()
         return ended
+
+    def _carry_out(self, trial: Trial, folds: Sequence[Fold]) -> None:
+        """Judge the values of a trial on fold after fold, until it is pruned or has gone through all."""
+        profile = changed(self.start.profile, self.ranges, trial.values)
+        trial.write_profile_name(profile.name)
+        for num_folds, results in enumerate(self._judged(profile, folds), 1):
+            objective = objective_of(results)
+            is_hopeless = trial.report(num_folds, objective)
+            if num_folds == len(folds):
+                trial.complete(objective)
+            elif is_hopeless:
+                trial.prune()
+                return
 
 
 def verdict_of(later: Mapping[str, BacktestResults], cells: Sequence[Cell], others: Sequence[Cell]) -> str:
@@ -269,18 +204,6 @@ def _beside(cell: Cell, other: Cell) -> Cell:
     theirs = other.season.losses
     losses = {task: {**known, START: theirs[task][MODEL]} for task, known in cell.season.losses.items()}
     return replace(cell, season=replace(cell.season, losses=losses))
-
-
-def ended_of(study: Any, ranges: Ranges) -> pd.DataFrame:
-    """Return a row for each trial of a study that has ended, but not by a kill, numbered from 1."""
-    rows = [
-        {"state": one.state.name.lower(), "folds": len(one.intermediate_values), "objective": one.value}
-        | {**one.params, **one.user_attrs}
-        for one in study.trials
-        if one.state.name in ("COMPLETE", "PRUNED")
-    ]
-    columns = "state", "folds", "objective", *ranges, "profile"
-    return pd.DataFrame(rows, range(1, len(rows) + 1), columns).astype({"folds": "Int64", "objective": float})
 
 
 def plateaus(trials: pd.DataFrame, ranges: Ranges, begun: Sequence[float]) -> pd.Series:

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from v8.errors import with_parameters
 from v8.hardware import has_gpu
-from v8.invocation import explained_start
+from v8.invocation import children_with_safe_path, explained_imports, explained_start
 from v8.machine.interruption import deferred_interrupts
 from v8.machine.lasting import lasting, let_go
 from v8.machine.starting import quiet_start
@@ -113,7 +113,7 @@ class Process:
         self.pipe, there = context.Pipe()
         told = (there, loaded, pickle.dumps((live, arguments)))  # may be of classes of a plug-in
         self._process = context.Process(target=_live, args=told, name=name, daemon=True)
-        with _deaf_to_interrupts():
+        with children_with_safe_path(), _deaf_to_interrupts():
             self._process.start()
         there.close()
 
@@ -151,8 +151,9 @@ def _live(pipe: Connection, plugins: Mapping[str, str], packed: bytes) -> None:
         fix = "Leave plug-ins as they are while they are in use, and repeat the same command"
         if changed := other_plugins(plugins, where="a process of a run", fix=fix):
             raise changed
-    live, arguments = pickle.loads(packed)  # noqa: S301 - our parent's
-    live(pipe, *arguments)
+    with explained_imports():
+        live, arguments = pickle.loads(packed)  # noqa: S301 - our parent's
+        live(pipe, *arguments)
 
 
 @contextmanager
