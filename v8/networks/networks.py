@@ -16,6 +16,7 @@ import keras
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
+from v8.networks.products import FLOAT32, MixedMatmul, Products
 from v8.networks.stacked_layers import TWINS, AloneLayer, Layer, StackedBidirectional, StackedLayer
 from v8.profile import Profile, network_outputs
 
@@ -103,12 +104,19 @@ def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
     return [found[id(weight)] for weight in network.trainable_variables]
 
 
-def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool = False) -> keras.Model:
+def stack(
+    network: keras.Model,
+    num_models: int,
+    *,
+    are_directions_merged: bool = False,
+    products: Products = FLOAT32,
+) -> keras.Model:
     """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
 
     It has the inputs and outputs of the network and a model axis after the batch axis. Both directions of
-    bidirectional layers may run in one loop (GPU). Raises ValueError if a layer of a fleet of several has no
-    twin, SeriesError if one keeps weights that are not trained.
+    bidirectional layers may run in one loop (GPU). `products` says which products have factors in 16 bits, of
+    layers whose policy is mixed; all else is float32. Raises ValueError if a layer of a fleet of several has
+    no twin, SeriesError if one keeps weights that are not trained.
     """
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
@@ -117,7 +125,7 @@ def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool 
     fleet = keras.models.clone_model(
         network,
         input_tensors=inputs,
-        clone_function=lambda layer: _twin(layer, num_models),
+        clone_function=lambda layer: _twin(layer, num_models, products),
         call_function=_call,
     )
     for layer in fleet.layers:
@@ -143,7 +151,7 @@ def without_twins(network: keras.Model) -> list[str]:
     for layer in network.operations:
         try:
             if not isinstance(layer, keras.layers.InputLayer):
-                _stacked(layer, 2)
+                _stacked(layer, 2, FLOAT32)
         except ValueError:
             lacking.append(f"{layer.name} ({type(layer).__name__})")
     return lacking
@@ -155,9 +163,9 @@ def _call(twin: Layer, *args: Any, **kwargs: Any) -> Any:
     return twin.connected((args, named)) if isinstance(twin, AloneLayer) else twin(*args, **named)
 
 
-def _twin(layer: Layer, num_models: int) -> Layer:
+def _twin(layer: Layer, num_models: int, products: Products) -> Layer:
     try:
-        return _stacked(layer, num_models)
+        return _stacked(layer, num_models, products)
     except ValueError:
         if num_models > 1:
             raise
@@ -165,25 +173,30 @@ def _twin(layer: Layer, num_models: int) -> Layer:
     return AloneLayer(layer, name=layer.name, num_models=1, **policy)
 
 
-def _stacked(layer: Layer, num_models: int) -> Layer:
+def _stacked(layer: Layer, num_models: int, products: Products) -> Layer:
     """Return what does for each of some models what a layer does for one; a ValueError if there is none."""
     if not isinstance(layer, keras.layers.Layer):
-        return _operation(layer)
+        return _operation(layer, products)
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):
-        return type(layer).from_config(layer.get_config())
+        return type(layer).from_config({**layer.get_config(), "dtype": "float32"})
     stock = layer.layer if isinstance(layer, keras.layers.TimeDistributed) else layer
     if type(stock) in (TWINS if stock is layer else ROWWISE):
-        return TWINS[type(stock)](stock, name=layer.name, num_models=num_models, dtype=layer.dtype_policy)
+        twin = TWINS[type(stock)](stock, name=layer.name, num_models=num_models, dtype="float32")
+        if isinstance(twin, StackedLayer) and layer.compute_dtype != "float32":
+            twin.products = products
+        return twin
     raise ValueError(
         f"{layer.name}: must be a layer with a stacked twin; got {type(layer).__name__}. "
         "Use another layer or mark a class of your own with twin_of."
     )
 
 
-def _operation(operation: Any) -> Any:
+def _operation(operation: Any, products: Products) -> Any:
     """Let pass what `keras.ops` does, if it counts axes from the last: a model axis then changes nothing."""
     kind, axis = type(operation).__name__, getattr(operation, "axis", None)
     is_from_last = kind in AXIS_OPERATIONS and isinstance(axis, int) and axis < 0
+    if kind == "Matmul" and products.kinds:
+        return MixedMatmul(products, operation.name)
     if is_from_last or kind in SHAPELESS_OPERATIONS:
         return operation
     raise ValueError(

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import keras
 from keras import ops
 
+from v8.networks.products import FLOAT32, Products
+
 Tensor: TypeAlias = Any
 Tensors: TypeAlias = tuple[Tensor, ...]
 Step: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
@@ -36,9 +38,9 @@ class Cell(NamedTuple):
 
     num_states: int
     """Two of an LSTM, whose second is its cell."""
-    forward: Callable[[Tensor, Tensor], Step]
-    """Maps recurrent kernel and bias to a step, from projected inputs, (., G), to gates after their
-    activations, (., G), what else `backward` needs, (., U), and the state, (., U)."""
+    forward: Callable[[Tensor, Tensor, Products], Step]
+    """Maps recurrent kernel, bias and the formats of products to a step, from projected inputs, (., G), to
+    gates after their activations, (., G), what else `backward` needs, (., U), and the state, (., U)."""
     backward: Callable[..., Gradients]
     """Maps those of all steps, the states before each step, (T, ., U), the gradients of the states, likewise,
     and of an LSTM's last cell, the recurrent kernel and the direction to those of the projected input and of
@@ -46,7 +48,13 @@ class Cell(NamedTuple):
 
 
 def recurrent(
-    cell: Cell, x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool, first: Sequence[Tensor] = ()
+    cell: Cell,
+    x_BMTF: Tensor,
+    weights: Sequence[Tensor],
+    *,
+    go_backwards: bool,
+    first: Sequence[Tensor] = (),
+    products: Products = FLOAT32,
 ) -> tuple[Tensor, list[Tensor]]:
     """Run one layer of each model over its sequences.
 
@@ -57,6 +65,7 @@ def recurrent(
             and the recurrent one, (M, 2, G).
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
         first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
+        products: Which products have factors in 16 bits.
 
     Returns:
         Every step's state, (B, M, T, U), and that of the last step read, (B, M, U), with an LSTM's last cell,
@@ -66,7 +75,7 @@ def recurrent(
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
     arrays = [ops.cast(ops.convert_to_tensor(one), x_TF.dtype) for one in weights]
     begun = [ops.cast(one[:, 0] if is_single else ops.swapaxes(one, 0, 1), x_TF.dtype) for one in first]
-    states = _states(cell, go_backwards)
+    states = _states(cell, go_backwards, products)
     h_TU, *cells = states(x_TF, *(one[0] if is_single else one for one in arrays), *begun)
     last = [h_TU[0 if go_backwards else -1], *cells]
     if is_single:
@@ -74,14 +83,16 @@ def recurrent(
     return ops.transpose(h_TU, (2, 1, 0, 3)), [ops.transpose(one, (1, 0, 2)) for one in last]
 
 
-def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensors]:
+def _states(cell: Cell, go_backwards: bool, products: Products) -> Callable[..., Tensors]:
     def states(
         x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *first: Tensor
     ) -> tuple[Tensors, Any]:
-        z_TG = _projected(x_TF, kernel)
+        z_TG = _projected(x_TF, kernel, products)
         zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
         start, like = first or (zero_U,) * cell.num_states, (z_TG[0], zero_U, zero_U)
-        (_, *cells), saved = _scan(cell.forward(recurrent, bias), start, (z_TG,), like, go_backwards)
+        (_, *cells), saved = _scan(
+            cell.forward(recurrent, bias, products), start, (z_TG,), like, go_backwards
+        )
         h_TU = saved[-1]
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensors:
@@ -90,21 +101,23 @@ def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensors]:
             first_1U = first[0][None] if first else ops.zeros_like(h_TU[:1])
             parts = [h_TU[1:], first_1U] if go_backwards else [first_1U, h_TU[:-1]]
             before_TU = ops.concatenate(parts, axis=0)
-            dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, before_TU, after_TU, recurrent, go_backwards)
-            kernels = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG)
-            return _input_gradient(dz_TG, kernel), *kernels, dbias, *(dfirst if first else ())
+            dz_TG, dr_TG, dbias, dfirst = cell.backward(
+                saved, before_TU, after_TU, recurrent, go_backwards, products=products
+            )
+            kernels = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG, products)
+            return _input_gradient(dz_TG, kernel, products), *kernels, dbias, *(dfirst if first else ())
 
         return (h_TU, *cells), gradient
 
     return cast(Callable[..., Tensors], ops.custom_gradient(states))
 
 
-def _lstm_step(recurrent: Tensor, bias: Tensor) -> Step:
+def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     bias_G = ops.expand_dims(bias, axis=-2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U, c_U), (z_G,) = carry, inputs
-        z_G = z_G + ops.matmul(h_U, recurrent) + bias_G
+        z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
         i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
         i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), _tanh(g_U), ops.sigmoid(o_U)
         next_U = f_U * c_U + i_U * g_U
@@ -115,7 +128,13 @@ def _lstm_step(recurrent: Tensor, bias: Tensor) -> Step:
 
 
 def _lstm_backward(
-    saved: Tensors, before_TU: Tensor, after_TU: Sequence[Tensor], recurrent: Tensor, go_backwards: bool
+    saved: Tensors,
+    before_TU: Tensor,
+    after_TU: Sequence[Tensor],
+    recurrent: Tensor,
+    go_backwards: bool,
+    *,
+    products: Products,
 ) -> Gradients:
     (gates_TG, c_TU, _), (dh_TU, *dcells) = saved, after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
@@ -129,7 +148,9 @@ def _lstm_backward(
         di_U, df_U = dc_U * g_U * i_U * (1 - i_U), dc_U * c_U * f_U * (1 - f_U)
         dg_U, do_U = dc_U * i_U * (1 - g_U * g_U), dh_U * tanh_U * o_U * (1 - o_U)
         dz_G = ops.concatenate([di_U, df_U, dg_U, do_U], axis=-1)
-        return (ops.matmul(dz_G, recurrent_T), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (dz_G,)
+        return (products.matmul(dz_G, recurrent_T, "loop"), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (
+            dz_G,
+        )
 
     # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
     last = (ops.zeros_like(dh_TU[0]), *dcells, ops.zeros_like(gates_TG[0], dtype="float32"))
@@ -138,13 +159,13 @@ def _lstm_backward(
     return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
 
 
-def _gru_step(recurrent: Tensor, bias: Tensor) -> Step:
+def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     input_bias_G, bias_G = (ops.expand_dims(bias[..., place, :], axis=-2) for place in (0, 1))
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U,), (z_G,) = carry, inputs
         update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
-        r_G = ops.matmul(h_U, recurrent) + bias_G
+        r_G = products.matmul(h_U, recurrent, "loop") + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
         update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
         own_U = _tanh(own_U + reset_U * own_r_U)
@@ -155,7 +176,13 @@ def _gru_step(recurrent: Tensor, bias: Tensor) -> Step:
 
 
 def _gru_backward(
-    saved: Tensors, before_TU: Tensor, after_TU: Sequence[Tensor], recurrent: Tensor, go_backwards: bool
+    saved: Tensors,
+    before_TU: Tensor,
+    after_TU: Sequence[Tensor],
+    recurrent: Tensor,
+    go_backwards: bool,
+    *,
+    products: Products,
 ) -> Gradients:
     (gates_TG, own_r_TU, _), (dh_TU,) = saved, after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
@@ -169,7 +196,7 @@ def _gru_backward(
         dupdate_U = dh_U * (before_U - own_U) * update_U * (1 - update_U)
         dreset_U = down_U * own_r_U * reset_U * (1 - reset_U)
         dr_G = ops.concatenate([dupdate_U, dreset_U, down_U * reset_U], axis=-1)
-        return (dh_U * update_U + ops.matmul(dr_G, recurrent_T),), (dr_G, down_U)
+        return (dh_U * update_U + products.matmul(dr_G, recurrent_T, "loop"),), (dr_G, down_U)
 
     inputs = (gates_TG, own_r_TU, before_TU, dh_TU)
     dfirst, (dr_TG, down_TU) = _scan(step, (zero_U,), inputs, (gates_TG[0], zero_U), not go_backwards)
@@ -189,22 +216,25 @@ def _tanh(x: Tensor) -> Tensor:
     return 2.0 * ops.sigmoid(2.0 * x) - 1.0
 
 
-def _projected(x_TF: Tensor, kernel: Tensor) -> Tensor:
+def _projected(x_TF: Tensor, kernel: Tensor, products: Products) -> Tensor:
     """Return x @ kernel for all steps at once, shape (T, ., G)."""
     if len(kernel.shape) == 2:
-        flat = ops.matmul(ops.reshape(x_TF, (-1, x_TF.shape[-1])), kernel)
+        flat = products.matmul(ops.reshape(x_TF, (-1, x_TF.shape[-1])), kernel, "forward")
         return ops.reshape(flat, (x_TF.shape[0], -1, kernel.shape[-1]))
-    return ops.einsum("tmbf,mfg->tmbg", x_TF, kernel)
+    return products.einsum("tmbf,mfg->tmbg", x_TF, kernel, "forward")
 
 
-def _input_gradient(dz_TG: Tensor, kernel: Tensor) -> Tensor:
+def _input_gradient(dz_TG: Tensor, kernel: Tensor, products: Products) -> Tensor:
     if len(kernel.shape) == 2:
-        flat = ops.einsum("ng,fg->nf", ops.reshape(dz_TG, (-1, dz_TG.shape[-1])), kernel)
+        dz_NG = ops.reshape(dz_TG, (-1, dz_TG.shape[-1]))
+        flat = products.einsum("ng,fg->nf", dz_NG, kernel, "input_gradient")
         return ops.reshape(flat, (dz_TG.shape[0], -1, kernel.shape[0]))
-    return ops.einsum("tmbg,mfg->tmbf", dz_TG, kernel)
+    return products.einsum("tmbg,mfg->tmbf", dz_TG, kernel, "input_gradient")
 
 
-def _kernel_gradients(x_TF: Tensor, before_TU: Tensor, dz_TG: Tensor, dr_TG: Tensor) -> tuple[Tensor, Tensor]:
+def _kernel_gradients(
+    x_TF: Tensor, before_TU: Tensor, dz_TG: Tensor, dr_TG: Tensor, products: Products
+) -> tuple[Tensor, Tensor]:
     """Return the gradients of the kernel and of the recurrent kernel.
 
     Where both have one upstream gradient and inputs are few, they are one product: by itself, one of a few
@@ -212,17 +242,18 @@ def _kernel_gradients(x_TF: Tensor, before_TU: Tensor, dz_TG: Tensor, dr_TG: Ten
     """
     num_inputs = x_TF.shape[-1]
     if dr_TG is not dz_TG or num_inputs > before_TU.shape[-1]:
-        return _weight_gradient(x_TF, dz_TG), _weight_gradient(before_TU, dr_TG)
-    gradient = _weight_gradient(ops.concatenate([x_TF, before_TU], axis=-1), dz_TG)
+        return _weight_gradient(x_TF, dz_TG, products), _weight_gradient(before_TU, dr_TG, products)
+    gradient = _weight_gradient(ops.concatenate([x_TF, before_TU], axis=-1), dz_TG, products)
     return gradient[..., :num_inputs, :], gradient[..., num_inputs:, :]
 
 
-def _weight_gradient(x_TF: Tensor, dz_TG: Tensor) -> Tensor:
+def _weight_gradient(x_TF: Tensor, dz_TG: Tensor, products: Products) -> Tensor:
     if len(x_TF.shape) == 3:
         # Written as one product: a transposed array of its own would be made, by working out `x_TF` again.
-        x_NF, dz_NG = (ops.reshape(each, (-1, each.shape[-1])) for each in (x_TF, dz_TG))
-        return ops.einsum("nf,ng->fg", x_NF, dz_NG)
-    return ops.einsum("tmbf,tmbg->mfg", x_TF, dz_TG)
+        x_NF = ops.reshape(x_TF, (-1, x_TF.shape[-1]))
+        dz_NG = ops.reshape(dz_TG, (-1, dz_TG.shape[-1]))
+        return products.einsum("nf,ng->fg", x_NF, dz_NG, "weight_gradient")
+    return products.einsum("tmbf,tmbg->mfg", x_TF, dz_TG, "weight_gradient")
 
 
 def _scan(

@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from v8.errors import SeriesError
+from v8.networks.products import FLOAT32, Products
 from v8.networks.recurrence import GRU, GRU_GATES, LSTM, LSTM_GATES, Cell, recurrent
 
 Layer: TypeAlias = Any
@@ -51,6 +52,8 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
     """Attributes that are those of the stock layer."""
     needed: ClassVar[Mapping[str, object]] = {}
     """Options by which the stock layer must have been made."""
+    products: Products = FLOAT32
+    """Which of its products have factors in 16 bits; `stack` says so of a whole fleet."""
 
     def __init__(self, stock: Layer, *, num_models: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -151,24 +154,27 @@ def _alone(
     return stock(*positional, **named), ()
 
 
-def _dense(stock: Layer, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+def _dense(stock: Layer, weights: Sequence[Tensor], x: Tensor, products: Products) -> Tensor:
     axes = "acefghijklnopqrstvwxyz"[: len(x.shape) - 3]
-    return stock.activation(_multiplied(f"bm{axes}d,mdu->bm{axes}u", x, *weights))
+    return stock.activation(_multiplied(products, f"bm{axes}d,mdu->bm{axes}u", x, *weights))
 
 
-def _einsum_dense(stock: Layer, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    return stock.activation(_multiplied(stacked_equation(stock.equation), x, *weights))
+def _einsum_dense(stock: Layer, weights: Sequence[Tensor], x: Tensor, products: Products) -> Tensor:
+    return stock.activation(_multiplied(products, stacked_equation(stock.equation), x, *weights))
 
 
-COMPUTED: Final[Mapping[type[Layer], Callable[[Layer, Sequence[Tensor], Tensor], Tensor]]] = {
-    keras.layers.Cropping1D: lambda stock, _, x: x[:, :, stock.cropping[0] : x.shape[2] - stock.cropping[1]],
+COMPUTED: Final[Mapping[type[Layer], Callable[[Layer, Sequence[Tensor], Tensor, Products], Tensor]]] = {
+    keras.layers.Cropping1D: lambda stock, _, x, __: x[
+        :, :, stock.cropping[0] : x.shape[2] - stock.cropping[1]
+    ],
     keras.layers.Dense: _dense,
     keras.layers.EinsumDense: _einsum_dense,
-    keras.layers.GlobalAveragePooling1D: lambda stock, _, x: ops.mean(x, axis=2, keepdims=stock.keepdims),
-    keras.layers.RepeatVector: lambda stock, _, x: ops.repeat(x[:, :, None], stock.n, axis=2),
-    keras.layers.Reshape: lambda stock, _, x: ops.reshape(x, (-1, x.shape[1], *stock.output.shape[1:])),
+    keras.layers.GlobalAveragePooling1D: lambda stock, _, x, __: ops.mean(x, axis=2, keepdims=stock.keepdims),
+    keras.layers.RepeatVector: lambda stock, _, x, __: ops.repeat(x[:, :, None], stock.n, axis=2),
+    keras.layers.Reshape: lambda stock, _, x, __: ops.reshape(x, (-1, x.shape[1], *stock.output.shape[1:])),
 }
-"""What makes of the stock layer, the stacked weights and the input, (B, M, ...), the result of a twin."""
+"""What makes of the stock layer, the stacked weights, the input, (B, M, ...), and the formats of products the
+result of a twin."""
 
 
 class _ComputedLayer(StackedLayer):
@@ -179,7 +185,7 @@ class _ComputedLayer(StackedLayer):
         self._computed = partial(COMPUTED[type(stock)], stock)  # bare, it would be a layer of this one
 
     def call(self, x: Tensor) -> Tensor:
-        return self._computed(self.stock_weights, x)
+        return self._computed(self.stock_weights, x, self.products)
 
 
 TWINS |= dict.fromkeys(COMPUTED, _ComputedLayer)
@@ -259,7 +265,8 @@ class StackedAdditiveAttention(StackedLayer):
         terms = ops.tanh(query[:, :, :, None] + key[:, :, None])
         for scale_MD in self.stock_weights:  # none without `use_scale`
             terms = terms * _aligned(scale_MD, terms)
-        return ops.matmul(ops.softmax(ops.sum(terms, axis=-1), axis=-1), value)
+        weights = ops.softmax(ops.sum(terms, axis=-1), axis=-1)
+        return self.products.differentiable("bmts,bmsd->bmtd", weights, value, is_right_weight=False)
 
 
 @twin_of(keras.layers.MultiHeadAttention)
@@ -273,11 +280,13 @@ class StackedMultiHeadAttention(StackedLayer):
         """Attend from query (B, M, T, D) to key and value (B, M, S, D)."""
         num, to_heads = 2 if self.use_bias else 1, "bmtd,mdhk->bmthk"
         q_s, k_s, v_s, out_s = (self.stock_weights[first : first + num] for first in range(0, 4 * num, num))
-        q = _multiplied(to_heads, query, *q_s) / float(np.sqrt(self.key_dim))
-        k = _multiplied(to_heads, value if key is None else key, *k_s)
-        v = _multiplied(to_heads, value, *v_s)
-        weights = ops.softmax(ops.einsum("bmthk,bmshk->bmhts", q, k), axis=-1)
-        return _multiplied("bmthk,mhkd->bmtd", ops.einsum("bmhts,bmshk->bmthk", weights, v), *out_s)
+        q = _multiplied(self.products, to_heads, query, *q_s) / float(np.sqrt(self.key_dim))
+        k = _multiplied(self.products, to_heads, value if key is None else key, *k_s)
+        v = _multiplied(self.products, to_heads, value, *v_s)
+        scores = self.products.differentiable("bmthk,bmshk->bmhts", q, k, is_right_weight=False)
+        weights = ops.softmax(scores, axis=-1)
+        read = self.products.differentiable("bmhts,bmshk->bmthk", weights, v, is_right_weight=False)
+        return _multiplied(self.products, "bmthk,mhkd->bmtd", read, *out_s)
 
 
 CELL_NEEDS: Mapping[str, object] = {
@@ -300,8 +309,14 @@ class StackedLSTM(StackedLayer):
 
     def call(self, x_BMTF: Tensor, initial_state: Sequence[Tensor] = ()) -> Any:
         """Run every model over its windows, from zero or from states (B, M, U)."""
-        options = {"go_backwards": self.go_backwards, "first": initial_state}
-        y_BMTU, last = recurrent(self.cell, x_BMTF, self.stock_weights, **options)
+        y_BMTU, last = recurrent(
+            self.cell,
+            x_BMTF,
+            self.stock_weights,
+            go_backwards=self.go_backwards,
+            first=initial_state,
+            products=self.products,
+        )
         y_BMTU = ops.flip(y_BMTU, axis=2) if self.go_backwards else y_BMTU
         y = y_BMTU if self.return_sequences else last[0]
         return [y, *last] if self.return_state else y
@@ -347,7 +362,9 @@ class StackedBidirectional(StackedLSTM):
         is_whole, cells = self.return_sequences, (self.stock_weights[:3], self.stock_weights[3:])
 
         def run(x_BMTF: Tensor, cell: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
-            y_BMTU, last = recurrent(self.cell, x_BMTF, cell, go_backwards=go_backwards)
+            y_BMTU, last = recurrent(
+                self.cell, x_BMTF, cell, go_backwards=go_backwards, products=self.products
+            )
             return y_BMTU if is_whole else last[0]
 
         if not self.are_directions_merged:
@@ -368,8 +385,8 @@ class StackedLSTMCell(StackedLayer):
     def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Take the step."""
         (kernel, recurrent_kernel, bias), (h_BMU, c_BMU) = self.stock_weights, states
-        z_BMG = _multiplied("bmf,mfg->bmg", x_BMF, kernel, bias)
-        z_BMG = z_BMG + _multiplied("bmu,mug->bmg", h_BMU, recurrent_kernel)
+        z_BMG = _multiplied(self.products, "bmf,mfg->bmg", x_BMF, kernel, bias)
+        z_BMG = z_BMG + _multiplied(self.products, "bmu,mug->bmg", h_BMU, recurrent_kernel)
         i, f, g, o = ops.split(z_BMG, LSTM_GATES, axis=-1)
         c_BMU = ops.sigmoid(f) * c_BMU + ops.sigmoid(i) * ops.tanh(g)
         h_BMU = ops.sigmoid(o) * ops.tanh(c_BMU)
@@ -385,8 +402,8 @@ class StackedGRUCell(StackedLayer):
     def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Take the step."""
         (kernel, recurrent_kernel, bias), (h_BMU,) = self.stock_weights, states
-        z_BMG = _multiplied("bmf,mfg->bmg", x_BMF, kernel, bias[:, 0])
-        r_BMG = _multiplied("bmu,mug->bmg", h_BMU, recurrent_kernel, bias[:, 1])
+        z_BMG = _multiplied(self.products, "bmf,mfg->bmg", x_BMF, kernel, bias[:, 0])
+        r_BMG = _multiplied(self.products, "bmu,mug->bmg", h_BMU, recurrent_kernel, bias[:, 1])
         (update, reset, own), (update_r, reset_r, own_r) = (
             ops.split(each, GRU_GATES, axis=-1) for each in (z_BMG, r_BMG)
         )
@@ -442,8 +459,10 @@ def _constant(value: int) -> Tensor:
     return ops.convert_to_tensor(np.uint32(value))
 
 
-def _multiplied(equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-    y = ops.einsum(equation, x, kernel)
+def _multiplied(
+    products: Products, equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    y = products.differentiable(equation, x, ops.convert_to_tensor(kernel))
     return y if bias is None else _shifted(y, bias)
 
 

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.errors import ArtifactError, DivergedError, StorageError, shown
-from v8.hardware import backend_name, device_of, peak_bytes_of
+from v8.hardware import backend_name, device_of, has_gpu, peak_bytes_of, processor_flags
 from v8.invocation import collected_later
 from v8.networks import networks
+from v8.networks.products import products_of
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
@@ -111,7 +112,7 @@ class Trainer:
     """The compiled programs of a profile, one per fleet size.
 
     Args:
-        precision: Keras dtype policy, see `choose_precision`.
+        precision: "float32", "mixed_bfloat16" or "mixed_float16", see `choose_precision` and `products_of`.
         check: Called before every batch; may raise to stop there.
         num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
     """
@@ -125,6 +126,7 @@ class Trainer:
         num_parts: int | None = None,
     ) -> None:
         self.profile, self.precision, self.check = profile, precision, check
+        self.products = products_of(precision, is_on_gpu=has_gpu(), processor_flags=processor_flags())
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.network = networks.build_network(profile, seed=0, precision=precision)
         self._trained = self.network
@@ -200,7 +202,12 @@ class Trainer:
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            stacked = partial(networks.stack, num_models=num_models, are_directions_merged=num_models > 1)
+            stacked = partial(
+                networks.stack,
+                num_models=num_models,
+                are_directions_merged=num_models > 1,
+                products=self.products,
+            )
             fleet = stacked(self._trained)
             step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
             # What is published has no teacher, and is judged without.
