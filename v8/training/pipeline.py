@@ -1,14 +1,14 @@
 """What feeds the compiled step: tables that lie on its device, and indices of one epoch after another.
 
-On TensorFlow the indices come from `tf.data`: one data set of epochs, counted from the next one. Each element
-is the indices of a whole epoch, some kilobytes, and is ready before the epoch in front of it ends. One iterator
-serves all epochs. The data set holds no windows: cut out there they doubled the processor time of a training;
-cut out in the compiled step they cost less than with NumPy (docs/research/training.md).
+On TensorFlow the indices come from `tf.data`: one data set of epochs, counted from the next one. Each
+element is the indices of a whole epoch, some kilobytes, and is ready before the epoch in front of it ends.
+One iterator serves all epochs. The data set holds no windows: cut out there they doubled the processor time
+of a training; cut out in the compiled step they cost less than with NumPy (docs/research/training.md).
 
-The order is NumPy's, `epoch_order`, and not a shuffle of TensorFlow: another order would give other weights, and
-one seed has to give one order on both backends. So the data set calls Python with `tf.numpy_function`, once an
-epoch, in a thread that no signal of Python reaches. `v8.machine.interruption` says what happened where Ctrl-C
-met `from_generator`, which also makes the C library return freed memory at once; `numpy_function` does not.
+The order is NumPy's, `epoch_order`, and not a shuffle of TensorFlow: another order would give other weights,
+and one seed has to give one order on both backends. So the data set calls Python with `tf.numpy_function`,
+once an epoch, in a thread that no signal of Python reaches. `v8.machine.interruption` says what happened
+where Ctrl-C met `from_generator`, which also makes the C library return freed memory at once; this does not.
 
 Shape legend: S batches, B batch, M model.
 """

@@ -6,8 +6,8 @@ serves them all: a series' last batch of an epoch is filled up with windows of w
 with fewer windows than its neighbours in a fleet has weight zero until the longest is through.
 
 An index is the anchor of a window, its last known row, int32; that of a filled-up place is -1 - anchor, below
-zero. A whole epoch of indices is kilobytes. The tables that they point into are copied to the device once, and
-`gathered` cuts windows out of them there, within the compiled step (`v8.training.step`).
+zero. A whole epoch of indices is kilobytes. The tables that they point into are copied to the device once,
+and `gathered` cuts windows out of them there, within the compiled step (`v8.training.step`).
 
 Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
@@ -223,12 +223,14 @@ class FleetWindows:
 
 
 def _anchoring(data: SeriesData) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the column of the close of each feature's series, and 1 for features that are measured from it."""
+    """Return the column of the close of each feature's series, and 1 for features measured from it."""
     features = data.profile.features
     origins = [parted(name)[0] for name in features]
-    is_anchored_F = sum(data.scaling.anchored_mask(origin) for origin in dict.fromkeys(origins))
+    is_anchored_F = np.zeros(len(features), np.float32)
+    for origin in dict.fromkeys(origins):
+        is_anchored_F += data.scaling.anchored_mask(origin)
     closes = [
         features.index(beside(origin if is_anchored else "", CLOSE))
         for origin, is_anchored in zip(origins, is_anchored_F, strict=True)
     ]
-    return np.array(closes, np.int32), np.asarray(is_anchored_F, np.float32)
+    return np.array(closes, np.int32), is_anchored_F
