@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -76,6 +78,15 @@ def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profi
     history = model.fit(train, validation_data=validation, epochs=3, shuffle=False, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     assert np.isfinite(history["val_loss"]).all()
+
+
+@pytest.mark.parametrize("language", ["en", "zh-TW"])
+def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run: Any) -> None:
+    page = Path(__file__).parents[2] / "docs" / language / "how-to/python.md"
+    example = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)[1]
+    names: dict[str, Any] = {"frame": trained_run.candles.to_frame()}
+    exec(example.replace("epochs=5", "epochs=1, verbose=0"), names)
+    assert np.isfinite(names["model"].history.history["val_loss"]).all()
 
 
 def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile: Profile) -> None:
