@@ -30,6 +30,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import load_profile, profile_names
+from v8.training.pipeline import on_device
 from v8.training.trainer import Member, Trainer
 from v8.windows.batches import FleetWindows
 from v8.windows.dataset import prepare_series, table_columns
@@ -54,14 +55,16 @@ def _row(name: str, seconds: float) -> str:
     table = compute_table(DemoSource().candles(Series.parse("BTCUSDT-15m"), NUM_BARS), table_columns(profile))
     data, trainer = prepare_series(table, profile), Trainer(profile)
     state = trainer.first_state([Member(data, seed=1)])
-    batch = next(FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1))
+    windows = FleetWindows([data])
+    tables = on_device(windows)
+    indices_BM = windows.epochs([1], [1]).indices(1)[0]
     rates, is_active = np.float32([profile.training.learning_rate]), np.array([True])
-    state, num_steps = trainer.train_batch(state, rates, is_active, batch), 0
+    state, num_steps = trainer.train_batch(state, rates, is_active, tables, indices_BM), 0
     np.asarray(state.window_sum)
     begun = time.process_time()
     while time.process_time() - begun < seconds:
         for _ in range(STEPS_A_TURN):
-            state = trainer.train_batch(state, rates, is_active, batch)
+            state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
         np.asarray(state.window_sum)  # the steps are through
         num_steps += STEPS_A_TURN
     step_s = (time.process_time() - begun) / num_steps / profile.training.windows_per_step

@@ -22,7 +22,7 @@ if _typing.TYPE_CHECKING:  # everything else is imported by those who use it
     from v8.api.runs import Run, plugin, train
     from v8.profile import Profile
 
-__all__ = ["Forecaster", "Profile", "Run", "features", "load", "plugin", "train"]
+__all__ = ["Forecaster", "Profile", "Run", "features", "load", "plugin", "train", "windows"]
 
 _DOORS = {
     "Forecaster": "v8.api.forecaster",
@@ -41,8 +41,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name == "features":  # a package that can be called: features(candles, profile)
-        return _importlib.import_module("v8.features")
+    if name in ("features", "windows"):  # packages that can be called: features(candles, profile)
+        return _importlib.import_module(f"v8.{name}")
     if name in _DOORS:
         _load_plugins()  # which whoever comes through may mean
         return getattr(_importlib.import_module(_DOORS[name]), name)

@@ -365,6 +365,8 @@ def python() -> str:
 
 def _called(thing: Any) -> Any:
     """Return the function behind a package that can be called."""
+    if thing.__name__ == "v8.windows":
+        return import_module("v8.api.windows").windows
     return import_module("v8.api.forecaster").features if thing.__name__ == "v8.features" else thing
 
 

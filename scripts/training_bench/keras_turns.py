@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import keras
@@ -18,11 +18,12 @@ from keras import ops
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
 from v8.hardware import device_of, has_gpu, peak_bytes_of
+from v8.training.pipeline import epoch_iterator, on_device
 from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
 from v8.training.progress import EpochRecord
 from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer
-from v8.windows.batches import Batch, FleetWindows
+from v8.windows.batches import FleetWindows, Indices, Tables
 from v8.windows.dataset import SeriesData, prepare_series
 
 ENDLESS = 100_000
@@ -98,18 +99,20 @@ class ClockedTrainer(Trainer):
 
     watch: Stopwatch | None = None
 
-    def train_batch(self, state: FleetState, learning_rates: Any, is_active: Any, batch: Batch) -> FleetState:
+    def train_batch(
+        self, state: FleetState, learning_rates: Any, is_active: Any, tables: Tables, indices_BM: Indices
+    ) -> FleetState:
         """Start the watch with the first step of an epoch."""
         self.watch = self.watch or Stopwatch()
-        return super().train_batch(state, learning_rates, is_active, batch)
+        return super().train_batch(state, learning_rates, is_active, tables, indices_BM)
 
-    def validation_losses(self, windows: FleetWindows, state: FleetState) -> Any:
+    def validation_losses(self, state: FleetState, tables: Tables, indices_SBM: Indices) -> Any:
         """Stop the watch: the trainer has waited for the sums of the epoch. An untrained state has none."""
         num_windows = float(np.asarray(state.window_sum).sum())
         if self.watch and num_windows:
             self.stretches.append(self.watch.after(num_windows))
         self.watch = None
-        return super().validation_losses(windows, state)
+        return super().validation_losses(state, tables, indices_SBM)
 
     def fit_for(self, data: SeriesData, seconds: float) -> list[Stretch]:
         """Train for so many seconds and return the epochs."""
@@ -150,16 +153,17 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
     state = trainer.first_state(members)
     rates = np.full(num_models, profile.training.learning_rate, np.float32)
     active = np.ones(num_models, bool)
-    endless = FleetWindows(series).training_batches(
-        [member.seed for member in members], first_epochs=[1] * num_models, num_epochs=ENDLESS
-    )
+    windows = FleetWindows(series)
+    tables = on_device(windows)
+    epochs = epoch_iterator(windows.epochs([member.seed for member in members], [1] * num_models))
+    endless = chain.from_iterable(epochs)
 
     def turn(seconds: float) -> dict[str, Any]:
         nonlocal state
         state = state.with_empty_sums()
         started, watch, due = time.perf_counter(), Stopwatch(), 1
         for number in count(1):
-            state = trainer.train_batch(state, rates, active, next(endless))
+            state = trainer.train_batch(state, rates, active, tables, next(endless))
             if number < due:
                 continue
             num_windows = float(np.asarray(state.window_sum).sum())  # waits; every step would stall a GPU

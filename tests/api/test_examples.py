@@ -16,7 +16,13 @@ DOORS = (
     "v8.api.arguments",
     "v8.api.forecaster",
     "v8.api.runs",
+    "v8.api.windows",
 )
+PACKAGES = {
+    "features": lambda: import_module("v8.api.forecaster").features,
+    "windows": lambda: import_module("v8.api.windows").windows,
+}
+"""Functions behind packages that can be called."""
 
 
 @pytest.mark.parametrize("name", DOORS)
@@ -34,5 +40,5 @@ def test_examples_do_what_they_say(
 def test_everything_public_has_an_example() -> None:
     v8: ModuleType = import_module("v8")
     for name in v8.__all__:
-        thing = import_module("v8.api.forecaster").features if name == "features" else getattr(v8, name)
+        thing = PACKAGES[name]() if name in PACKAGES else getattr(v8, name)
         assert ">>>" in (thing.__doc__ or ""), name

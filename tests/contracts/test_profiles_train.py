@@ -11,6 +11,7 @@ from network_profiles import network_profiles
 from v8.features.table import FeatureTable
 from v8.profile import load_profile
 from v8.tasks import TASKS
+from v8.training.pipeline import on_device
 from v8.training.trainer import Member, Trainer
 from v8.windows.batches import FleetWindows
 from v8.windows.dataset import prepare_series
@@ -25,9 +26,10 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     data = prepare_series(make_table(profile, num_bars=1_500), profile)
     trainer = Trainer(profile)
     state = trainer.first_state([Member(data, seed=1)])
-    batch = next(FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1))
+    windows = FleetWindows([data])
+    tables, indices_BM = on_device(windows), windows.epochs([1], [1]).indices(1)[0]
     rates = np.float32([profile.training.learning_rate])
-    stepped = trainer.train_batch(state, rates, np.array([True]), batch)
+    stepped = trainer.train_batch(state, rates, np.array([True]), tables, indices_BM)
     assert np.asarray(stepped.num_steps).tolist() == [1.0]
     assert np.isfinite(np.asarray(stepped.loss_sum)).all()
     # Head kernels start at zero, so the first step reaches the heads; the rest follows from the second.

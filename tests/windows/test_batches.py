@@ -17,9 +17,10 @@ from v8.networks.networks import build_network
 from v8.profile import Profile
 from v8.windows.batches import (
     FleetWindows,
-    batched_rows,
+    batched_indices,
     epoch_order,
     num_batches,
+    padded_rows,
 )
 from v8.windows.dataset import SeriesData, prepare_series
 
@@ -76,16 +77,19 @@ def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_we
     seed=st.integers(0, 99),
     epoch=st.integers(1, 9),
 )
-def test_batches_are_full_and_weights_count_the_real_windows(
+def test_batches_are_full_and_filling_is_told_apart_from_real_windows(
     nums: list[int], size: int, seed: int, epoch: int
 ) -> None:
     orders = [epoch_order(np.arange(1_000, 1_000 + num), seed, epoch) for num in nums]
-    rows, weights = batched_rows(orders, size)
-    assert rows.shape == weights.shape == (num_batches(max(nums), size), size, len(nums))
+    indices = batched_indices(orders, size)
+    assert indices.shape == (num_batches(max(nums), size), size, len(nums))
+    assert indices.dtype == np.int32
     for model, order in enumerate(orders):
-        flat_rows, flat_weights = rows[..., model].ravel(), weights[..., model].ravel()
-        assert flat_rows[flat_weights == 1].tolist() == order.tolist()
-        assert set(flat_rows) <= set(order)
+        flat = indices[..., model].ravel()
+        assert flat[: len(order)].tolist() == order.tolist()
+        filling = flat[len(order) :]
+        assert (filling < 0).all()
+        assert set(-1 - filling) <= set(order)
 
 
 def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
@@ -112,7 +116,8 @@ def test_windows_weigh_what_their_series_says(
 ) -> None:
     profile = make_ranged_profile()
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=900)]
-    rows, is_real = batched_rows([data.anchors["validation"] for data in fleet], 32)
+    indices = batched_indices([data.anchors["validation"] for data in fleet], 32)
+    is_real, rows = indices >= 0, np.where(indices < 0, -1 - indices, indices)
     expected = (
         np.stack([data.weight_N[rows[..., model]] for model, data in enumerate(fleet)], axis=-1) * is_real
     )
@@ -120,6 +125,14 @@ def test_windows_weigh_what_their_series_says(
     assert len(np.unique(expected)) > 50
     found = [batch.weight_BM for batch in FleetWindows(fleet).span_batches("validation", 32)]
     np.testing.assert_array_equal(np.stack(found), expected)
+
+
+def test_tables_of_about_one_length_have_one_shape_and_long_ones_are_hardly_longer() -> None:
+    """The shape is part of a compiled program; memory counts where rows do."""
+    assert {padded_rows(num) for num in range(4_097, 8_193, 64)} == {8_192}
+    for num in (1, 1_024, 65_536, 65_537, 999_999):
+        assert num <= padded_rows(num) < max(1_025, 2 * num, num + 65_536)
+    assert padded_rows(1_000_000) == 16 * 65_536
 
 
 def test_no_window_crosses_a_hole(

@@ -68,11 +68,21 @@ def features(
     """
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     names = loaded.features
-    named = Series.parse(series) if series else _series_of(candles)
-    own = artifacts.checked_candles(candles, named, None)
-    table = compute_table(own if own.beside else Companions.of(loaded, covariates).joined(own), names)
+    table = compute_table(joined_candles(candles, loaded, series, covariates), names)
     index = pd.DatetimeIndex(pd.to_datetime(table.open_time_s, unit="s", utc=True), name=OPEN_TIME)
     return pd.DataFrame(table.select(names).astype(np.float32), index=index, columns=list(names))
+
+
+def joined_candles(
+    candles: Candles | GivenCandles,
+    profile: Profile,
+    series: str | None,
+    covariates: Mapping[str, Any] | None,
+) -> Candles:
+    """Return checked candles with what the profile reads beside them; arguments are those of `features`."""
+    named = Series.parse(series) if series else _series_of(candles)
+    own = artifacts.checked_candles(candles, named, None)
+    return own if own.beside else Companions.of(profile, covariates).joined(own)
 
 
 def _series_of(candles: Candles | GivenCandles) -> Series:

@@ -1,8 +1,8 @@
 """Ctrl-C: obeyed at the next moment that is safe, but within `LEAVE_S`, and a second one at once.
 
 A KeyboardInterrupt that rises inside TensorFlow can corrupt its memory (2.21 on Linux, in a generator that
-`tf.data` called: every second Ctrl-C ended in an abort). So there the signal only leaves a note, and the
-trainer looks for it between two batches.
+`tf.data` called: every second Ctrl-C ended in an abort; `v8.training.pipeline` calls Python in a thread that
+no signal reaches). So there the signal only leaves a note, and the trainer looks for it between two batches.
 
 A main thread inside a compiler or a library runs no signal handler of Python, and a process waits at its
 end for its threads, which may wait for the network. `watch_interrupts` lets a thread of its own see the

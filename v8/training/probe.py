@@ -18,13 +18,16 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.features.indicators import warmup_bars
 from v8.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
 from v8.networks.cost import training_flop_per_window
 from v8.networks.networks import build_network
 from v8.networks.stacked_layers import StackedLSTM
 from v8.profile import Profile, TrainingSettings
-from v8.training.step import initial_state
+from v8.training.step import FleetState, initial_state
 from v8.training.trainer import Trainer
+from v8.windows.batches import Indices, Tables, padded_rows
+from v8.windows.dataset import table_columns
 
 CPU_MATMUL_SIZE = 1_024
 GPU_MATMUL_SIZE = 8_192
@@ -35,6 +38,7 @@ NUM_WARMING_STEPS = 2
 NUM_ROUNDS = 3  # turns in which number formats are compared
 WORTHWHILE_SHARE = 0.95
 """A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
+DRAWN_ROWS = 8_192  # of a longer series the rows are drawn once and repeated
 FLEET_PROBE_S = 0.1  # time to measure one fleet size; a GPU does thousands of small products in it
 
 
@@ -154,16 +158,16 @@ def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Wor
 
 def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     program = Trainer(profile, precision=precision).program(num_models)
-    x_BMTF, y_BMHC = random_batch(profile, num_models)
-    batch = (
-        np.full(num_models, profile.training.learning_rate, np.float32),
-        np.ones(num_models, bool),
-        ops.convert_to_tensor(x_BMTF),
-        {task: ops.convert_to_tensor(values) for task, values in y_BMHC.items()},
-        np.ones(x_BMTF.shape[:2], np.float32),
-    )
+    rates = np.full(num_models, profile.training.learning_rate, np.float32)
+    everyone = np.ones(num_models, bool)
+    tables, indices_BM = random_tables(profile, num_models)
+    tables = keras.tree.map_structure(ops.convert_to_tensor, tables)
     state = initial_state(program.fleet, precision)
-    work = _chain(lambda state: program.step(state, *batch), state, lambda state: state.window_sum)
+
+    def step(state: FleetState) -> FleetState:
+        return program.step(state, rates, everyone, tables, indices_BM)
+
+    work = _chain(step, state, lambda state: state.window_sum)
     kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, StackedLSTM))
     shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return work, f"our recurrence ({shown}), one XLA program"
@@ -235,6 +239,33 @@ def random_batch(
         for task in profile.shape.tasks
     }
     return x_BMTF, y_BMHC
+
+
+def random_tables(profile: Profile, num_models: int) -> tuple[Tables, Indices]:
+    """Draw tables of as many rows as a series of the profile has, standard normal, and indices of a batch.
+
+    NumPy arrays, windows of weight 1. The program that a step on them compiles is that of a training.
+    """
+    draws = np.random.default_rng(0)
+    num_rows = padded_rows(profile.newest_bars - warmup_bars(table_columns(profile)))
+    num_drawn = min(num_rows, DRAWN_ROWS)
+
+    def table(*shape: int) -> NDArray[np.float32]:
+        drawn = draws.standard_normal((num_models, num_drawn, *shape), np.float32)
+        return np.tile(drawn, (1, -(-num_rows // num_drawn), *(1 for _ in shape)))[:, :num_rows]
+
+    tables = Tables(
+        inputs_MNF=table(len(profile.features)),
+        targets_MNHC={
+            task.name: table(profile.horizon_bars, len(task.columns)) for task in profile.shape.tasks
+        },
+        weights_MN=np.ones((num_models, num_rows), np.float32),
+        steps_T=np.arange(1 - profile.lookback_bars, 1, dtype=np.int32),
+        close_F=np.zeros(len(profile.features), np.int32),
+        is_anchored_F=np.zeros(len(profile.features), np.float32),
+    )
+    shape = (profile.training.windows_per_step, num_models)
+    return tables, draws.integers(profile.lookback_bars - 1, num_rows, shape, np.int32)
 
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -26,6 +26,7 @@ from v8.hardware import backend, backend_name, has_gpu
 from v8.networks.gradients import Call, Tensor, checkpointed, gradients_of
 from v8.networks.networks import TRUTH, WINDOW
 from v8.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
+from v8.windows.batches import Tables, gathered
 
 BETA_1 = 0.9
 BETA_2 = 0.999
@@ -116,10 +117,36 @@ def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
     return arrays
 
 
+def compiled_table_step(
+    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+) -> Callable[..., FleetState]:
+    """Compile `step(state, learning_rate_M, is_active_M, tables, indices_BM) -> state`.
+
+    It cuts its windows out of the tables of the fleet, which stay on the device (`v8.windows.batches`), and
+    does with them what `compiled_step` does. Indices are int32.
+    """
+    step = optimiser_step(fleet, profile, precision, num_parts)
+
+    def table_step(
+        state: FleetState, learning_rate_M: Tensor, is_active_M: Tensor, tables: Tables, indices_BM: Tensor
+    ) -> FleetState:
+        batch = gathered(ops, tables, indices_BM)
+        return step(state, learning_rate_M, is_active_M, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+
+    return _compiled(table_step)
+
+
 def compiled_step(
     fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
 ) -> Callable[..., FleetState]:
-    """Compile `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`.
+    """Compile `optimiser_step`, which takes windows as they are: to measure it, or to try it by hand."""
+    return _compiled(optimiser_step(fleet, profile, precision, num_parts))
+
+
+def optimiser_step(
+    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+) -> Callable[..., FleetState]:
+    """Return `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`, not compiled.
 
     The fleet lends its structure only; weights live in the state. Learning rates are float32, active models
     bool; targets `y` are by task (B, M, H, C); window weights are 0 for padding, and a model without any does
@@ -172,25 +199,27 @@ def compiled_step(
             **scale,
         )
 
-    return _compiled(step)
+    return step
 
 
 def compiled_loss(
     fleet: keras.Model, profile: Profile, trained: keras.Model, places: Sequence[int]
 ) -> Callable[..., Any]:
-    """Compile `loss(weights_MP, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off, each (M,).
+    """Compile `loss(weights_MP, tables, indices_BM) -> (loss sums, window sums)`, dropout off, each (M,).
 
-    The weights are of the state of `trained`; `places` tells where each trainable array of the judged fleet
-    stands there.
+    Tables and indices are those of `compiled_table_step`. The weights are of the state of `trained`; `places`
+    tells where each trainable array of the judged fleet stands there.
     """
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
-    def loss_of(weights_MP: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_of(weights_MP: Tensor, tables: Tables, indices_BM: Tensor) -> tuple[Tensor, Tensor]:
+        batch = gathered(ops, tables, indices_BM)
         arrays = unflattened(trained, weights_MP)
         weights = [arrays[place] for place in places]
-        forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
-        num_windows_M = ops.sum(weight_BM, axis=0)
-        return fleet_loss(profile.tasks, y, forecast, weight_BM) * num_windows_M, num_windows_M
+        forecast, _ = fleet.stateless_call(weights, constants, batch.x_BMTF, training=False)
+        num_windows_M = ops.sum(batch.weight_BM, axis=0)
+        loss_M = fleet_loss(profile.tasks, batch.y_BMHC, forecast, batch.weight_BM)
+        return loss_M * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
 
@@ -301,9 +330,11 @@ class _Compiled:
     def _trace(self, arguments: Any, arrays: Sequence[Tensor]) -> tuple[Any, Any]:
         """Return the traced function of flat arrays and a structure like its result."""
         function, results = backend().function, list[Any]()
+        # The traced function lives on, and the arrays of this call, tables of a series, must not.
+        structure = keras.tree.map_structure(lambda array: 0, arguments)
 
         def flat(*arrays: Tensor) -> list[Tensor]:
-            results.append(self._function(*keras.tree.pack_sequence_as(arguments, arrays)))
+            results.append(self._function(*keras.tree.pack_sequence_as(structure, arrays)))
             return list(keras.tree.flatten(results[-1]))
 
         compiled = function(flat, autograph=False, jit_compile=True)

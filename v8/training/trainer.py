@@ -30,10 +30,11 @@ from v8.networks.products import products_of
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
+from v8.training.pipeline import epoch_iterator, on_device
 from v8.training.programs import keep_new_programs
 from v8.training.progress import EpochRecord, LossPatience, Progress, rate_at
-from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
-from v8.windows.batches import Batch, FleetWindows, num_batches
+from v8.training.step import FleetState, compiled_loss, compiled_table_step, initial_state, unflattened
+from v8.windows.batches import FleetWindows, Indices, Tables, num_batches
 from v8.windows.dataset import SeriesData
 
 VALIDATION_BATCH = 64
@@ -134,8 +135,8 @@ class Trainer:
             self._trained = networks.build_network(profile, seed=0, precision=precision, is_taught=True)
         self._programs: dict[int, Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
-        self.devices: dict[int, str] = {}
-        """Where the state of each fleet size lay after its first step; a key means it is compiled."""
+        self.devices: dict[tuple[int, int], str] = {}
+        """Where the state lay after its first step, by models and rows of the tables; they are compiled."""
 
     @property
     def num_parameters(self) -> int:
@@ -177,19 +178,23 @@ class Trainer:
         networks.load(fleet, drawn)
         return initial_state(fleet, self.precision)
 
-    def train_batch(self, state: FleetState, learning_rates: Any, is_active: Any, batch: Batch) -> FleetState:
-        """Take one optimiser step of the active models, (M,), bool, at learning rates (M,), float32."""
+    def train_batch(
+        self, state: FleetState, learning_rates: Any, is_active: Any, tables: Tables, indices_BM: Indices
+    ) -> FleetState:
+        """Take one optimiser step of the active models, (M,), bool, at learning rates (M,), float32.
+
+        The indices of its windows point into tables that lie on the device.
+        """
         self.check()
         step = self.program(len(learning_rates)).step
-        return step(state, learning_rates, is_active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+        return step(state, learning_rates, is_active, tables, indices_BM)
 
-    def validation_losses(self, windows: FleetWindows, state: FleetState) -> NDArray[np.float64]:
+    def validation_losses(
+        self, state: FleetState, tables: Tables, indices_SBM: Indices
+    ) -> NDArray[np.float64]:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
         loss = self.program(len(state.window_sum)).loss
-        sums = [
-            loss(state.weights, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
-            for batch in windows.span_batches("validation", VALIDATION_BATCH)
-        ]
+        sums = [loss(state.weights, tables, indices_BM) for indices_BM in indices_SBM]
         totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
         return np.asarray(totals[0] / totals[1])
 
@@ -209,7 +214,7 @@ class Trainer:
                 products=self.products,
             )
             fleet = stacked(self._trained)
-            step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
+            step = compiled_table_step(fleet, self.profile, self.precision, self.num_parts)
             # What is published has no teacher, and is judged without.
             judged = fleet if self._trained is self.network else stacked(self.network)
             loss = compiled_loss(judged, self.profile, fleet, networks.counterparts(judged, fleet))
@@ -255,11 +260,13 @@ class _FleetFit:
         with collected_later():
             with self._clock("build"):
                 self._state = self._trainer.first_state(self._members)
-                self._windows = FleetWindows([member.data for member in self._members])
-            if len(self._members) not in self._trainer.devices:
-                self._compile()
+                self._lay_tables([member.data for member in self._members])
+            key = len(self._members), self._windows.num_rows
+            if key not in self._trainer.devices:
+                self._trainer.devices[key] = self._compile()
+            self._device = self._trainer.devices[key]
             with self._clock("validate"):
-                losses = self._trainer.validation_losses(self._windows, self._state)
+                losses = self._validation_losses()
         keep_new_programs()
         self._running = [
             _Running(
@@ -273,16 +280,32 @@ class _FleetFit:
         for running in self._running:
             if running.member.checkpoint and running.member.checkpoint.exists():
                 self._restore(running, running.member.checkpoint)
+        self._count_epochs()
 
-    def _compile(self) -> None:
-        """Run a new program once and drop the result, so that later times hold no compilation."""
+    def _lay_tables(self, fleet: Sequence[SeriesData]) -> None:
+        """Copy to the device what windows are cut from, for as long as the fleet trains."""
+        self._windows = FleetWindows(fleet)
+        self._tables = on_device(self._windows)
+        self._validation_SBM = self._windows.span_indices("validation", VALIDATION_BATCH)
+
+    def _count_epochs(self) -> None:
+        """Begin with the next epoch of each member; the orders of all later ones follow."""
+        seeds = [running.member.seed for running in self._running]
+        first_epochs = [running.progress.epoch + 1 for running in self._running]
+        self._epochs = epoch_iterator(self._windows.epochs(seeds, first_epochs))
+
+    def _validation_losses(self) -> NDArray[np.float64]:
+        return self._trainer.validation_losses(self._state, self._tables, self._validation_SBM)
+
+    def _compile(self) -> str:
+        """Run a new program once, so that later times hold no compilation; return where the result lay."""
         num = len(self._members)
         with self._clock("compile"):
-            batch = next(self._windows.span_batches("train", self._settings.windows_per_step))
+            indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
-            state = self._trainer.train_batch(self._state, rates, active, batch)
+            state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
             np.asarray(state.window_sum)  # lets the device finish
-            self._trainer.devices[num] = device_of(state.weights)
+            return device_of(state.weights)
 
     def _run_epoch(self) -> float:
         started = time.perf_counter()
@@ -290,7 +313,7 @@ class _FleetFit:
             train_losses, rates = self._train()
         train_s = time.perf_counter() - started
         with self._clock("validate"):
-            losses = self._trainer.validation_losses(self._windows, self._state)
+            losses = self._validation_losses()
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
         for index in self._active:
@@ -319,18 +342,13 @@ class _FleetFit:
         self._state = self._state.with_empty_sums()
         num_windows = [running.member.data.num_windows("train") for running in self._running]
         num_steps = [num_batches(each, self._settings.windows_per_step) for each in num_windows]
-        batches = self._windows.training_batches(
-            [running.member.seed for running in self._running],
-            first_epochs=[running.progress.epoch + 1 for running in self._running],
-            num_epochs=1,
-        )
-        for step, batch in enumerate(batches):
+        for step, indices_BM in enumerate(next(self._epochs)):
             rates = np.zeros(len(active), np.float32)
             for index, (running, num) in enumerate(zip(self._running, num_steps, strict=True)):
                 epoch, last = running.progress.epoch, min(step, num - 1)  # after its last one nothing moves
                 rate, done, then = running.progress.patience.learning_rate, last / num, (last + 1) / num
                 rates[index] = rate_at(self._settings, rate, epoch + done, epoch + then)
-            self._state = self._trainer.train_batch(self._state, rates, active, batch)
+            self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
         return losses, rates
@@ -342,11 +360,11 @@ class _FleetFit:
             if error or running.progress.is_over(self._settings):
                 running.is_active = False
                 if not self._active:  # the fleet is judged next, and its windows may be gigabytes
-                    del self._windows
+                    del self._windows, self._tables, self._epochs
                 yield running.place, error or self._result(running)
 
     def _result(self, running: _Running) -> TrainingResult:
-        progress, device = running.progress, self._trainer.devices[len(self._members)]
+        progress = running.progress
         return TrainingResult(
             history=progress.history,
             untrained_loss=progress.untrained_loss,
@@ -356,8 +374,8 @@ class _FleetFit:
             weights=self._trainer.network_weights(running.best_weights),
             resumed_from_epoch=running.resumed_from,
             seconds={stage: seconds / len(self._members) for stage, seconds in self._seconds.items()},
-            device=device,
-            peak_memory_bytes=peak_bytes_of(device),
+            device=self._device,
+            peak_memory_bytes=peak_bytes_of(self._device),
         )
 
     def _repack(self, epoch_s: float) -> None:
@@ -368,8 +386,9 @@ class _FleetFit:
         left = max(self._settings.epochs - self._running[index].progress.epoch for index in kept)
         if left * epoch_s * (1.0 - len(kept) / num) > self._seconds["compile"]:
             self._running = [self._running[index] for index in kept]
-            self._windows = FleetWindows([running.member.data for running in self._running])
             self._state = self._state.take(kept)
+            self._lay_tables([running.member.data for running in self._running])
+            self._count_epochs()
 
     def _save(self, running: _Running, part: FleetState) -> None:
         path = running.member.checkpoint

@@ -1,25 +1,57 @@
-"""Batches of windows of one or many series, gathered from resident tables by NumPy.
+"""Which windows make which step: indices of one or many series, and what turns indices into windows.
 
 The order of an epoch depends on nothing but the seed and the number of the epoch, so a resumed run,
 a fleet and a single fit all see the same batches. Every batch has one shape, so that one program
 serves them all: a series' last batch of an epoch is filled up with windows of weight zero, and a series
 with fewer windows than its neighbours in a fleet has weight zero until the longest is through.
 
+An index is the anchor of a window, its last known row, int32; that of a filled-up place is -1 - anchor, below
+zero. A whole epoch of indices is kilobytes. The tables that they point into are copied to the device once,
+and `gathered` cuts windows out of them there, within the compiled step (`v8.training.step`).
+
 Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import count, islice
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, beside, neighbours
+from v8.columns import CLOSE, beside, parted
 from v8.windows.dataset import SeriesData
 
 Rows = NDArray[np.int64]
-Weights = NDArray[np.float32]
+Indices = NDArray[np.int32]
+
+FEWEST_TABLE_ROWS: Final = 1_024
+LARGEST_DOUBLING: Final = 65_536
+"""Tables are filled up to a power of two rows, above this many rows to a multiple of it."""
+
+
+class Tables(NamedTuple):
+    """What windows are cut from: scaled rows of every series, and how they lie in a window.
+
+    The rows of a fleet lie side by side, filled up with zeros that no anchor points to. NumPy arrays, or
+    tensors of the device. A named tuple, because both backends compile functions of tuples.
+
+    Args:
+        inputs_MNF: Scaled features, float32, unitless.
+        targets_MNHC: Scaled targets by task and anchor, float32, unitless.
+        weights_MN: Weight in losses of the window anchored at each row, float32.
+        steps_T: Rows of a window as seen from its anchor, int32: 1 - lookback to 0.
+        close_F: Column of the close that each feature is measured from, int32.
+        is_anchored_F: 1 where the last close of a window is subtracted from the feature, else 0; float32.
+    """
+
+    inputs_MNF: Any
+    targets_MNHC: dict[str, Any]
+    weights_MN: Any
+    steps_T: Any
+    close_F: Any
+    is_anchored_F: Any
 
 
 @dataclass(frozen=True)
@@ -29,6 +61,32 @@ class Batch:
     x_BMTF: Any  # scaled input windows
     y_BMHC: dict[str, Any]  # scaled targets per task
     weight_BM: Any  # weight of each window, 0 for filling
+
+
+def gathered(xp: Any, tables: Tables, indices_BM: Any) -> Batch:
+    """Cut the windows of a batch out of the tables, each measured from its own last close.
+
+    Args:
+        xp: `numpy`, `keras.ops`, or `tensorflow.experimental.numpy`, whose tensors the tables are.
+        tables: Of M series.
+        indices_BM: An index a window, see the top of this file, int32.
+    """
+    num_models, num_rows, num_features = tables.inputs_MNF.shape
+    is_real_BM = indices_BM >= 0
+    anchors_BM = xp.where(is_real_BM, indices_BM, -1 - indices_BM)
+    # Rows of all series one below another: one plain look-up, which compilers merge with what reads it.
+    flat_BM = anchors_BM + np.arange(num_models, dtype=np.int32) * num_rows
+    rows_BMT = flat_BM[:, :, None] + tables.steps_T
+    x_BMTF = xp.take(xp.reshape(tables.inputs_MNF, (-1, num_features)), rows_BMT, axis=0)
+    closes_BMF = xp.take(x_BMTF[:, :, -1], tables.close_F, axis=2)
+    # A product with 0 or 1 is exact, so that the bits do not depend on how a compiler joins it with the sum.
+    x_BMTF = x_BMTF - (closes_BMF * tables.is_anchored_F)[:, :, None]
+    y_BMHC = {
+        task: xp.take(xp.reshape(table, (-1, *table.shape[2:])), flat_BM, axis=0)
+        for task, table in tables.targets_MNHC.items()
+    }
+    weight_BM = xp.take(xp.reshape(tables.weights_MN, (-1,)), flat_BM, axis=0)
+    return Batch(x_BMTF, y_BMHC, xp.where(is_real_BM, weight_BM, xp.zeros_like(weight_BM)))
 
 
 def epoch_order(anchors: Rows, seed: int, epoch: int) -> Rows:
@@ -41,77 +99,138 @@ def num_batches(num_windows: int, batch_size: int) -> int:
     return -(-num_windows // batch_size)
 
 
-def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights]:
-    """Cut one order a model, each of a window or more, into full batches side by side.
+def batched_indices(orders: Sequence[Rows], batch_size: int) -> Indices:
+    """Cut one order of anchors a model, each of a window or more, into full batches side by side.
 
-    They are filled up with weight zero. Returns rows (S, B, M), int64, and weights of that shape, float32; S
-    is set by the longest order.
+    Returns indices (S, B, M), int32; S is set by the longest order, the others are filled up.
     """
-    num_slots = batch_size * max(num_batches(len(order), batch_size) for order in orders)
-    rows = np.stack([np.resize(order, num_slots) for order in orders], axis=1)
-    weights = np.stack([np.arange(num_slots) < len(order) for order in orders], axis=1)
-    shape = (-1, batch_size, len(orders))
-    return rows.reshape(shape), weights.astype(np.float32).reshape(shape)
+    num_places = batch_size * max(num_batches(len(order), batch_size) for order in orders)
+    columns = []
+    for order in orders:
+        column = np.resize(order, num_places).astype(np.int32)
+        column[len(order) :] = -1 - column[len(order) :]
+        columns.append(column)
+    return np.stack(columns, axis=1).reshape(-1, batch_size, len(orders))
+
+
+def padded_rows(num_rows: int) -> int:
+    """Return how many rows a table of so many is filled up to.
+
+    The number of rows is part of a compiled program: series of about one length share one this way.
+
+    >>> padded_rows(300), padded_rows(7_700), padded_rows(8_193), padded_rows(100_000)
+    (1024, 8192, 16384, 131072)
+    """
+    if num_rows > LARGEST_DOUBLING:
+        return -(-num_rows // LARGEST_DOUBLING) * LARGEST_DOUBLING
+    return max(FEWEST_TABLE_ROWS, 1 << (num_rows - 1).bit_length())
+
+
+class EpochOrders:
+    """The shuffled train windows of a fleet, epoch after epoch; it holds anchors, no tables.
+
+    Args:
+        fleet: One or many series of one profile.
+        seeds: Of each series' order.
+        first_epochs: The number of each series' next epoch, from 1; they differ after a resume.
+    """
+
+    def __init__(
+        self, fleet: Sequence[SeriesData], seeds: Sequence[int], first_epochs: Sequence[int]
+    ) -> None:
+        self._anchors = [data.anchors["train"] for data in fleet]
+        self._seeds = list(seeds)
+        self._batch_size = fleet[0].profile.training.windows_per_step
+        self._later = [first - min(first_epochs) for first in first_epochs]
+        self.start = min(first_epochs)
+        """The number of the next epoch of the series that is least far; by it epochs are numbered here."""
+        longest = max(len(anchors) for anchors in self._anchors)
+        self.shape = (num_batches(longest, self._batch_size), self._batch_size, len(self._anchors))
+        """Of the indices of one epoch: (S, B, M)."""
+
+    def indices(self, epoch: int) -> Indices:
+        """Return the indices (S, B, M), int32, of one epoch, numbered from `start`."""
+        orders = [
+            epoch_order(anchors, seed, epoch + later)
+            for anchors, seed, later in zip(self._anchors, self._seeds, self._later, strict=True)
+        ]
+        return batched_indices(orders, self._batch_size)
+
+    def __iter__(self) -> Iterator[Indices]:
+        """Yield the indices of one epoch after another, without end."""
+        return map(self.indices, count(self.start))
 
 
 class FleetWindows:
-    """The windows of one or many series of one profile.
-
-    The tables of a fleet lie side by side, the shorter ones filled up with zeros no anchor points to.
-    """
+    """The windows of one or many series of one profile."""
 
     def __init__(self, fleet: Sequence[SeriesData]) -> None:
         self._fleet = list(fleet)
-        first = fleet[0]
-        self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
-        self.targets_MNHC = {
-            task: _side_by_side([data.targets_NHC[task] for data in fleet]) for task in first.targets_NHC
-        }
-        self.weights_MN = _side_by_side([data.weight_N for data in fleet])
-        features, scaling = first.profile.features, first.scaling
-        self.anchors = [
-            (features.index(beside(origin, CLOSE)), mask_F)
-            for origin in ("", *neighbours(features))
-            if (mask_F := scaling.anchored_mask(origin)).any() or not origin
-        ]
-        """Column of the close, and which columns are measured from it, of each series that has prices."""
-        self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
+        self.num_rows = padded_rows(max(len(data.inputs_NF) for data in fleet))
+        """Rows of the tables."""
+
+    def tables(self, place: Callable[[NDArray[Any]], Any] = np.asarray) -> Tables:
+        """Lay the tables of the series side by side, anew in each call: they may be gigabytes.
+
+        Each is handed to `place`, which may copy it to a device, before the next one is made.
+        """
+        first = self._fleet[0]
+        close_F, is_anchored_F = _anchoring(first)
+        return Tables(
+            inputs_MNF=place(self._side_by_side([data.inputs_NF for data in self._fleet])),
+            targets_MNHC={
+                task: place(self._side_by_side([data.targets_NHC[task] for data in self._fleet]))
+                for task in first.targets_NHC
+            },
+            weights_MN=place(self._side_by_side([data.weight_N for data in self._fleet])),
+            steps_T=place(np.arange(1 - first.profile.lookback_bars, 1, dtype=np.int32)),
+            close_F=place(close_F),
+            is_anchored_F=place(is_anchored_F),
+        )
+
+    def epochs(self, seeds: Sequence[int], first_epochs: Sequence[int]) -> EpochOrders:
+        """Return the orders of the epochs that are to come."""
+        return EpochOrders(self._fleet, seeds, first_epochs)
+
+    def span_indices(self, span: str, batch_size: int) -> Indices:
+        """Return the indices (S, B, M), int32, of one pass over a span of every series, in time order."""
+        return batched_indices([data.anchors[span] for data in self._fleet], batch_size)
 
     def training_batches(
         self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
     ) -> Generator[Batch]:
-        """Yield the batches of `num_epochs` epochs, shuffled epoch by epoch and model by model.
+        """Yield what a training is given in so many epochs, as NumPy arrays: to look at, and to compare with.
 
-        Each epoch holds as many batches as the series with the most train windows needs. The first epochs'
-        numbers may differ by series after a resume.
+        Each epoch holds as many batches as the series with the most train windows needs.
         """
-        size = self._fleet[0].profile.training.windows_per_step
-        for number in range(num_epochs):
-            orders = [
-                epoch_order(data.anchors["train"], seed, first + number)
-                for data, seed, first in zip(self._fleet, seeds, first_epochs, strict=True)
-            ]
-            yield from map(self.gather, *batched_rows(orders, size))
+        for indices_SBM in islice(self.epochs(seeds, first_epochs), num_epochs):
+            yield from self._batches(indices_SBM)
 
-    def span_batches(self, span: str, batch_size: int) -> Iterator[Batch]:
-        """Yield one pass over a span of every series, in time order."""
-        return map(self.gather, *batched_rows([data.anchors[span] for data in self._fleet], batch_size))
+    def span_batches(self, span: str, batch_size: int) -> Generator[Batch]:
+        """Yield one pass over a span of every series, in time order, as NumPy arrays."""
+        yield from self._batches(self.span_indices(span, batch_size))
 
-    def gather(self, rows_BM: Rows, weight_BM: Weights) -> Batch:
-        """Make one batch of rows (B, M) and their weights."""
-        models = np.arange(rows_BM.shape[1])[:, None]
-        x_BMTF = self.inputs_MNF[models, rows_BM[:, :, None] + self.steps_T]
-        for close, mask_F in self.anchors:
-            x_BMTF -= x_BMTF[:, :, -1:, close, None] * mask_F
-        y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in self.targets_MNHC.items()}
-        return Batch(x_BMTF, y_BMHC, weight_BM * self.weights_MN[models[:, 0], rows_BM])
+    def _batches(self, indices_SBM: Indices) -> Generator[Batch]:
+        tables = self.tables()
+        for indices_BM in indices_SBM:
+            yield gathered(np, tables, indices_BM)
+
+    def _side_by_side(self, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        joined = np.zeros((len(arrays), self.num_rows, *arrays[0].shape[1:]), np.float32)
+        for place, array in zip(joined, arrays, strict=True):
+            place[: len(array)] = array
+        return joined
 
 
-def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    if len(arrays) == 1:
-        return arrays[0][None]  # a view: nothing of a long series is copied
-    longest = max(len(array) for array in arrays)
-    joined = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
-    for place, array in zip(joined, arrays, strict=True):
-        place[: len(array)] = array
-    return joined
+def _anchoring(data: SeriesData) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the column of the close of each feature's series, and 1 for features measured from it."""
+    features = data.profile.features
+    origins = [parted(name)[0] for name in features]
+    is_anchored_F = np.zeros(len(features), np.float32)
+    for origin in dict.fromkeys(origins):
+        is_anchored_F += data.scaling.anchored_mask(origin)
+    closes = [
+        features.index(beside(origin if is_anchored else "", CLOSE))
+        for origin, is_anchored in zip(origins, is_anchored_F, strict=True)
+    ]
+    return np.array(closes, np.int32), is_anchored_F

@@ -1,0 +1,103 @@
+"""Windows for a network of one's own: what training reads, by span, as a data set that `fit` takes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import v8
+from v8.errors import ArgumentError, DataError
+from v8.features.table import compute_table
+from v8.profile import Profile
+from v8.windows.batches import FleetWindows
+from v8.windows.dataset import prepare_series, table_columns
+
+
+@pytest.fixture
+def profile(make_profile: Callable[..., Profile]) -> Profile:
+    return make_profile()
+
+
+def read(dataset: Any) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Join all batches of one pass."""
+    batches = list(dataset.as_numpy_iterator())
+    x = np.concatenate([x for x, _ in batches])
+    return x, {task: np.concatenate([y[task] for _, y in batches]) for task in batches[0][1]}
+
+
+@pytest.mark.parametrize("span", ["train", "validation", "test"])
+def test_a_span_holds_the_windows_and_targets_of_training(
+    span: str, trained_run: Any, profile: Profile
+) -> None:
+    data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
+    (expected,) = FleetWindows([data]).span_batches(span, data.num_windows(span))
+    x, y = read(v8.windows(trained_run.candles.to_frame(), profile, span=span, series="BTCUSDT-15m"))
+    if span == "train":  # shuffled: compare in time order, which targets tell
+        ours, theirs = (np.lexsort(each.reshape(len(each), -1).T) for each in (x, expected.x_BMTF[:, 0]))
+    else:
+        ours = theirs = np.arange(len(x))
+    np.testing.assert_array_equal(x[ours], expected.x_BMTF[theirs, 0])
+    for task, targets in y.items():
+        np.testing.assert_array_equal(targets[ours], expected.y_BMHC[task][theirs, 0])
+
+
+def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
+    trained_run: Any, profile: Profile
+) -> None:
+    first, again = (v8.windows(trained_run.candles, profile, seed=3) for _ in range(2))
+    one, two = read(first)[0], read(first)[0]
+    assert not np.array_equal(one, two)
+    np.testing.assert_array_equal(one, read(again)[0])
+    np.testing.assert_array_equal(two, read(again)[0])
+
+
+def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profile) -> None:
+    train = v8.windows(trained_run.candles, profile, batch_size=32)
+    validation = v8.windows(trained_run.candles, profile, span="validation")
+    window, targets = train.element_spec
+    assert window == tf.TensorSpec((None, profile.lookback_bars, len(profile.features)), tf.float32)
+    inputs = keras.Input(window.shape[1:])
+    flat = keras.layers.Flatten()(inputs)
+    outputs = {
+        task: keras.layers.Reshape(spec.shape[1:], name=task)(
+            keras.layers.Dense(spec.shape[1] * spec.shape[2])(flat)
+        )
+        for task, spec in targets.items()
+    }
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", loss=dict.fromkeys(targets, "mae"))
+    history = model.fit(train, validation_data=validation, epochs=3, shuffle=False, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert np.isfinite(history["val_loss"]).all()
+
+
+@pytest.mark.parametrize("language", ["en", "zh-TW"])
+def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run: Any) -> None:
+    page = Path(__file__).parents[2] / "docs" / language / "how-to/python.md"
+    example = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)[1]
+    names: dict[str, Any] = {"frame": trained_run.candles.to_frame()}
+    exec(example.replace("epochs=5", "epochs=1, verbose=0"), names)
+    assert np.isfinite(names["model"].history.history["val_loss"]).all()
+
+
+def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile: Profile) -> None:
+    with pytest.raises(ArgumentError, match="span=: is one of train, validation, test; got 'tests'"):
+        v8.windows(trained_run.candles, profile, span="tests")
+    with pytest.raises(DataError, match="needs at least"):
+        v8.windows(trained_run.candles.to_frame().tail(60), profile)
+
+
+def test_importing_v8_starts_no_library_for_it() -> None:
+    heavy = "('tensorflow', 'keras', 'pandas')"
+    program = f"import sys, v8; v8.windows; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,91 @@
+"""Windows and targets of a profile as a `tf.data.Dataset`, for a Keras model of one's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+
+from v8.api.arguments import in_python
+from v8.api.forecaster import joined_candles
+from v8.errors import ArgumentError
+from v8.features.table import compute_table
+from v8.machine.starting import quiet_start
+from v8.market.candles import Candles
+from v8.market.frames import GivenCandles
+from v8.profile import Profile, load_profile
+from v8.windows.batches import FleetWindows, gathered
+from v8.windows.dataset import SPANS, prepare_series, table_columns
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+DEFAULT_SEED: Final = 0
+
+
+@in_python
+def windows(
+    candles: Candles | GivenCandles,
+    profile: str | Path | Profile,
+    *,
+    span: str = "train",
+    batch_size: Annotated[int, Field(ge=1)] | None = None,
+    seed: Annotated[int, Field(ge=0)] | None = None,
+    series: str | None = None,
+    covariates: Mapping[str, Any] | None = None,
+) -> "tf.data.Dataset":
+    """Return the windows and targets of a span, scaled as in training, for `keras.Model.fit` of any model.
+
+    The candles are divided into train, validation and test span by the shares of the profile, with its
+    embargo between them; scaling is fitted to the train span alone. One pass holds every window of the span
+    once: shuffled anew in each pass for "train", in time order for the others.
+
+    Args:
+        candles: A frame of raw candles, the list that an exchange library returns, or checked `Candles`.
+        profile: A shipped name, a path to a YAML file, or a profile.
+        span: "train", "validation" or "test".
+        batch_size: Windows a batch, the last one may hold fewer; None takes the profile's.
+        seed: Of the shuffle of "train"; None takes 0.
+        series: Such as "BTCUSDT-15m"; None finds the timeframe by the steps between candles.
+        covariates: What the profile reads beside them, as in `v8.features`.
+
+    Returns:
+        A `tf.data.Dataset` of pairs, all float32 and unitless: windows (batch, lookback, features), and
+        targets by task, each (batch, horizon, columns of the task). Features are in the order of the profile.
+        Keras matches targets with outputs of a model by their names. Every window counts the same; with
+        `scaling: ranged` our own training weighs them by their recent range.
+
+    Raises:
+        ArgumentError: If there is no such span.
+        DataError: If the candles cannot be read, or a span of them does not hold one window.
+
+    >>> import v8
+    >>> train = v8.windows(candles, "frontier")
+    >>> window, targets = train.element_spec
+    >>> window.shape.as_list(), {task: each.shape.as_list() for task, each in targets.items()}
+    ([None, 20, 48], {'ohlc': [None, 10, 4], 'bands': [None, 10, 2], 'volatility': [None, 10, 1]})
+    """
+    if span not in SPANS:
+        rule, fix = f"is one of {', '.join(SPANS)}", "help(v8.windows) says what each holds"
+        raise ArgumentError(where="v8.windows, span=", rule=rule, got=repr(span)[:60], fix=fix)
+    loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
+    table = compute_table(joined_candles(candles, loaded, series, covariates), table_columns(loaded))
+    fleet = FleetWindows([prepare_series(table, loaded)])
+    indices = fleet.span_indices(span, 1)[:, 0, 0]
+    with quiet_start():
+        import tensorflow as tf  # noqa: PLC0415 - seconds of start-up, paid only by those who train
+
+    with tf.device("CPU:0"):
+        tables = fleet.tables(tf.constant)
+        dataset = tf.data.Dataset.from_tensor_slices(indices)
+
+    def cut(indices_B: Any) -> tuple[Any, dict[str, Any]]:
+        batch = gathered(tf.experimental.numpy, tables, indices_B[:, None])
+        return batch.x_BMTF[:, 0], {task: targets[:, 0] for task, targets in batch.y_BMHC.items()}
+
+    if span == "train":
+        first_seed = DEFAULT_SEED if seed is None else seed
+        dataset = dataset.shuffle(len(indices), seed=first_seed, reshuffle_each_iteration=True)
+    size = batch_size or loaded.training.batch_size
+    # Nothing here is for AutoGraph, which would leave files that it compiles among the passing ones.
+    return dataset.batch(size).map(tf.autograph.experimental.do_not_convert(cut)).prefetch(tf.data.AUTOTUNE)
