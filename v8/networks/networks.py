@@ -15,7 +15,9 @@ import keras
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
-from v8.networks.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer
+from v8.hardware import has_gpu
+from v8.networks.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer, StackedLSTM
+from v8.networks.trips import chosen_steps_per_trip, in_trips
 from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
@@ -102,11 +104,33 @@ def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
     return [found[id(weight)] for weight in network.trainable_variables]
 
 
-def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool = False) -> keras.Model:
+def stack_for_device(network: keras.Model, num_models: int) -> keras.Model:
+    """Build a fleet as `stack` does, with loops over time in the form for the device that computes."""
+    if has_gpu():
+        return stack(network, num_models, are_directions_merged=True, steps_per_trip=chosen_steps_per_trip())
+    return stack(network, num_models, are_directions_merged=num_models > 1)
+
+
+def stack(
+    network: keras.Model,
+    num_models: int,
+    *,
+    are_directions_merged: bool = False,
+    steps_per_trip: int = 1,
+) -> keras.Model:
     """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
 
-    It has the inputs and outputs of the network and a model axis after the batch axis. Both directions of
-    bidirectional layers may run in one loop (GPU). Raises ValueError if a layer has no twin.
+    It has the inputs and outputs of the network and a model axis after the batch axis.
+
+    Args:
+        network: What `build_network` returned.
+        num_models: Length of the model axis.
+        are_directions_merged: Run both directions of a bidirectional layer in one loop (GPU).
+        steps_per_trip: Steps over time that one trip of a loop takes; above 1 the form for a GPU, see
+            `v8.networks.trips`.
+
+    Raises:
+        ValueError: If a layer has no twin.
     """
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
@@ -124,6 +148,8 @@ def stack(network: keras.Model, num_models: int, *, are_directions_merged: bool 
     for layer in fleet.layers:
         if isinstance(layer, StackedBidirectional):
             layer.are_directions_merged = are_directions_merged
+        if isinstance(layer, StackedLSTM) and steps_per_trip > 1:
+            layer.cell = in_trips(layer.cell, steps_per_trip)
     # Networks built one after another have other automatic names; their order is the same.
     fleet.stacked_names = tuple(layer.name for layer in _layers(network))
     load(fleet, [network] * num_models)
