@@ -7,6 +7,7 @@ a twin is refused by name; nothing is run one by one behind one's back.
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
@@ -17,7 +18,8 @@ from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
 from v8.hardware import has_gpu
 from v8.networks.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer, StackedLSTM
-from v8.networks.trips import chosen_steps_per_trip, in_trips
+from v8.networks.steps_per_trip import STEPS_VARIABLE, chosen_steps_per_trip
+from v8.networks.trips import in_trips
 from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
@@ -105,8 +107,11 @@ def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
 
 
 def stack_for_device(network: keras.Model, num_models: int) -> keras.Model:
-    """Build a fleet as `stack` does, with loops over time in the form for the device that computes."""
-    if has_gpu():
+    """Build a fleet as `stack` does, with loops over time in the form for the device that computes.
+
+    `STEPS_VARIABLE` in the environment asks for the form for a GPU on any device.
+    """
+    if has_gpu() or STEPS_VARIABLE in os.environ:
         return stack(network, num_models, are_directions_merged=True, steps_per_trip=chosen_steps_per_trip())
     return stack(network, num_models, are_directions_merged=num_models > 1)
 

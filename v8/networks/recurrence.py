@@ -46,8 +46,8 @@ class Cell(NamedTuple):
     and of an LSTM's last cell, the recurrent kernel and the direction to those of the projected input and of
     the recurrent part, both (T, ., G), of the bias and of the first states."""
     outputs_like: Callable[[Tensor, Tensor], Tensors]
-    """Maps an array like a step's gates, (., G), and one like its state, (., U), to arrays that have the shape
-    and dtype of what the steps of `forward` give."""
+    """Maps an array like a step's gates, (., G), and one like its state, (., U), to arrays of the shape and
+    dtype of what the steps of `forward` give."""
     steps_per_trip: int = 1
     """How many steps one trip of the loop takes."""
 
@@ -90,7 +90,9 @@ def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensors]:
         start = first or (zero_U,) * cell.num_states
         like = cell.outputs_like(z_TG[0], zero_U)
         step = cell.forward(recurrent, bias)
-        (_, *cells), saved = scan(step, start, (z_TG,), like, go_backwards, cell.steps_per_trip)
+        (_, *cells), saved = scan(
+            step, start, (z_TG,), like, is_reversed=go_backwards, steps_per_trip=cell.steps_per_trip
+        )
         h_TU = saved[-1]
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensors:
@@ -143,7 +145,7 @@ def _lstm_backward(
     # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
     last = (ops.zeros_like(dh_TU[0]), *dcells, ops.zeros_like(gates_TG[0], dtype="float32"))
     inputs = (gates_TG, c_TU, dh_TU)
-    (*dfirst, sum_G), (dz_TG,) = scan(step, last, inputs, (gates_TG[0],), not go_backwards)
+    (*dfirst, sum_G), (dz_TG,) = scan(step, last, inputs, (gates_TG[0],), is_reversed=not go_backwards)
     return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
 
 
@@ -181,7 +183,8 @@ def _gru_backward(
         return (dh_U * update_U + ops.matmul(dr_G, recurrent_T),), (dr_G, down_U)
 
     inputs = (gates_TG, own_r_TU, before_TU, dh_TU)
-    dfirst, (dr_TG, down_TU) = scan(step, (zero_U,), inputs, (gates_TG[0], zero_U), not go_backwards)
+    like = (gates_TG[0], zero_U)
+    dfirst, (dr_TG, down_TU) = scan(step, (zero_U,), inputs, like, is_reversed=not go_backwards)
     dz_TG = ops.concatenate([dr_TG[..., : 2 * down_TU.shape[-1]], down_TU], axis=-1)
     dbias = ops.stack([ops.sum(each, axis=(0, -2)) for each in (dz_TG, dr_TG)], axis=-2)
     return dz_TG, dr_TG, dbias, dfirst
@@ -196,7 +199,7 @@ GRU = Cell(1, _gru_step, _gru_backward, _gates_and_two_states)
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Return tanh(x); in float32 by the sigmoid, within 1.2e-7, which XLA works out faster on a CPU."""
+    """Return the hyperbolic tangent; in float32 by the sigmoid, within 1.2e-7: faster on a CPU."""
     if keras.backend.standardize_dtype(x.dtype) != "float32":
         return ops.tanh(x)
     return 2.0 * ops.sigmoid(2.0 * x) - 1.0
@@ -243,6 +246,7 @@ def scan(
     carry: Tensors,
     inputs: Tensors,
     outputs_like: Tensors,
+    *,
     is_reversed: bool,
     steps_per_trip: int = 1,
 ) -> tuple[Tensors, Tensors]:
@@ -260,7 +264,9 @@ def scan(
         The last carry, and the outputs, time first, each at the index of its inputs.
     """
     if steps_per_trip > 1:
-        return _scan_in_trips(step, carry, inputs, outputs_like, is_reversed, steps_per_trip)
+        return _scan_in_trips(
+            step, carry, inputs, outputs_like, is_reversed=is_reversed, steps_per_trip=steps_per_trip
+        )
     if keras.backend.backend() != "tensorflow":
         carry, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)
         return carry, tuple(outputs)
@@ -293,6 +299,7 @@ def _scan_in_trips(
     carry: Tensors,
     inputs: Tensors,
     outputs_like: Tensors,
+    *,
     is_reversed: bool,
     steps_per_trip: int,
 ) -> tuple[Tensors, Tensors]:
@@ -324,7 +331,7 @@ def _scan_in_trips(
         ops.reshape(array[begin:end], (num_trips, steps_per_trip, *array.shape[1:])) for array in inputs
     )
     like = tuple(ops.stack([output] * steps_per_trip) for output in outputs_like)
-    carry, stacked = scan(trip, carry, by_trip, like, is_reversed)
+    carry, stacked = scan(trip, carry, by_trip, like, is_reversed=is_reversed)
     outputs = tuple(ops.reshape(array, (-1, *array.shape[2:])) for array in stacked)
     if not num_before:
         return carry, outputs

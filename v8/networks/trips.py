@@ -1,13 +1,13 @@
-"""LSTM and GRU for a GPU: the loops of `v8.networks.recurrence` with two kernels a step and little beside them.
+"""LSTM and GRU for a GPU: the loops of `v8.networks.recurrence` with two kernels a step and little more.
 
 A GPU waits 2.5 to 5 us for every kernel that is launched, and a step of a recurrent layer works for hardly
 longer. Written as for a CPU, a step is six to seven kernels: a product, one or two of elementwise work, three
-that store outputs and one that counts. Here a trip of the loop takes several steps and stores and counts once,
-and each step is
+that store outputs and one that counts. Here a trip of the loop takes several steps and stores and counts
+once, and each step is
 
 * forward, a product and one kernel, which works out the states and, for the way back, slopes: by what factor
-  the gradient of a state becomes that of each gate. The backward loop then has multiplications alone, which XLA
-  writes into one kernel, where it would give a hyperbolic tangent one of its own.
+  the gradients of state and cell become those of the gates. The backward loop then only multiplies and adds,
+  which XLA writes into one kernel, where it would give a hyperbolic tangent one of its own.
 * backward, one kernel, whose results stand in one array, and a product that reads all of it. Rows of zeros in
   the kernel let the product pass over those that it does not need: a slice would be a kernel more.
 
@@ -16,9 +16,8 @@ Gradients of biases are sums over the stored gradients, one kernel a layer.
 Shape legend as in `v8.networks.recurrence`; S counts slopes.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import keras
 from keras import ops
@@ -39,15 +38,6 @@ from v8.networks.recurrence import (
 
 NUM_LSTM_SLOPES = 9
 NUM_GRU_SLOPES = 5
-STEPS_PER_TRIP: Final = 6
-"""Steps over time of a trip on a GPU where nothing else was found to be faster."""
-STEPS_VARIABLE: Final = "V8_STEPS_PER_TRIP"
-"""Environment variable by which `v8.machine.choices` hands another number to the processes of a run."""
-
-
-def chosen_steps_per_trip() -> int:
-    """Return how many steps over time one trip of a loop takes on a GPU, at least 2."""
-    return int(os.environ.get(STEPS_VARIABLE, STEPS_PER_TRIP))
 
 
 def in_trips(cell: Cell, steps_per_trip: int) -> Cell:
@@ -58,7 +48,7 @@ def in_trips(cell: Cell, steps_per_trip: int) -> Cell:
     Raises:
         ValueError: If the cell is another one, or a trip has fewer than two steps.
     """
-    if steps_per_trip < 2:  # noqa: PLR2004 - a trip of one step is the form for a CPU
+    if steps_per_trip < 2:
         raise ValueError(
             f"in_trips: a trip has at least 2 steps; got {steps_per_trip}. Use the cell itself for one."
         )
@@ -80,7 +70,7 @@ def _cell(
         return ops.stack([state_U] * num_slopes), state_U
 
     def backward_in_trips(*arguments: Any) -> Gradients:
-        return backward(*arguments, steps_per_trip)
+        return backward(*arguments, steps_per_trip=steps_per_trip)
 
     return Cell(cell.num_states, forward, backward_in_trips, outputs_like, steps_per_trip)
 
@@ -122,6 +112,7 @@ def _lstm_backward(
     after_TU: Sequence[Tensor],
     recurrent: Tensor,
     go_backwards: bool,
+    *,
     steps_per_trip: int,
 ) -> Gradients:
     slopes_TSU, _ = saved
@@ -141,7 +132,9 @@ def _lstm_backward(
     zero_U = ops.zeros_like(dh_TU[0])
     like = (ops.concatenate([zero_U] * (LSTM_GATES + 1), axis=-1),)
     inputs = (slopes_TSU, dh_TU)
-    dfirst, (gradient_T,) = scan(step, (zero_U, *dcells), inputs, like, not go_backwards, steps_per_trip)
+    dfirst, (gradient_T,) = scan(
+        step, (zero_U, *dcells), inputs, like, is_reversed=not go_backwards, steps_per_trip=steps_per_trip
+    )
     dz_TG = gradient_T[..., :num_gates_U]
     return dz_TG, dz_TG, _sum_of_steps(dz_TG), tuple(dfirst)
 
@@ -180,6 +173,7 @@ def _gru_backward(
     after_TU: Sequence[Tensor],
     recurrent: Tensor,
     go_backwards: bool,
+    *,
     steps_per_trip: int,
 ) -> Gradients:
     slopes_TSU, _ = saved
@@ -199,7 +193,9 @@ def _gru_backward(
     zero_U = ops.zeros_like(dh_TU[0])
     like = (ops.concatenate([zero_U] * (GRU_GATES + 1), axis=-1),)
     inputs = (slopes_TSU, dh_TU)
-    dfirst, (gradient_T,) = scan(step, (zero_U,), inputs, like, not go_backwards, steps_per_trip)
+    dfirst, (gradient_T,) = scan(
+        step, (zero_U,), inputs, like, is_reversed=not go_backwards, steps_per_trip=steps_per_trip
+    )
     num_units = zero_U.shape[-1]
     dr_TG = gradient_T[..., :num_gates_U]
     down_TU = gradient_T[..., num_gates_U:] * slopes_TSU[:, 3]
