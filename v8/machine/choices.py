@@ -197,10 +197,10 @@ def _choose_gpu_loops(profile: Profile, tell: Tell) -> Loops:
     if {"XLA_FLAGS", STEPS_VARIABLE} & set(os.environ) or not _is_long(profile):
         return "gpu"
 
-    def measure() -> dict[str, float]:
+    def measure() -> dict[Loops, float]:
         tell("Measuring how this machine's GPU runs loops fastest, once: a few minutes.")
         options = {"seconds": GPU_LOOPS_S, "num_models": FLEET_ON_GPU, "is_short": True}
-        speeds = {}
+        speeds: dict[Loops, float] = {}
         for loops, environment in GPU_LOOPS.items():  # one after another: they share the GPU
             (by_format,) = _timed(profile, FORMATS[:1], [dict(environment)], **options)
             speeds[loops] = by_format.get(FORMATS[0], 0.0)

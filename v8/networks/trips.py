@@ -19,9 +19,9 @@ Shape legend as in `v8.networks.recurrence`; S counts slopes.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
+from v8.hardware import backend, backend_name
 from v8.networks.recurrence import (
     GRU,
     GRU_GATES,
@@ -219,8 +219,6 @@ def stored(arrays: list[Tensor]) -> list[Tensor]:
 
     TensorFlow has no such barrier, and needs a kernel more for a step.
     """
-    if keras.backend.backend() != "jax":
+    if backend_name() != "jax":
         return arrays
-    import jax  # noqa: PLC0415 - only the active backend is imported
-
-    return jax.lax.optimization_barrier(arrays)
+    return list(backend().lax.optimization_barrier(arrays))
