@@ -266,8 +266,8 @@ def cell_apart(profile: str, gpu: str, precision: str, num_models: int) -> dict[
     except subprocess.TimeoutExpired:
         return {**key, "error": f"not compiled after {LIMIT_S:.0f} s"}
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {**key, "error": lines[-1][:200]}
+        errors = [line for line in done.stderr.splitlines() if re.match(r"[\w.]*Error: ", line)]
+        return {**key, "error": (errors or [f"exit code {done.returncode}"])[-1][:200]}
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
