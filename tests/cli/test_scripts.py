@@ -166,7 +166,7 @@ def write_tiny_profile(make_profile: Callable[..., Profile], folder: Path) -> Pa
     return file
 
 
-@pytest.mark.parametrize("part", ["frontier", "run"])
+@pytest.mark.parametrize("part", ["frontier", "run", "loops"])
 def test_a_gpu_s_day_can_be_rehearsed_without_one(
     part: str, make_profile: Callable[..., Profile], tmp_path: Path
 ) -> None:
@@ -182,6 +182,14 @@ def test_a_gpu_s_day_can_be_rehearsed_without_one(
     found = {file.name for file in (tmp_path / "found").iterdir()}
     if part == "run":
         assert found == {"run-cpu.txt", "run-cpu-leaderboard.csv", "run-cpu-timing.json"}
+        return
+    if part == "loops":
+        assert found == {"loops.json", "loops.txt"}
+        measured = json.loads((tmp_path / "found" / "loops.json").read_text("utf-8"))
+        working = {(row["backend"], row["loops"]) for row in measured["rows"] if row["windows_per_s"] > 0}
+        ways = ("gpu", "gpu_command_buffers")
+        assert working == {(backend, way) for backend in ("tensorflow", "jax") for way in ways}
+        assert measured["best"].startswith("Best: ")
         return
     assert found == {"frontier.json", "frontier.txt"}
     (table,) = json.loads((tmp_path / "found" / "frontier.json").read_text("utf-8"))["tables"]

@@ -12,9 +12,10 @@ import pytest
 
 from v8.artifacts.run_folder import Loops
 from v8.machine import choices
-from v8.machine.choices import FLAGS, STEPWISE, choose_loops, compile_loops
+from v8.machine.choices import FLAGS, GPU_LOOPS, STEPWISE, choose_loops, compile_loops
 from v8.machine.processes import Answer
 from v8.networks.cost import training_flop_per_window
+from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -118,3 +119,60 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
     assert settled(make_profile()) == FLAGS["whole"]
     assert [order.environment["XLA_FLAGS"] for order in orders] == list(FLAGS.values())
     assert all(order.measurements == orders[0].measurements for order in orders)
+
+
+def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[str, str]]:
+    """Let every way for a GPU have a speed, or fail; return the variables of the processes that measure."""
+    environments = list[dict[str, str]]()
+    by_variables = {json.dumps(GPU_LOOPS[loops]): speed for loops, speed in speeds.items()}
+
+    def ask(orders: Any, **options: Any) -> list[Any]:
+        (order,) = orders
+        environments.append(order.environment)
+        speed = by_variables.get(json.dumps(order.environment))
+        if speed is None:  # the process crashed
+            return [Answer((), None, 0.0, -6, "")]
+        return [Answer(({"float32": speed},), None, 0.0, 0, "")]
+
+    monkeypatch.setattr(choices, "ask", ask)
+    monkeypatch.delenv("XLA_FLAGS")
+    for name in ("XLA_FLAGS", STEPS_VARIABLE):  # what is chosen is set, and must not outlive the test
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return environments
+
+
+def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_10=130.0, gpu_double_buffering=90.0)
+    lines = list[str]()
+    for _ in range(2):
+        assert choose_loops(make_profile(), may_have_gpu=True, tell=lines.append) == "gpu_trips_of_10"
+    assert environments == [dict(variables) for variables in GPU_LOOPS.values()]  # each alone, and once
+    assert lines[-1] == "Loops run as gpu_trips_of_10: 1.30 times as fast on this GPU."
+    compile_loops("gpu_trips_of_10")
+    assert os.environ[STEPS_VARIABLE] == "10"
+
+
+@pytest.mark.parametrize(
+    "speeds", [{"gpu": 100.0, "gpu_command_buffers": 104.0}, {}, {"gpu_trips_of_4": 9.0}]
+)
+def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]
+) -> None:
+    gpu_speeds(monkeypatch, **speeds)
+    assert choose_loops(make_profile(), may_have_gpu=True, tell=lambda text: None) == "gpu"
+
+
+def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_command_buffers=200.0)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    assert choose_loops(make_profile(), may_have_gpu=True, tell=lambda text: None) == "gpu"
+    compile_loops("gpu_command_buffers")
+    assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
+
+
+def test_what_a_gpu_likes_changes_nothing_on_a_cpu() -> None:
+    compile_loops("gpu_command_buffers")
+    assert os.environ["XLA_FLAGS"] == STEPWISE

@@ -12,7 +12,9 @@ from keras import ops
 
 from v8.networks.networks import counterparts, stack
 from v8.networks.products import FLOAT32, Products
+from v8.networks.recurrence import LSTM
 from v8.networks.stacked_layers import uniform_by_model
+from v8.networks.trips import in_trips
 
 L = keras.layers
 NUM_MODELS, BATCH, STEPS, CHANNELS = 3, 5, 7, 6
@@ -159,6 +161,54 @@ def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
         np.testing.assert_allclose(dx[:, number], stock_dx, rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(dw, stock_dw, strict=True):
             np.testing.assert_allclose(mine[number], theirs, rtol=1e-4, atol=2e-5)
+
+
+RECURRENT = [kind for kind in ALL if "lstm" in kind or "gru" in kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps_per_trip", "num_models"),
+    [
+        *((kind, 3, 1 + len(kind) % 2) for kind in RECURRENT),  # two trips and a step before them
+        ("lstm sequences", 2, 1),
+        ("bigru sequences", 2, NUM_MODELS),
+        *((kind, STEPS, 2) for kind in ("lstm backwards", "gru sequences")),  # no loop at all
+    ],
+)
+def test_loops_for_a_gpu_have_results_and_gradients_of_the_stock_layers(kind, steps_per_trip, num_models):
+    networks = random_networks(kind, num_models)
+    fleet = fleet_of(networks, are_directions_merged=True, steps_per_trip=steps_per_trip)
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((BATCH, num_models, STEPS, CHANNELS)).astype("float32")
+    stocks = [np.asarray(stock(x[:, number])) for number, stock in enumerate(networks)]
+    np.testing.assert_allclose(np.asarray(fleet(x)), np.stack(stocks, 1), rtol=1e-5, atol=2e-6)
+    upstream = rng.standard_normal((BATCH, *fleet.output.shape[1:])).astype("float32")
+    weight_gradients, x_gradients = gradients(compiled_gradients(fleet), fleet, x, upstream)
+    for number, stock in enumerate(networks):
+        stock_weight_gradients, stock_x_gradients = gradients(
+            stock_gradients(kind), stock, x[:, number], upstream[:, number]
+        )
+        np.testing.assert_allclose(x_gradients[:, number], stock_x_gradients, rtol=1e-4, atol=1e-5)
+        for gradient, stock_gradient in zip(weight_gradients, stock_weight_gradients, strict=True):
+            np.testing.assert_allclose(gradient[number], stock_gradient, rtol=1e-4, atol=2e-5)
+
+
+def test_loops_for_a_gpu_keep_the_dtype_of_16_bits():
+    x = keras.Input((STEPS, CHANNELS))
+    lstm = L.LSTM(4, return_sequences=True, dtype="mixed_bfloat16")
+    network = keras.Model(x, L.GRU(4, dtype="mixed_bfloat16")(lstm(x)))
+    values = np.random.default_rng(4).standard_normal((BATCH, 1, STEPS, CHANNELS)).astype("float32")
+    by_step, by_trip = (fleet_of([network], steps_per_trip=number)(values) for number in (1, 3))
+    assert keras.backend.standardize_dtype(by_trip.dtype) == "bfloat16"
+    difference = np.asarray(ops.cast(by_trip, "float32") - ops.cast(by_step, "float32"))
+    np.testing.assert_allclose(difference, 0, atol=0.02)  # 8 bits of mantissa, 7 steps
+
+
+def test_a_trip_of_one_step_and_other_cells_are_refused():
+    with pytest.raises(ValueError, match="a trip has at least 2 steps; got 1"):
+        in_trips(LSTM, 1)
+    with pytest.raises(ValueError, match="needs LSTM or GRU"):
+        in_trips(in_trips(LSTM, 2), 2)
 
 
 @pytest.mark.parametrize("kind", ALL)

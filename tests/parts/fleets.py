@@ -8,7 +8,7 @@ from typing import Any
 from v8.networks.networks import load, stack
 
 
-def fleet_of(networks: Sequence[Any], **options: bool) -> Any:
+def fleet_of(networks: Sequence[Any], **options: Any) -> Any:
     """Stack networks of one architecture, each with its own weights and dropout seeds."""
     fleet = stack(networks[0], len(networks), **options)
     load(fleet, networks)

@@ -52,9 +52,21 @@ SeriesName = Annotated[
 ]
 """Such as "BTCUSDT-15m"; safe as the name of a folder."""
 
-Loops = Literal["stepwise", "whole", "whole_of_16"]
-"""Whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
-`v8.machine.choices.FLAGS`."""
+Loops = Literal[
+    "stepwise",
+    "whole",
+    "whole_of_16",
+    "gpu",
+    "gpu_trips_of_4",
+    "gpu_trips_of_10",
+    "gpu_trips_of_60",
+    "gpu_command_buffers",
+    "gpu_unrolled_command_buffers",
+    "gpu_small_command_buffers",
+    "gpu_double_buffering",
+]
+"""On a CPU whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
+`v8.machine.choices.FLAGS`; on a GPU how kernels are launched: `v8.machine.choices.GPU_LOOPS`."""
 
 
 @dataclass(frozen=True)

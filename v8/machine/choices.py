@@ -10,6 +10,10 @@ one kernel of the whole loop, small products included, which it then writes itse
 processor make training 1.2 to 1.5 times as fast, others make it slower than tasks. So each set of flags is
 timed, in a process of its own, because XLA reads them once.
 
+On a GPU a step of a loop waits for its launches. How many steps a trip takes, and whether XLA puts loops into
+command buffers, is measured likewise, one process after another. What ends such a process is not chosen: the
+second execution of a loop in a command buffer crashed before XLA of December 2025.
+
 **Workers.** Counting cores misleads: two of them may be one core's hyper-threads, and each process needs
 memory. So threads do arithmetic side by side, and the smallest number that nearly reaches the best total is
 taken. A thread's speed is its work per second of processor time, not of the clock: a program that happens to
@@ -41,6 +45,7 @@ from v8.hardware import available_bytes as free_bytes
 from v8.hardware import identity
 from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
+from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
 from v8.records import Count, adapter
 from v8.storage import digest_json, home, read_given, write_cache
@@ -88,6 +93,20 @@ FLAGS: Final[Mapping[Loops, str]] = {
     # of 3 vectors, which would fit a batch of 16 better.
     "whole_of_16": _whole(256, "6:4:2"),
 }
+GPU_LOOPS: Final[Mapping[Loops, Mapping[str, str]]] = {
+    "gpu": {},
+    "gpu_trips_of_4": {STEPS_VARIABLE: "4"},
+    "gpu_trips_of_10": {STEPS_VARIABLE: "10"},
+    "gpu_trips_of_60": {STEPS_VARIABLE: "60"},
+    "gpu_command_buffers": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer=+WHILE"},
+    "gpu_unrolled_command_buffers": {
+        "XLA_FLAGS": "--xla_gpu_enable_command_buffer=+WHILE --xla_gpu_command_buffer_unroll_loops=true"
+    },
+    "gpu_small_command_buffers": {"XLA_FLAGS": "--xla_gpu_graph_min_graph_size=1"},
+    "gpu_double_buffering": {"XLA_FLAGS": "--xla_gpu_enable_while_loop_double_buffering=true"},
+}
+"""Variables of a process that computes on a GPU, by how its loops are launched; the first sets none."""
+GPU_LOOPS_S: Final = 1.0
 LOOPS_GAIN: Final = 1.05
 """Loops as one kernel must be so many times as fast: near one, a measurement might choose any."""
 LOOPS_S: Final = 1.5
@@ -148,12 +167,14 @@ def fastest(speeds: Mapping[str, float]) -> str:
     return best if speeds.get(best, 0.0) >= GAIN_TO_CHANGE * speeds.get(FORMATS[0], 0.0) else FORMATS[0]
 
 
-def choose_loops(profile: Profile, *, tell: Tell) -> Loops:
+def choose_loops(profile: Profile, *, may_have_gpu: bool = False, tell: Tell) -> Loops:
     """Choose how loops are compiled in a run; tell what is measured, and what was chosen.
 
     Nothing but profile and machine decides, so that a series trains to the same weights alone and among many.
-    Flags that the user has set stand, and so do those of a process that may compute on a GPU.
+    Flags that the user has set stand.
     """
+    if may_have_gpu:
+        return _choose_gpu_loops(profile, tell)
     if os.environ.get("XLA_FLAGS") != STEPWISE or not _is_long(profile):
         return "stepwise"
 
@@ -172,9 +193,42 @@ def choose_loops(profile: Profile, *, tell: Tell) -> Loops:
     return best
 
 
+def _choose_gpu_loops(profile: Profile, tell: Tell) -> Loops:
+    if {"XLA_FLAGS", STEPS_VARIABLE} & set(os.environ) or not _is_long(profile):
+        return "gpu"
+
+    def measure() -> dict[Loops, float]:
+        tell("Measuring how this machine's GPU runs loops fastest, once: a few minutes.")
+        options = {"seconds": GPU_LOOPS_S, "num_models": FLEET_ON_GPU, "is_short": True}
+        speeds: dict[Loops, float] = {}
+        for loops, environment in GPU_LOOPS.items():  # one after another: they share the GPU
+            (by_format,) = _timed(profile, FORMATS[:1], [dict(environment)], **options)
+            speeds[loops] = by_format.get(FORMATS[0], 0.0)
+        return speeds
+
+    key = {
+        **_network(profile),
+        "loops": [[name, dict(variables)] for name, variables in GPU_LOOPS.items()],
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+    speeds = kept(dict[Loops, float], "gpu_loops", key, measure)
+    best = max(GPU_LOOPS, key=lambda loops: speeds.get(loops, 0.0))
+    usual_speed = speeds.get("gpu", 0.0)
+    if not usual_speed or speeds[best] < LOOPS_GAIN * usual_speed:
+        return "gpu"
+    tell(f"Loops run as {best}: {speeds[best] / usual_speed:.2f} times as fast on this GPU.")
+    return best
+
+
 def compile_loops(loops: Loops) -> None:
-    """Let this process and those it starts compile loops so, before anything is compiled."""
-    if os.environ.get("XLA_FLAGS") == STEPWISE:
+    """Let this process and those it starts compile loops so, before anything is compiled.
+
+    What was chosen for a GPU changes nothing where none computes, nor the other way round.
+    """
+    if loops in GPU_LOOPS:
+        if "XLA_FLAGS" not in os.environ:
+            os.environ.update(GPU_LOOPS[loops])
+    elif os.environ.get("XLA_FLAGS") == STEPWISE:
         os.environ["XLA_FLAGS"] = FLAGS[loops]
 
 

@@ -8,6 +8,7 @@ says so. It is refused in a larger fleet; nothing is run one by one behind one's
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
@@ -16,8 +17,18 @@ import keras
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
+from v8.hardware import has_gpu
 from v8.networks.products import FLOAT32, MixedMatmul, Products
-from v8.networks.stacked_layers import TWINS, AloneLayer, Layer, StackedBidirectional, StackedLayer
+from v8.networks.stacked_layers import (
+    TWINS,
+    AloneLayer,
+    Layer,
+    StackedBidirectional,
+    StackedLayer,
+    StackedLSTM,
+)
+from v8.networks.steps_per_trip import STEPS_VARIABLE, chosen_steps_per_trip
+from v8.networks.trips import in_trips
 from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
@@ -104,19 +115,46 @@ def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
     return [found[id(weight)] for weight in network.trainable_variables]
 
 
+def stack_for_device(network: keras.Model, num_models: int, *, products: Products = FLOAT32) -> keras.Model:
+    """Build a fleet as `stack` does, with loops over time in the form for the device that computes.
+
+    `STEPS_VARIABLE` in the environment asks for the form for a GPU on any device.
+    """
+    if has_gpu() or STEPS_VARIABLE in os.environ:
+        return stack(
+            network,
+            num_models,
+            are_directions_merged=True,
+            steps_per_trip=chosen_steps_per_trip(),
+            products=products,
+        )
+    return stack(network, num_models, are_directions_merged=num_models > 1, products=products)
+
+
 def stack(
     network: keras.Model,
     num_models: int,
     *,
     are_directions_merged: bool = False,
+    steps_per_trip: int = 1,
     products: Products = FLOAT32,
 ) -> keras.Model:
     """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
 
-    It has the inputs and outputs of the network and a model axis after the batch axis. Both directions of
-    bidirectional layers may run in one loop (GPU). `products` says which products have factors in 16 bits, of
-    layers whose policy is mixed; all else is float32. Raises ValueError if a layer of a fleet of several has
-    no twin, SeriesError if one keeps weights that are not trained.
+    It has the inputs and outputs of the network and a model axis after the batch axis.
+
+    Args:
+        network: What `build_network` returned.
+        num_models: Length of the model axis.
+        are_directions_merged: Run both directions of a bidirectional layer in one loop (GPU).
+        steps_per_trip: Steps over time that one trip of a loop takes; above 1 the form for a GPU, see
+            `v8.networks.trips`.
+        products: Which products have factors in 16 bits, of layers whose policy is mixed; all else is
+            float32.
+
+    Raises:
+        ValueError: If a layer of a fleet of several has no twin.
+        SeriesError: If one keeps weights that are not trained.
     """
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
@@ -131,6 +169,8 @@ def stack(
     for layer in fleet.layers:
         if isinstance(layer, StackedBidirectional):
             layer.are_directions_merged = are_directions_merged
+        if isinstance(layer, StackedLSTM) and steps_per_trip > 1:
+            layer.cell = in_trips(layer.cell, steps_per_trip)
     # Networks built one after another have other automatic names; their order is the same.
     fleet.stacked_names = tuple(layer.name for layer in _layers(network))
     load(fleet, [network] * num_models)

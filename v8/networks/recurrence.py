@@ -12,6 +12,8 @@ XLA runs about twice as fast on a CPU as a batched one.
 
 Outputs are in the order of the inputs' time, whichever way the layer reads them.
 
+On a GPU every kernel of every step costs a launch: `v8.networks.trips` writes the same loops for it.
+
 Shape legend: B batch, M model, T time, F features, U units, G gates times units (4U LSTM, 3U GRU).
 A dot stands for `M, B` or, with one model, `B`: z_T.G has shape (T, M, B, G) or (T, B, G).
 In names the dot is left out: z_TG.
@@ -45,6 +47,11 @@ class Cell(NamedTuple):
     """Maps those of all steps, the states before each step, (T, ., U), the gradients of the states, likewise,
     and of an LSTM's last cell, the recurrent kernel and the direction to those of the projected input and of
     the recurrent part, both (T, ., G), of the bias and of the first states."""
+    outputs_like: Callable[[Tensor, Tensor], Tensors]
+    """Maps an array like a step's gates, (., G), and one like its state, (., U), to arrays of the shape and
+    dtype of what the steps of `forward` give."""
+    steps_per_trip: int = 1
+    """How many steps one trip of the loop takes."""
 
 
 def recurrent(
@@ -59,7 +66,7 @@ def recurrent(
     """Run one layer of each model over its sequences.
 
     Args:
-        cell: `LSTM`, or `GRU`, which resets after the matmul.
+        cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them by `v8.networks.trips.in_trips`.
         x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
         weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); of a GRU the bias of the input
             and the recurrent one, (M, 2, G).
@@ -89,9 +96,11 @@ def _states(cell: Cell, go_backwards: bool, products: Products) -> Callable[...,
     ) -> tuple[Tensors, Any]:
         z_TG = _projected(x_TF, kernel, products)
         zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
-        start, like = first or (zero_U,) * cell.num_states, (z_TG[0], zero_U, zero_U)
-        (_, *cells), saved = _scan(
-            cell.forward(recurrent, bias, products), start, (z_TG,), like, go_backwards
+        start = first or (zero_U,) * cell.num_states
+        like = cell.outputs_like(z_TG[0], zero_U)
+        step = cell.forward(recurrent, bias, products)
+        (_, *cells), saved = scan(
+            step, start, (z_TG,), like, is_reversed=go_backwards, steps_per_trip=cell.steps_per_trip
         )
         h_TU = saved[-1]
 
@@ -119,9 +128,9 @@ def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
         (h_U, c_U), (z_G,) = carry, inputs
         z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
         i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
-        i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), _tanh(g_U), ops.sigmoid(o_U)
+        i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), tanh(g_U), ops.sigmoid(o_U)
         next_U = f_U * c_U + i_U * g_U
-        h_U = o_U * _tanh(next_U)
+        h_U = o_U * tanh(next_U)
         return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
     return step
@@ -142,7 +151,7 @@ def _lstm_backward(
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (dh_U, dc_U, sum_G), (gates_G, c_U, upstream_U) = carry, inputs
         i_U, f_U, g_U, o_U = ops.split(gates_G, LSTM_GATES, axis=-1)
-        tanh_U = _tanh(f_U * c_U + i_U * g_U)
+        tanh_U = tanh(f_U * c_U + i_U * g_U)
         dh_U = dh_U + upstream_U
         dc_U = dc_U + dh_U * o_U * (1 - tanh_U * tanh_U)
         di_U, df_U = dc_U * g_U * i_U * (1 - i_U), dc_U * c_U * f_U * (1 - f_U)
@@ -155,7 +164,7 @@ def _lstm_backward(
     # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
     last = (ops.zeros_like(dh_TU[0]), *dcells, ops.zeros_like(gates_TG[0], dtype="float32"))
     inputs = (gates_TG, c_TU, dh_TU)
-    (*dfirst, sum_G), (dz_TG,) = _scan(step, last, inputs, (gates_TG[0],), not go_backwards)
+    (*dfirst, sum_G), (dz_TG,) = scan(step, last, inputs, (gates_TG[0],), is_reversed=not go_backwards)
     return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
 
 
@@ -168,7 +177,7 @@ def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
         r_G = products.matmul(h_U, recurrent, "loop") + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
         update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
-        own_U = _tanh(own_U + reset_U * own_r_U)
+        own_U = tanh(own_U + reset_U * own_r_U)
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)
 
@@ -199,18 +208,23 @@ def _gru_backward(
         return (dh_U * update_U + products.matmul(dr_G, recurrent_T, "loop"),), (dr_G, down_U)
 
     inputs = (gates_TG, own_r_TU, before_TU, dh_TU)
-    dfirst, (dr_TG, down_TU) = _scan(step, (zero_U,), inputs, (gates_TG[0], zero_U), not go_backwards)
+    like = (gates_TG[0], zero_U)
+    dfirst, (dr_TG, down_TU) = scan(step, (zero_U,), inputs, like, is_reversed=not go_backwards)
     dz_TG = ops.concatenate([dr_TG[..., : 2 * down_TU.shape[-1]], down_TU], axis=-1)
     dbias = ops.stack([ops.sum(each, axis=(0, -2)) for each in (dz_TG, dr_TG)], axis=-2)
     return dz_TG, dr_TG, dbias, dfirst
 
 
-LSTM = Cell(2, _lstm_step, _lstm_backward)
-GRU = Cell(1, _gru_step, _gru_backward)
+def _gates_and_two_states(gates_G: Tensor, state_U: Tensor) -> Tensors:
+    return gates_G, state_U, state_U
 
 
-def _tanh(x: Tensor) -> Tensor:
-    """Return tanh(x); in float32 by the sigmoid, within 1.2e-7, which XLA works out faster on a CPU."""
+LSTM = Cell(2, _lstm_step, _lstm_backward, _gates_and_two_states)
+GRU = Cell(1, _gru_step, _gru_backward, _gates_and_two_states)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Return the hyperbolic tangent; in float32 by the sigmoid, within 1.2e-7: faster on a CPU."""
     if keras.backend.standardize_dtype(x.dtype) != "float32":
         return ops.tanh(x)
     return 2.0 * ops.sigmoid(2.0 * x) - 1.0
@@ -256,14 +270,32 @@ def _weight_gradient(x_TF: Tensor, dz_TG: Tensor, products: Products) -> Tensor:
     return products.einsum("tmbf,tmbg->mfg", x_TF, dz_TG, "weight_gradient")
 
 
-def _scan(
-    step: Step, carry: Tensors, inputs: Tensors, outputs_like: Tensors, is_reversed: bool
+def scan(
+    step: Step,
+    carry: Tensors,
+    inputs: Tensors,
+    outputs_like: Tensors,
+    *,
+    is_reversed: bool,
+    steps_per_trip: int = 1,
 ) -> tuple[Tensors, Tensors]:
     """Run `step(carry, inputs at t) -> (carry, outputs at t)` over the first axis, or from its end.
 
-    `outputs_like` has the shape and dtype of each of one step's outputs. Returns the last carry, and the
-    outputs, time first, each at the index of its inputs.
+    Args:
+        step: Takes and returns tuples.
+        carry: What the first step gets.
+        inputs: Arrays with time first, (T, ...).
+        outputs_like: Arrays of the shape and dtype of each of one step's outputs.
+        is_reversed: Begin at the end of time.
+        steps_per_trip: Steps of one trip of the loop; with more than one, `_scan_in_trips` tells how.
+
+    Returns:
+        The last carry, and the outputs, time first, each at the index of its inputs.
     """
+    if steps_per_trip > 1:
+        return _scan_in_trips(
+            step, carry, inputs, outputs_like, is_reversed=is_reversed, steps_per_trip=steps_per_trip
+        )
     if keras.backend.backend() != "tensorflow":
         carry, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)
         return carry, tuple(outputs)
@@ -289,3 +321,48 @@ def _scan(
         lambda count, *_: count < num_steps, body, start, maximum_iterations=num_steps
     )
     return carry, tuple(array.stack() for array in arrays)
+
+
+def _scan_in_trips(
+    step: Step,
+    carry: Tensors,
+    inputs: Tensors,
+    outputs_like: Tensors,
+    *,
+    is_reversed: bool,
+    steps_per_trip: int,
+) -> tuple[Tensors, Tensors]:
+    """Do as `scan` does, several steps a trip: a trip counts once, and stores what its steps give at once.
+
+    Steps that fill no trip are taken first, without a loop; so are all of them where there are no more than
+    one trip has.
+    """
+
+    def trip(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        times = range(inputs[0].shape[0])
+        outputs_by_time: dict[int, Tensors] = {}
+        for t in reversed(times) if is_reversed else times:
+            carry, outputs_by_time[t] = step(carry, tuple(array[t] for array in inputs))
+        by_output = zip(*(outputs_by_time[t] for t in times), strict=True)
+        return carry, tuple(ops.stack(outputs) for outputs in by_output)
+
+    num_steps = inputs[0].shape[0]
+    if num_steps <= steps_per_trip:
+        return trip(carry, inputs)
+    num_trips, num_before = divmod(num_steps, steps_per_trip)
+    begin = 0 if is_reversed else num_before
+    end = begin + num_trips * steps_per_trip
+    outputs_before: Tensors = ()
+    if num_before:
+        span = slice(end, None) if is_reversed else slice(0, begin)
+        carry, outputs_before = trip(carry, tuple(array[span] for array in inputs))
+    by_trip = tuple(
+        ops.reshape(array[begin:end], (num_trips, steps_per_trip, *array.shape[1:])) for array in inputs
+    )
+    like = tuple(ops.stack([output] * steps_per_trip) for output in outputs_like)
+    carry, stacked = scan(trip, carry, by_trip, like, is_reversed=is_reversed)
+    outputs = tuple(ops.reshape(array, (-1, *array.shape[2:])) for array in stacked)
+    if not num_before:
+        return carry, outputs
+    in_order = (outputs, outputs_before) if is_reversed else (outputs_before, outputs)
+    return carry, tuple(ops.concatenate(parts, axis=0) for parts in zip(*in_order, strict=True))

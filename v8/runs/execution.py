@@ -219,9 +219,10 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     def tell(text: str) -> None:
         listen(Note(text))
 
-    choose = partial(choose_precision, profile, may_have_gpu=is_gpu, tell=tell)
-    precision = folder.settle("precision", choose)
-    compile_loops(folder.settle("loops", partial(choose_loops, profile, tell=tell)))
+    choose_format = partial(choose_precision, profile, may_have_gpu=is_gpu, tell=tell)
+    precision = folder.settle("precision", choose_format)
+    choose_form = partial(choose_loops, profile, may_have_gpu=is_gpu, tell=tell)
+    compile_loops(folder.settle("loops", choose_form))
     count_parts = partial(profile.training.num_parts, is_on_gpu=is_gpu)
     # A batch size of the CPU's own makes the number of parts depend on the device.
     is_of_device = profile.training.cpu_batch_size is not None

@@ -207,12 +207,7 @@ class Trainer:
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            stacked = partial(
-                networks.stack,
-                num_models=num_models,
-                are_directions_merged=num_models > 1,
-                products=self.products,
-            )
+            stacked = partial(networks.stack_for_device, num_models=num_models, products=self.products)
             fleet = stacked(self._trained)
             step = compiled_table_step(fleet, self.profile, self.precision, self.num_parts)
             # What is published has no teacher, and is judged without.

@@ -1,0 +1,420 @@
+#!/usr/bin/env python
+"""Compile training steps for GPUs that are not there, and count what they would launch and allocate.
+
+    scripts/gpu_day paper prepare                # wheels into .gpu-paper/, 200 MB: XLA for CUDA, and ptxas
+    scripts/gpu_day paper table [--gpus h100 ...] [--profiles aligned ...] [--precisions float32 ...]
+    scripts/gpu_day paper one aligned --models 40 --gpu h100 [--hlo FILE] [--steps-per-trip 6]
+    scripts/gpu_day paper check                  # fails when a step of `aligned` x 40 has more kernels
+
+XLA compiles for a described device without a driver. What comes out is the program that would run: loops with
+their trips, kernels a step, bytes that it works in. Nothing runs, so no time on a GPU is known. `table` keeps
+every cell in a file and goes on where it was stopped; it writes the table between the marks in
+docs/en/explanation/figures.md. Needs JAX; its version decides which wheels `prepare` takes.
+"""
+
+# ruff: noqa: E402, PLC0415 - the package lies beside this folder; Keras reads its backend when it is imported
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from v8.machine.choices import FORMATS
+
+WHEELS: Final = REPOSITORY / ".gpu-paper"
+NOTED: Final = REPOSITORY / "scripts" / "gpu_paper.json"
+"""The kernels of a step that `check` allows, and the versions that they were counted with."""
+FIGURES: Final = REPOSITORY / "docs" / "en" / "explanation" / "figures.md"
+MARKS: Final = ("<!-- gpu_day paper table -->", "<!-- end of gpu_day paper table -->")
+NUM_MODELS: Final = 40
+LIMIT_S: Final = 900.0
+"""A program that compiles for longer is given up."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as XLA describes it; from NVIDIA's data sheets."""
+
+    num_cores: int
+    capability: tuple[int, int]
+    bandwidth_gb_per_s: int
+    cache_bytes: int
+    clock_ghz: float
+    memory_bytes: int
+    shared_bytes_per_core: int
+    shared_bytes_per_block: int
+    threads_per_core: int
+    fpus_per_core: int
+
+    def described(self, name: str) -> str:
+        """Return the description that XLA's compiler reads."""
+        major, minor = self.capability
+        return (
+            "gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 "
+            "block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 "
+            "registers_per_core_limit: 65536 registers_per_block_limit: 65536 shared_memory_per_block: 49152 "
+            f"core_count: {self.num_cores} fpus_per_core: {self.fpus_per_core} "
+            f"threads_per_core_limit: {self.threads_per_core} "
+            f"shared_memory_per_core: {self.shared_bytes_per_core} "
+            f"shared_memory_per_block_optin: {self.shared_bytes_per_block} "
+            f"memory_bandwidth: {self.bandwidth_gb_per_s}000000000 l2_cache_size: {self.cache_bytes} "
+            f"clock_rate_ghz: {self.clock_ghz} device_memory_size: {self.memory_bytes} "
+            f"cuda_compute_capability {{ major: {major} minor: {minor} }} }} "
+            'platform_name: "CUDA" dnn_version_info { major: 9 minor: 3 } '
+            f'device_description_str: "{name}"'
+        )
+
+
+GPUS: Final[Mapping[str, Gpu]] = {
+    "t4": Gpu(40, (7, 5), 320, 4 << 20, 1.59, 15 << 30, 65_536, 65_536, 1_024, 64),
+    "l4": Gpu(58, (8, 9), 300, 48 << 20, 2.04, 22 << 30, 102_400, 101_376, 1_536, 128),
+    "a100": Gpu(108, (8, 0), 1_555, 40 << 20, 1.41, 40 << 30, 167_936, 166_912, 2_048, 64),
+    "h100": Gpu(132, (9, 0), 3_352, 50 << 20, 1.98, 79 << 30, 233_472, 232_448, 2_048, 128),
+}
+KERNELS: Final = frozenset(
+    {
+        *(
+            "fusion",
+            "custom-call",
+            "copy",
+            "sort",
+            "reduce",
+            "scatter",
+            "dot",
+            "transpose",
+            "broadcast",
+            "pad",
+        ),
+        *(
+            "concatenate",
+            "dynamic-update-slice",
+            "dynamic-slice",
+            "iota",
+            "slice",
+            "select",
+            "add",
+            "multiply",
+        ),
+    }
+)
+"""Instructions of a compiled program that are launched."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Kernels of one step of a program; and of its loops trips, kernels a trip, and products a trip."""
+
+    num_kernels: int
+    loops: list[tuple[int, float, int]]
+
+
+def counted(program: str) -> Counts:
+    """Count the kernels of a compiled program, XLA's text: all that is launched, times the trips around it.
+
+    The steps of a trip are its products by Triton or cuBLAS, because a step over time multiplies once.
+    """
+    computations, entry = _computations(program)
+    kernels: collections.Counter[str] = collections.Counter()
+    loops: list[tuple[int, float, int]] = []
+
+    def walk(name: str, times: int) -> None:
+        for line in computations.get(name, ()):
+            match = re.search(r"= .*?\s([a-z][\w\-]*)\(", line)
+            kind = match.group(1) if match else ""
+            if kind == "while":
+                body = _named(r"body=%?([\w.\-]+)", line)
+                trips = int(_named(r"known_trip_count.{0,12}n.{0,4}?(\d+)", line) or 1)
+                before = sum(kernels.values())
+                walk(body, times * trips)
+                per_trip = (sum(kernels.values()) - before) / (times * trips)
+                num_products = sum(
+                    "__triton" in inner or "__cublas" in inner for inner in computations.get(body, ())
+                )
+                loops.append((trips, per_trip, num_products))
+            elif kind in KERNELS:
+                kernels[kind] += times
+            elif kind in {"call", "conditional", "async-start"}:
+                for called in re.findall(r"(?:to_apply|calls|branch_computations=\{)%?([\w.\-]+)", line):
+                    walk(called, times)
+
+    walk(entry, 1)
+    return Counts(sum(kernels.values()), loops)
+
+
+def _computations(program: str) -> tuple[dict[str, list[str]], str]:
+    """Return the lines of every computation by its name, and the name of the one that begins."""
+    computations: dict[str, list[str]] = {}
+    name = entry = ""
+    for line in program.splitlines():
+        head = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$", line)
+        if head:
+            name = head.group(2)
+            computations[name] = []
+            entry = name if head.group(1) else entry
+        elif name and " = " in line:
+            computations[name].append(line.strip())
+    return computations, entry
+
+
+def _named(pattern: str, line: str) -> str:
+    match = re.search(pattern, line)
+    return match.group(1) if match else ""
+
+
+def compiled_step_for(
+    profile_name: str, num_models: int, gpu: str, precision: str, steps_per_trip: int | None
+) -> tuple[Any, float]:
+    """Compile the training step of a fleet for a described GPU; return XLA's program and seconds it took."""
+    os.environ |= {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    flags = f" --xla_gpu_cuda_data_dir={WHEELS}/nvidia/cuda_nvcc --xla_gpu_autotune_level=0"
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flags
+    sys.path.append(str(WHEELS))
+    import jax
+    import numpy as np
+    from jax._src import xla_bridge
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    xla_bridge.discover_pjrt_plugins()
+    target = GPUS[gpu].described(gpu)
+    topology = topologies.get_topology_desc("t", "cuda", target_config=target, topology="1x1x1")
+    sharding = SingleDeviceSharding(topology.devices[0])
+    step, arguments = _step_and_arguments(profile_name, num_models, precision, steps_per_trip)
+    shapes = jax.tree.map(
+        lambda array: jax.ShapeDtypeStruct(np.shape(array), np.asarray(array).dtype, sharding=sharding),
+        arguments,
+    )
+    started = time.perf_counter()
+    program = step.lower(*shapes).compile()
+    return program, time.perf_counter() - started
+
+
+def _step_and_arguments(
+    profile_name: str, num_models: int, precision: str, steps_per_trip: int | None
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the step that a GPU would compile, and arguments of its shapes: the only place that calls it."""
+    import numpy as np
+
+    from v8.networks.networks import build_network, stack
+    from v8.networks.steps_per_trip import STEPS_PER_TRIP
+    from v8.profile import load_profile
+    from v8.training.probe import random_batch
+    from v8.training.step import compiled_step, initial_state
+
+    profile = load_profile(profile_name)
+    steps_per_trip = steps_per_trip or STEPS_PER_TRIP
+    network = build_network(profile, seed=0, is_taught=True, precision=precision)
+    fleet = stack(network, num_models, are_directions_merged=True, steps_per_trip=steps_per_trip)
+    x_BMTF, y_BMHC = random_batch(profile, num_models)
+    arguments = (
+        initial_state(fleet, precision),
+        np.zeros(num_models, np.float32),
+        np.ones(num_models, bool),
+        x_BMTF,
+        y_BMHC,
+        np.ones(x_BMTF.shape[:2], np.float32),
+    )
+    return compiled_step(fleet, profile, precision), arguments
+
+
+def cell(options: argparse.Namespace) -> dict[str, Any]:
+    """Compile one program in this process; return what is known of it as JSON values."""
+    processor_s = time.process_time()
+    program, seconds = compiled_step_for(
+        options.profile, options.models, options.gpu, options.precision, options.steps_per_trip
+    )
+    text = program.as_text()
+    if options.hlo:
+        options.hlo.write_text(text)
+    counts, memory = counted(text), program.memory_analysis()
+    num_bytes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
+    return {
+        "profile": options.profile,
+        "gpu": options.gpu,
+        "precision": options.precision,
+        "num_models": options.models,
+        "steps_per_trip": options.steps_per_trip,
+        "kernels": counts.num_kernels,
+        "loops": counts.loops,
+        "bytes": num_bytes - memory.alias_size_in_bytes,
+        "compile_s": round(seconds, 1),
+        "processor_s": round(time.process_time() - processor_s, 1),
+    }
+
+
+def cell_apart(profile: str, gpu: str, precision: str, num_models: int) -> dict[str, Any]:
+    """Compile one program in a process of its own; a program that does not compile is a cell with `error`."""
+    key = {"profile": profile, "gpu": gpu, "precision": precision, "num_models": num_models}
+    command = [sys.executable, __file__, "one", profile, "--gpu", gpu, "--precision", precision]
+    command += ["--models", str(num_models), "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return {**key, "error": f"not compiled after {LIMIT_S:.0f} s"}
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if re.match(r"[\w.]*Error: ", line)]
+        return {**key, "error": (errors or [f"exit code {done.returncode}"])[-1][:200]}
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def fill_table(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile the cells that the file lacks, one after another; return all that it then has."""
+    cells: list[dict[str, Any]] = []
+    if options.cells.exists():
+        cells = json.loads(options.cells.read_text("utf-8"))["cells"]
+    present = {(row["profile"], row["gpu"], row["precision"]) for row in cells}
+    for profile, gpu, precision in _wanted(options):
+        if (profile, gpu, precision) not in present:
+            cells.append(cell_apart(profile, gpu, precision, NUM_MODELS))
+            print(json.dumps(cells[-1]), flush=True)
+            options.cells.parent.mkdir(parents=True, exist_ok=True)
+            options.cells.write_text(json.dumps({"versions": versions(), "cells": cells}, indent=1) + "\n")
+    return cells
+
+
+def _wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    for precision in options.precisions:
+        for gpu in options.gpus:
+            for profile in options.profiles:
+                yield profile, gpu, precision
+
+
+def table(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the cells as a table in Markdown, a line a profile and GPU, one column a number format.
+
+    >>> print(table([{"profile": "v7", "gpu": "t4", "precision": "float32", "error": "no"}]).splitlines()[-1])
+    | `v7` | T4 | does not compile | not tried | not tried |
+    """
+    by_key = {(row["profile"], row["gpu"], row["precision"]): row for row in cells}
+    lines = ["| profile | GPU | " + " | ".join(FORMATS) + " |", "|---|---|" + "---|" * len(FORMATS)]
+    for profile in dict.fromkeys(row["profile"] for row in cells):
+        for gpu in GPUS:
+            rows = [by_key.get((profile, gpu, precision)) for precision in FORMATS]
+            if any(rows):
+                lines.append(f"| `{profile}` | {gpu.upper()} | " + " | ".join(map(shown, rows)) + " |")
+    return "\n".join(lines)
+
+
+def shown(row: Mapping[str, Any] | None) -> str:
+    """Write one cell: kernels a step, most of them a time step, memory, and the largest fleet that fits."""
+    if row is None:
+        return "not tried"
+    if "error" in row:
+        return "does not compile"
+    memory_bytes = GPUS[row["gpu"]].memory_bytes
+    share = row["bytes"] / memory_bytes
+    largest = int(memory_bytes * row["num_models"] / row["bytes"])
+    by_step = [per_trip / num_steps for _, per_trip, num_steps in row["loops"] if num_steps]
+    in_loops = f", {max(by_step):.1f} a time step" if by_step else ""
+    return f"{row['kernels']:,}{in_loops}; {row['bytes'] / 1e9:.2f} GB, {share:.1%}; {largest:,}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a count of kernels depends on."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "keras")}
+
+
+def check() -> int:
+    """Compile `aligned` x 40 for an H100 and compare with the figure that is noted."""
+    noted = json.loads(NOTED.read_text("utf-8"))
+    if not WHEELS.is_dir():
+        print("Skipped: .gpu-paper/ is not there. Run `scripts/gpu_day paper prepare` first.")
+        return 0
+    if versions() != noted["versions"]:
+        print(f"Skipped: {noted['kernels']:,} kernels are noted for {noted['versions']}; got {versions()}.")
+        return 0
+    row = cell_apart("aligned", "h100", "float32", NUM_MODELS)
+    if "error" in row:
+        print(f"error: a step of aligned x {NUM_MODELS} must compile; got {row['error']}.")
+        return 1
+    print(
+        f"{row['kernels']:,} kernels a step of aligned x {NUM_MODELS} on an H100; noted {noted['kernels']:,}."
+    )
+    if row["kernels"] <= noted["kernels"]:
+        return 0
+    print(
+        f"error: the kernels of a step may not rise; got {row['kernels'] - noted['kernels']} more. ", end=""
+    )
+    print(f"Find what adds them with --hlo, or note them in {NOTED.name} and say why.")
+    return 1
+
+
+def prepare() -> None:
+    """Install the compiler of JAX's own version for CUDA into `.gpu-paper/`; no CUDA is needed."""
+    version = importlib.metadata.version("jax")
+    wheels = [f"jax-cuda12-pjrt=={version}", f"jax-cuda12-plugin=={version}", "nvidia-cuda-nvcc-cu12"]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(WHEELS), *wheels]
+    subprocess.run(install, check=True)
+
+
+def write_figures(text: str) -> None:
+    """Put the table between its marks in the page of figures."""
+    page = FIGURES.read_text("utf-8")
+    before, rest = page.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    FIGURES.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", "utf-8")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parts = parser.add_subparsers(dest="part", required=True)
+    parts.add_parser("prepare", help="fetch the compiler")
+    parts.add_parser("check", help="fail when the kernels of aligned x 40 rose")
+    one = parts.add_parser("one", help="compile one program")
+    one.add_argument("profile")
+    one.add_argument("--models", type=int, default=NUM_MODELS)
+    one.add_argument("--gpu", choices=GPUS, default="h100")
+    one.add_argument("--precision", choices=FORMATS, default="float32")
+    one.add_argument("--steps-per-trip", type=int, help="default: as on a GPU")
+    one.add_argument("--hlo", type=Path, help="write the compiled program there")
+    one.add_argument("--json", action="store_true", help="print one line of JSON")
+    all_cells = parts.add_parser("table", help="compile all and write the table")
+    names = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml"))
+    names = [name for name in names if name not in {"universe", "range_paths"}]  # no profile; no network
+    all_cells.add_argument("--profiles", nargs="+", choices=names, default=names)
+    all_cells.add_argument("--gpus", nargs="+", choices=GPUS, default=list(GPUS))
+    all_cells.add_argument("--precisions", nargs="+", choices=FORMATS, default=list(FORMATS))
+    all_cells.add_argument("--cells", type=Path, default=REPOSITORY / "gpu-day" / "paper.json")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    if options.part == "prepare":
+        prepare()
+        return 0
+    if options.part == "check":
+        return check()
+    if not WHEELS.is_dir():
+        raise SystemExit(
+            "error: gpu_day paper: needs the compiler in .gpu-paper/; got none. "
+            "Run `scripts/gpu_day paper prepare`."
+        )
+    if options.part == "table":
+        write_figures(table(fill_table(options)))
+        return 0
+    row = cell(options)
+    print(json.dumps(row))
+    if not options.json:
+        loops = ", ".join(f"{trips} x {kernels:.0f}" for trips, kernels, _ in row["loops"])
+        print(f"{row['kernels']:,} kernels a step; loops, trips x kernels a trip: {loops or 'none'}")
+        print(f"{row['bytes'] / 1e6:,.0f} MB; compiled in {row['compile_s']} s")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

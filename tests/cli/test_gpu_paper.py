@@ -1,0 +1,99 @@
+"""Programs for GPUs that are not there: what is counted in them, and that their kernels do not rise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gpu_paper
+import pytest
+
+PROGRAM = """HloModule step
+
+%body (t: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %t = (s32[], f32[4]{0}) parameter(0)
+  %product = f32[4]{0} fusion(%t), kind=kCustom, backend_config={"kind":"__triton_gemm"}
+  %states = f32[4]{0} fusion(%product), kind=kLoop, calls=%work
+  ROOT %next = (s32[], f32[4]{0}) tuple(%t, %states)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %start = f32[4]{0} copy(%x)
+  %loop = (s32[], f32[4]{0}) while(%start), body=%body, backend_config={"known_trip_count":{"n":"60"}}
+  ROOT %last = f32[4]{0} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_kernels_are_counted_with_the_trips_around_them() -> None:
+    counts = gpu_paper.counted(PROGRAM)
+    assert counts.num_kernels == 1 + 60 * 2
+    assert counts.loops == [(60, 2.0, 1)]
+
+
+def row(**content: object) -> dict[str, object]:
+    usual = {"profile": "aligned", "gpu": "t4", "precision": "float32", "num_models": 40, "kernels": 1131}
+    return {**usual, "bytes": 3 << 30, "loops": [(10, 16.0, 6), (10, 12.0, 6)], **content}
+
+
+def test_a_cell_tells_kernels_memory_and_the_largest_fleet() -> None:
+    # 16 kernels for 6 steps are 2.7; 3 of 15 GiB are 20 %, and 40 models x 5 fit.
+    assert gpu_paper.shown(row()) == "1,131, 2.7 a time step; 3.22 GB, 20.0%; 200"
+    assert gpu_paper.shown(row(loops=[])) == "1,131; 3.22 GB, 20.0%; 200"
+    assert gpu_paper.shown({"error": "no"}) == "does not compile"
+    assert gpu_paper.shown(None) == "not tried"
+
+
+def test_the_table_has_a_line_for_each_profile_and_gpu() -> None:
+    lines = gpu_paper.table([row(), row(precision="mixed_bfloat16", error="no")]).splitlines()
+    assert lines[0] == "| profile | GPU | float32 | mixed_bfloat16 | mixed_float16 |"
+    assert lines[2:] == [f"| `aligned` | T4 | {gpu_paper.shown(row())} | does not compile | not tried |"]
+
+
+def test_the_table_stands_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "figures.md"
+    page.write_text(f"above\n{gpu_paper.MARKS[0]}\nold\n{gpu_paper.MARKS[1]}\nbelow\n", "utf-8")
+    monkeypatch.setattr(gpu_paper, "FIGURES", page)
+    gpu_paper.write_figures("new")
+    assert page.read_text("utf-8") == f"above\n{gpu_paper.MARKS[0]}\nnew\n{gpu_paper.MARKS[1]}\nbelow\n"
+    assert all(
+        mark in Path(gpu_paper.REPOSITORY / "docs/en/explanation/figures.md").read_text("utf-8")
+        for mark in gpu_paper.MARKS
+    )
+
+
+@pytest.mark.parametrize(("kernels", "code"), [(1131, 0), (1130, 0), (1132, 1)])
+def test_the_check_fails_when_kernels_rise(
+    kernels: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    noted = tmp_path / "noted.json"
+    noted.write_text(json.dumps({"kernels": 1131, "versions": gpu_paper.versions()}))
+    monkeypatch.setattr(gpu_paper, "NOTED", noted)
+    monkeypatch.setattr(gpu_paper, "WHEELS", tmp_path)
+    monkeypatch.setattr(gpu_paper, "cell_apart", lambda *key: row(kernels=kernels))
+    assert gpu_paper.check() == code
+    assert ("error: the kernels of a step may not rise; got 1 more." in capsys.readouterr().out) == bool(code)
+
+
+def test_the_check_is_skipped_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_paper, "WHEELS", tmp_path / "none")
+    assert gpu_paper.check() == 0
+    assert "Skipped: .gpu-paper/ is not there" in capsys.readouterr().out
+    monkeypatch.setattr(gpu_paper, "WHEELS", tmp_path)
+    monkeypatch.setattr(gpu_paper, "versions", lambda: {"jax": "99"})
+    assert gpu_paper.check() == 0
+    assert "kernels are noted for" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    not gpu_paper.WHEELS.is_dir(), reason="needs .gpu-paper/: scripts/gpu_day paper prepare; done every night"
+)
+def test_the_kernels_of_40_aligned_models_have_not_risen() -> None:
+    assert gpu_paper.check() == 0
