@@ -326,7 +326,7 @@ def mirrored_path_quantiles(
     walked = running_sums(np, steps)
     candles = (walked - steps)[:, :, None] + moved
     both_ways = np.concatenate([walked, -walked], axis=-1)
-    closes = _closes_of(np, history_close, both_ways)
+    closes = _closes_of(np, history_close, history_close[:, -1:], both_ways)
     if any(task.on_paths not in _READING_NO_CANDLES for task in tasks):
         closes = replace(closes, candles=np.concatenate([candles, -candles[:, :, MIRRORED]], axis=-1))
     last = history_close[:, -1:, None, None]
@@ -399,15 +399,16 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     Known closes, oldest first, (W, K), are in quote currency; `moved` is open, high, low and close of each
     coming bar of each path as log ratios to the close before, (W, H, C, P).
     """
+    # Published files number their operations in this order.
+    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
     walked = running_sums(xp, steps)
     candles = xp.expand_dims(walked - steps, 2) + moved
-    return replace(_closes_of(xp, history_close, walked), candles=candles)
+    return replace(_closes_of(xp, history_close, last, walked), candles=candles)
 
 
-def _closes_of(xp: Any, history_close: Any, walked: Any) -> Closes:
-    """Return the closes of paths, (W, H, P), that are at so many log ratios to the last known close."""
-    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
+def _closes_of(xp: Any, history_close: Any, last: Any, walked: Any) -> Closes:
+    """Return the closes of paths, (W, H, P), at so many log ratios to the last known close, (W, 1)."""
     path = xp.expm1(walked)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation)
