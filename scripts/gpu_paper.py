@@ -210,6 +210,7 @@ def _step_and_arguments(
     import numpy as np
 
     from v8.networks.networks import build_network, stack
+    from v8.networks.products import products_of
     from v8.networks.steps_per_trip import STEPS_PER_TRIP
     from v8.profile import load_profile
     from v8.training.probe import random_batch
@@ -218,7 +219,13 @@ def _step_and_arguments(
     profile = load_profile(profile_name)
     steps_per_trip = steps_per_trip or STEPS_PER_TRIP
     network = build_network(profile, seed=0, is_taught=True, precision=precision)
-    fleet = stack(network, num_models, are_directions_merged=True, steps_per_trip=steps_per_trip)
+    fleet = stack(
+        network,
+        num_models,
+        are_directions_merged=True,
+        steps_per_trip=steps_per_trip,
+        products=products_of(precision, is_on_gpu=True, processor_flags=""),
+    )
     x_BMTF, y_BMHC = random_batch(profile, num_models)
     arguments = (
         initial_state(fleet, precision),

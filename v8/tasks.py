@@ -10,7 +10,6 @@ Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -134,6 +133,14 @@ def _bands(xp: Any, closes: Closes) -> Any:
     return xp.stack([middle + reach, middle - reach], axis=-1)
 
 
+def _bands_on_paths(xp: Any, task: "Task", closes: Closes, summed_up: Any) -> Any:
+    """Sum up both bands; of numpy's arrays each band lies in one piece, as they are sorted."""
+    if xp is not np:
+        return Task.on_paths(xp, task, closes, summed_up)
+    reach = BAND_WIDTH_STDS * closes.deviation
+    return summed_up(np.stack([closes.middle + reach, closes.middle - reach], axis=2))
+
+
 OHLC_TASK: Final = Task(
     **_TOLD[c.TASK_OHLC],
     columns=OHLC,
@@ -154,6 +161,7 @@ BANDS_TASK: Final = Task(
     sides=(1.0, -1.0),
     deviations=BAND_WIDTH_STDS,
     implied=_bands,
+    on_paths=_bands_on_paths,
     # The upper band is the larger of the two.
     coherent=lambda xp, values, last, least: xp.flip(xp.sort(values, axis=-1), axis=-1),
 )
@@ -198,6 +206,8 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
     """
     total = suffix_sums(xp, known, num_steps)
     squares = suffix_sums(xp, xp.square(known), num_steps)
+    if path is not None and xp is np:
+        return _path_moments(total, squares, path)
     if path is not None:
         total = xp.expand_dims(total, 2) + running_sums(xp, path)
         squares = xp.expand_dims(squares, 2) + running_sums(xp, xp.square(path))
@@ -206,12 +216,31 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
     return mean, xp.sqrt(xp.maximum(variance, 0.0))
 
 
+def _path_moments(total_NH: Any, squares_NH: Any, path_NHP: Any) -> tuple[Any, Any]:
+    """Do what `window_moments` does, to the same bits, in few arrays: new memory costs as much as a sum."""
+    mean = running_sums(np, path_NHP)
+    np.add(total_NH[:, :, None], mean, out=mean)
+    mean /= BAND_PERIOD_BARS
+    spare = np.square(path_NHP)
+    deviation = running_sums(np, spare)
+    np.add(squares_NH[:, :, None], deviation, out=deviation)
+    np.square(mean, out=spare)
+    spare *= BAND_PERIOD_BARS
+    deviation -= spare
+    deviation /= BAND_PERIOD_BARS - 1
+    np.maximum(deviation, 0.0, out=deviation)
+    return mean, np.sqrt(deviation, out=deviation)
+
+
 def running_sums(xp: Any, steps: Any) -> Any:
     """Sum up the steps so far, (N, H, ...), along the second axis."""
     if xp is not np:
         return xp.cumsum(steps, axis=1)
     # Numpy's own cumsum goes along one path after the other, which takes ten times as long.
-    return np.stack([*accumulate(np.moveaxis(steps, 1, 0))], axis=1)
+    sums = np.array(steps)
+    for step in range(1, sums.shape[1]):
+        sums[:, step] += sums[:, step - 1]
+    return sums
 
 
 def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:

@@ -17,11 +17,15 @@ from v8.formulas.ranges import (
     fit_log_ranges,
     fit_shares,
     known_ranges,
+    lent_bars,
+    mirrored_path_quantiles,
     mix,
+    path_quantiles,
 )
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
+from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
@@ -74,6 +78,28 @@ def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: Range
     for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
         for task, truth in span.truth.items():
             assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
+    data: SeriesData, ensemble: RangeFormula, dtype: type
+) -> None:
+    train, test = data.spans["train"], data.spans["test"]
+    chosen = np.arange(0, len(train), 3)
+    lent_PHC = lent_bars(train, ensemble.ranges(train), chosen).astype(dtype)
+    moved = np.moveaxis(lent_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
+    history = test.history_close.astype(dtype)
+    by_candles = replace(
+        TASKS["ohlc"], on_paths=lambda xp, task, closes, summed_up: summed_up(closes.candles)
+    )
+    levels = (0.05, 0.25, 0.5, 0.77, 0.995)
+    for tasks in ([TASKS[name] for name in data.profile.tasks], [by_candles]):
+        expected = path_quantiles(np, levels, tasks, history, moved)
+        found = mirrored_path_quantiles(levels, tasks, history, moved[..., : len(chosen)])
+        assert found.keys() == expected.keys()
+        for task, values in expected.items():
+            assert found[task].dtype == values.dtype
+            np.testing.assert_array_equal(found[task], values)
 
 
 def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None:

@@ -189,6 +189,13 @@ def test_hits_that_never_change_count_as_windows_that_do_not_overlap() -> None:
     assert num_effective(np.ones(1_000), 10, None) == 100.0
 
 
+@pytest.mark.parametrize("num_values", [2, 3, 40, 1_000])
+def test_corrected_p_values_are_those_of_scipy_to_the_bit(num_values: int) -> None:
+    p_values = np.random.default_rng(num_values).random(num_values) ** 4
+    p_values[-1] = p_values[0]
+    assert corrected_p_values(p_values.tolist()) == scipy.stats.false_discovery_control(p_values).tolist()
+
+
 def test_corrected_p_values_lead_to_the_published_discoveries() -> None:
     # Benjamini & Hochberg (1995), section 4.1: 15 comparisons of treatments for myocardial infarction.
     # At 0.05 the procedure rejects the first four, Bonferroni's the first three.

@@ -75,6 +75,25 @@ def test_the_file_of_a_network_and_its_weights_is_the_same_whenever_it_is_writte
         assert json.loads(archive.read(ABOUT_MEMBER))["date_saved"] == NO_DATE
 
 
+def test_later_weights_of_a_model_are_written_as_keras_itself_writes_them(tmp_path: Path) -> None:
+    """Keras describes a model once; what it was described with must not be what is saved."""
+    inputs = keras.Input((4, 3), name="x")
+    outputs = keras.layers.Bidirectional(keras.layers.GRU(2))(keras.layers.Dense(3)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(4)(keras.layers.BatchNormalization()(outputs)))
+    random = np.random.default_rng(5)
+    for name in ("first", "second"):
+        weights = [random.random(weight.shape, np.float32) for weight in model.get_weights()]
+        model.set_weights(weights)
+        save_portable(model, tmp_path / f"{name}.keras")
+        for mine, its in zip(weights, model.get_weights(), strict=True):  # the model is as it was
+            np.testing.assert_array_equal(mine, its)
+        model.save(tmp_path / "plain.keras")
+        ours, its = (
+            zipfile.ZipFile(tmp_path / f"{each}.keras").read("model.weights.h5") for each in (name, "plain")
+        )
+        assert ours == its
+
+
 def test_what_is_not_the_default_stays(tmp_path: Path) -> None:
     inputs = keras.Input((4, 3), name="x")
     outputs = keras.layers.Conv1D(

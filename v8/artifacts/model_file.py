@@ -37,10 +37,9 @@ import h5py
 import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
-from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH
+from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH, WEIGHTS_MEMBER
 from v8.storage import open_given, packaged
 
-WEIGHTS_MEMBER: Final = "model.weights.h5"
 SERIES_KEY: Final = "series"  # of `ABOUT_MEMBER`: which series the model was made for
 KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, ABOUT_MEMBER, WEIGHTS_MEMBER})
 """What a native Keras 3 file of ours holds; anything else is refused."""

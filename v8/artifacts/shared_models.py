@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.networks.published import CONFIG_MEMBER
+from v8.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
 Found = TypeVar("Found")
@@ -138,7 +138,7 @@ def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] 
 
     None if the file has other arrays, or of other shapes.
     """
-    with h5py.File(io.BytesIO(model_file.read_member(file, model_file.WEIGHTS_MEMBER)), "r") as weights:
+    with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
         if {*_array_names(weights)} != {*places} - {None}:
             return None
         values = [

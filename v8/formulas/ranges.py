@@ -41,18 +41,39 @@ K the 20 known closes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, RECENT_RANGE, TASK_OHLC, WAVE_COLUMNS, range_column
+from v8.columns import (
+    CLOSE,
+    HIGH,
+    LOW,
+    OHLC,
+    OPEN,
+    RANGE_BARS,
+    RECENT_RANGE,
+    TASK_OHLC,
+    WAVE_COLUMNS,
+    range_column,
+)
 from v8.features.formulas import FLOOR_SHARE
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer
-from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, Task, running_sums, variance_weights, window_moments
+from v8.tasks import (
+    BANDS_TASK,
+    OHLC_TASK,
+    RANGE_TO_VARIANCE,
+    TASKS,
+    Closes,
+    Task,
+    running_sums,
+    variance_weights,
+    window_moments,
+)
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.windows.span import Floats, Span, unheld_waves
 
@@ -68,7 +89,7 @@ MAX_MULTIPLE: Final = 20.0
 """Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
 
 SEED: Final = 1999  # of all that is drawn by lot; the same candles give the same forecast
-WINDOWS_AT_ONCE: Final = 8  # windows whose paths are walked at the same time: they stay in a core's own cache
+WINDOWS_AT_ONCE: Final = 16  # windows whose paths are walked together: they stay in a core's own cache
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
 """Columns of a bar turned upside down."""
@@ -135,17 +156,17 @@ class RangeFormula:
 
         The precision of the walk is that of the bars that were lent.
         """
-        lent_HCP = np.ascontiguousarray(np.moveaxis(self.lent_PHC, 0, -1))
-        ranges_WH11, history_WK = (
-            one.astype(lent_HCP.dtype) for one in (self.ranges(span)[:, :, None, None], span.history_close)
-        )
-        parts = [slice(start, start + WINDOWS_AT_ONCE) for start in range(0, len(span), WINDOWS_AT_ONCE)]
+        lent_HCP = np.moveaxis(self.lent_PHC[: len(self.lent_PHC) // 2], 0, -1)
+        lent_HCP = np.ascontiguousarray(lent_HCP)
+        ranges_WH11 = self.ranges(span)[:, :, None, None].astype(lent_HCP.dtype)
+        history_WK = span.history_close.astype(lent_HCP.dtype)
         tasks = [TASKS[name] for name in span.profile.tasks]
-        made = [
-            path_quantiles(np, levels, tasks, history_WK[part], ranges_WH11[part] * lent_HCP)
-            for part in parts
-        ]
-        return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
+        parts = []
+        for start in range(0, len(span), WINDOWS_AT_ONCE):
+            windows = slice(start, start + WINDOWS_AT_ONCE)
+            moved_WHCP = ranges_WH11[windows] * lent_HCP
+            parts.append(mirrored_path_quantiles(levels, tasks, history_WK[windows], moved_WHCP))
+        return {task.name: np.concatenate([part[task.name] for part in parts]) for task in tasks}
 
     def regress(self, span: Span) -> dict[str, Floats]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
@@ -279,16 +300,95 @@ def path_quantiles(
     return {task.name: task.size(last, task.on_paths(xp, task, paths, summed_up)) for task in tasks}
 
 
+_READING_NO_CANDLES: Final = (Task.on_paths, BANDS_TASK.on_paths, OHLC_TASK.on_paths)
+"""What sums up tasks in `mirrored_path_quantiles` without the candles of all paths."""
+
+
+def mirrored_path_quantiles(
+    levels: Sequence[float], tasks: Sequence[Task], history_close: Floats, moved: Floats
+) -> dict[str, Floats]:
+    """Do in numpy what `path_quantiles` does, to the same bits, given the first half of the paths alone.
+
+    The other half are their mirror images, as `lent_bars` makes them: what moves up in one moves down as far
+    in the other, without any rounding. So the order of all candles follows from half of them.
+
+    Args:
+        levels: Of the quantiles, ascending, Q of them.
+        tasks: What is wanted.
+        history_close: Known closes, oldest first, (W, K), quote currency.
+        moved: Open, high, low and close of each coming bar of the first half of the paths, log ratios to the
+            close before, (W, H, C, P / 2).
+
+    Returns:
+        Per task quantiles, shape (W, H, Q, C), in its unit.
+    """
+    steps = moved[:, :, OHLC.index(CLOSE)]
+    walked = running_sums(np, steps)
+    candles = (walked - steps)[:, :, None] + moved
+    both_ways = np.concatenate([walked, -walked], axis=-1)
+    closes = _closes_of(np, history_close, history_close[:, -1:], both_ways)
+    if any(task.on_paths not in _READING_NO_CANDLES for task in tasks):
+        closes = replace(closes, candles=np.concatenate([candles, -candles[:, :, MIRRORED]], axis=-1))
+    last = history_close[:, -1:, None, None]
+    made = {}
+    for task in tasks:
+        if task is OHLC_TASK:
+            summed_up = np.exp(_mirrored_quantiles(levels, candles))
+        else:
+            summed_up = task.on_paths(np, task, closes, partial(_quantiles, np, levels))
+        made[task.name] = task.size(last, summed_up)
+    return made
+
+
+def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
+    """Return what `_quantiles` does of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
+    num_half = candles.shape[-1]
+    opened, high, low, closed = (candles[:, :, OHLC.index(name)] for name in (OPEN, HIGH, LOW, CLOSE))
+    sizes = np.abs(np.stack([opened, closed], axis=2))
+    sizes.sort(axis=-1)
+    highs = np.concatenate([high, -low], axis=-1)
+    highs.sort(axis=-1)
+
+    def ranked(places: NDArray[np.int64]) -> Floats:
+        """Take what stands at some places, (Q,), of all numbers of each candle, sorted: (W, H, C, Q)."""
+        is_negative = places < num_half
+        # Half of the opens are as far below zero as the others are above it, and so are the closes.
+        chosen = sizes[..., np.where(is_negative, num_half - 1 - places, places - num_half)]
+        chosen = np.where(is_negative, -chosen, chosen)
+        # The lows are the highs with the other sign, in the other order.
+        highest = highs[..., places]
+        lowest = -highs[..., 2 * num_half - 1 - places]
+        return np.stack([chosen[:, :, 0], highest, lowest, chosen[:, :, 1]], axis=2)
+
+    return _between(np, _places(levels, 2 * num_half), ranked)
+
+
 def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
     """Interpolate between order statistics, (W, H, C, P) to (W, H, Q, C).
 
     Not the namespaces' own quantile: numpy sorts all numbers in a sixth of the time it takes to select a few.
     """
-    places = np.array(levels) * (values.shape[-1] - 1)
-    # Numpy would sort a view of columns as such, one number here, one there.
-    rows_WHCP = np.ascontiguousarray(values) if xp is np else values
-    sorted_WHCP = xp.sort(rows_WHCP, axis=-1)
-    low, high = (xp.take(sorted_WHCP, [*map(int, which)], axis=-1) for which in (places, np.ceil(places)))
+    if xp is np:
+        # Numpy would sort a view of columns as such, one number here, one there.
+        sorted_WHCP = np.array(values, order="C")
+        sorted_WHCP.sort(axis=-1)
+    else:
+        sorted_WHCP = xp.sort(values, axis=-1)
+
+    def ranked(places: NDArray[np.int64]) -> Any:
+        return xp.take(sorted_WHCP, places.tolist(), axis=-1)
+
+    return _between(xp, _places(levels, values.shape[-1]), ranked)
+
+
+def _places(levels: Sequence[float], num_paths: int) -> Floats:
+    """Say where quantiles lie among so many sorted numbers, (Q,), from 0; they may lie between two."""
+    return np.array(levels) * (num_paths - 1)
+
+
+def _between(xp: Any, places: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
+    """Interpolate between the numbers, (W, H, C, Q), that `ranked` has at whole places: (W, H, Q, C)."""
+    low, high = ranked(np.floor(places).astype(np.int64)), ranked(np.ceil(places).astype(np.int64))
     share_Q = (places - np.floor(places)).astype(np.float32 if xp is not np else np.float64)
     return xp.transpose(low + (high - low) * share_Q, (0, 1, 3, 2))
 
@@ -299,13 +399,19 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     Known closes, oldest first, (W, K), are in quote currency; `moved` is open, high, low and close of each
     coming bar of each path as log ratios to the close before, (W, H, C, P).
     """
+    # Published files number their operations in this order.
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
     walked = running_sums(xp, steps)
     candles = xp.expand_dims(walked - steps, 2) + moved
+    return replace(_closes_of(xp, history_close, last, walked), candles=candles)
+
+
+def _closes_of(xp: Any, history_close: Any, last: Any, walked: Any) -> Closes:
+    """Return the closes of paths, (W, H, P), at so many log ratios to the last known close, (W, 1)."""
     path = xp.expm1(walked)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
-    return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles)
+    return Closes(1.0, 1.0 + path, 1.0 + mean, deviation)
 
 
 def drawn_paths(

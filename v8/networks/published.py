@@ -13,16 +13,19 @@ Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C
 """
 
 import inspect
+import io
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +34,7 @@ from v8.tasks import TASKS
 from v8.windows.span import Span
 
 CONFIG_MEMBER: Final = "config.json"  # member of a Keras file that describes the network
+WEIGHTS_MEMBER: Final = "model.weights.h5"  # member of a Keras file that holds its numbers, as HDF5
 ABOUT_MEMBER: Final = "metadata.json"  # member that tells which Keras wrote the file, and when
 NO_DATE: Final = "1980-01-01@00:00:00"  # in place of when: the first moment that a zip can tell
 KEPT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
@@ -42,17 +46,84 @@ OPERATIONS: Final = "keras.src.ops."
 
 
 def save_portable(model: Any, file: Path, series: str | None = None) -> None:
-    """Write a built model of stock layers so that every Keras from 3.10 on loads it; it may name a series."""
-    model.save(file)
-    with zipfile.ZipFile(file) as written:
-        members = {name: written.read(name) for name in written.namelist()}
-    config, about = (json.loads(members[name]) for name in (CONFIG_MEMBER, ABOUT_MEMBER))
-    about |= {"date_saved": NO_DATE} | ({"series": series} if series else {})
-    members[CONFIG_MEMBER] = json.dumps(portable_config(config)).encode()
-    members[ABOUT_MEMBER] = json.dumps(about).encode()
+    """Write a built model of stock layers so that every Keras from 3.10 on loads it; it may name a series.
+
+    Keras describes a model anew whenever it saves it, which takes most of the time. So it does that once for
+    each model; later weights are written into what it wrote then.
+    """
+    if model not in _TEMPLATES:
+        _TEMPLATES[model] = _template_of(model, file)
+    template = _TEMPLATES[model]
+    about = dict(template.about) | ({"series": series} if series else {})
+    members = dict(template.members) | {
+        ABOUT_MEMBER: json.dumps(about).encode(),
+        WEIGHTS_MEMBER: template.weights_file(model.get_weights()),
+    }
     with zipfile.ZipFile(file, "w") as portable:
         for name, content in members.items():
             portable.writestr(zipfile.ZipInfo(name), content)
+
+
+@dataclass(frozen=True, eq=False)
+class _Template:
+    """A model's file with other weights than its own."""
+
+    members: Mapping[str, bytes]  # of the file, in order; the description is portable
+    about: Mapping[str, Any]  # what the member of that name says
+    places: Mapping[str, int]  # by the name of a data set of the weights' member, the number of the weight
+
+    def weights_file(self, weights: Sequence[NDArray[Any]]) -> bytes:
+        """Return the weights' member with these weights, in the model's order."""
+        content = io.BytesIO(self.members[WEIGHTS_MEMBER])
+        with h5py.File(content, "r+") as written:
+            for name, number in self.places.items():
+                written[name][...] = weights[number]
+        return content.getvalue()
+
+
+_TEMPLATES: Final = WeakKeyDictionary[Any, _Template]()
+"""By Keras model, while anybody holds it."""
+
+
+def _template_of(model: Any, file: Path) -> _Template:
+    """Save a model, whose weights stay as they are, as a template; the file is used for it.
+
+    Which data set holds which weight is Keras' own affair. So every weight is saved as its number, and each
+    data set says whose it is.
+
+    Raises RuntimeError if they do not.
+    """
+    weights = model.get_weights()
+    try:
+        model.set_weights([np.full_like(weight, number) for number, weight in enumerate(weights, start=1)])
+        model.save(file)
+    finally:
+        model.set_weights(weights)
+    with zipfile.ZipFile(file) as written:
+        members = {name: written.read(name) for name in written.namelist()}
+    config, about = (json.loads(members[name]) for name in (CONFIG_MEMBER, ABOUT_MEMBER))
+    members[CONFIG_MEMBER] = json.dumps(portable_config(config)).encode()
+    places = _places_of(weights, members[WEIGHTS_MEMBER])
+    return _Template(members, {**about, "date_saved": NO_DATE}, places)
+
+
+def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int]:
+    """Map the names of the data sets in which weights lie as their numbers, from 1, to those, from 0."""
+    places: dict[str, int] = {}
+
+    def look(name: str, item: Any) -> None:
+        if not isinstance(item, h5py.Dataset):
+            return
+        for number, weight in enumerate(weights):
+            if item.shape == weight.shape and np.all(item[()] == number + 1):
+                places[name] = number
+
+    with h5py.File(io.BytesIO(content)) as written:
+        written.visititems(look)
+    if sorted(places.values()) != [*range(len(weights))]:
+        rule = "must hold each of the model's weights in a data set of its own"
+        raise RuntimeError(f"Keras file: {rule}; got {len(places)} for {len(weights)} weights")
+    return places
 
 
 def portable_config(node: Any) -> Any:

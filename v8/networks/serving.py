@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RECENT_RANGE, beside, parted, range_column
 from v8.formulas import ranges
-from v8.networks.published import FORECAST_BATCH, Forecasts, PublishedModel, forecast_windows, split_outputs
+from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, standing_closes
@@ -51,6 +51,9 @@ WIDTHS_PREFIX: Final = "ensemble_widths_"  # of the layers that widen or narrow 
 UNFITTED_FLOOR: Final = 1e-9
 PUBLISHED_TOLERANCE: Final = 1e-4
 """Share of a forecast by which numpy and the published graph may differ; single precision takes 1e-5."""
+COMPARED_WINDOWS: Final = 64
+"""Windows of a span for which the published graph must forecast what NumPy forecasts. They are spread over all
+of it: neighbours share most of their bars."""
 LEAST_VOLATILITY_SHARE = 1e-3  # no volatility below this share of the scaling's floor is forecast
 
 
@@ -115,7 +118,7 @@ class ServingModel(PublishedModel):
     def forecast_span(self, span: Span) -> Forecasts:
         """Forecast a span; numpy walks the paths, in a tenth of the time that the published graph takes.
 
-        Raises RuntimeError if the graph says something else of the newest windows.
+        Raises RuntimeError if the graph says something else of some of the windows.
         """
         if self._ensemble is None:
             return super().forecast_span(span)
@@ -124,11 +127,16 @@ class ServingModel(PublishedModel):
         distances = {name: distances[name] * factor for name, factor in self._widths.items()}
         made = points | _about_points(np, span.profile, points, distances, self._limits(span))
         made = {name: values.astype(np.float32) for name, values in made.items()}
-        for name, values in forecast_windows(self._model, span.raw_windows()[-FORECAST_BATCH:]).items():
-            judged = made[name][-FORECAST_BATCH:]
+        self._require_graph_to_agree(span, made)
+        return split_outputs(made)
+
+    def _require_graph_to_agree(self, span: Span, made: Mapping[str, NDArray[np.float32]]) -> None:
+        """Raise RuntimeError if the published graph says something else of windows spread over a span."""
+        compared = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)
+        for name, values in self._model.predict_on_batch(span.raw_windows()[compared]).items():
+            judged = made[name][compared]
             if not np.abs(values - judged).max() < PUBLISHED_TOLERANCE * np.abs(judged).max():
                 raise RuntimeError(f"serving model: its graph forecasts another {name} than is judged")
-        return split_outputs(made)
 
     def _limits(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the last close, (W, 1, 1), and the least volatility, (1, 1, 1), as the graph has them."""

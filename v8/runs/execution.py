@@ -133,9 +133,10 @@ def run(
         ):
             for note in left:
                 listen(note)
-            summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
+            outputs = RunOutputs(plan.path, lambda error: listen(Note(str(error))))
+            summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold, outputs=outputs)
             then(summary, listen)
-            rows = RunOutputs(plan.path, lambda error: listen(Note(str(error)))).write()
+            rows = outputs.write()
             if not is_fold:
                 _tell_page(plan.path, listen)
     return replace(summary, rows=tuple(rows))
@@ -158,11 +159,12 @@ def execute(
     listen: Listener,
     *,
     is_fold: bool = False,
+    outputs: RunOutputs | None = None,
 ) -> Summary:
     """Finish every series of a plan that can be finished, in its open folder; arguments as for `run`.
 
-    Of a fold, what shows results is left to the caller. Raises `StorageError` if `run.json` cannot be
-    written.
+    What shows results is written by `outputs`, or by new ones; of a fold it is left to the caller. Raises
+    `StorageError` if `run.json` cannot be written.
     """
     plan = plan.as_of(folder.record.series)  # the folder is ours now
     if folder.note:
@@ -176,7 +178,8 @@ def execute(
     settled = _settled(jobs, folder, listen)
     jobs = [replace(job, keeps_season=is_fold, has_importance=plan.has_importance) for job in settled]
     num_trained, pace = 0, Pace(len(jobs))
-    outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
+    if outputs is None:
+        outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 
     def record(event: Event) -> None:
         pace(event)

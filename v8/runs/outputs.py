@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, Metadata, read_metadata, redo_offered
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
@@ -52,7 +52,8 @@ def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | Non
 class RunOutputs:
     """The outputs of a run, written again whenever a series has ended.
 
-    A finished series is read and drawn once; forty of them anew after each cost a tenth of a short run.
+    A finished series is read and drawn once for each model that serves it; forty of them anew after each cost
+    a tenth of a short run.
 
     Args:
         run: A run folder; nobody else finishes series in it meanwhile.
@@ -64,6 +65,8 @@ class RunOutputs:
         self._run, self._tell, self._is_anew = run, tell, is_anew
         self._shown: dict[str, tuple[SeriesResult, Html] | None] = {}
         """By name, the result of a finished series and its part of the page; None of one that is damaged."""
+        self._versions: dict[str, tuple[Path, int]] = {}
+        """By name, the folder that was shown, and when its metadata was written, ns since the epoch."""
         self._pace = Pace()
         self.is_due = self._pace.is_due
         """Tells whether it is time to write all outputs of so many series."""
@@ -92,8 +95,12 @@ class RunOutputs:
             return rows
 
     def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
-        if name not in self._shown:
-            served, self._shown[name] = served_folder(self._run, name), None
+        served = served_folder(self._run, name)
+        file = served / METADATA_FILE
+        version = (served, file.stat().st_mtime_ns if file.exists() else 0)
+        if self._versions.get(name) != version:
+            self._versions[name] = version
+            self._shown[name] = None
             try:
                 metadata, *others = read_finished(served)
             except ArtifactError as error:

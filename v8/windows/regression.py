@@ -74,8 +74,10 @@ def weighted_median(values: Floats, weights: Floats) -> Floats:
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
     9.0
     """
-    order = np.argsort(values, axis=0)
-    reached = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
-    place = np.argmax(reached >= reached[-1] * 0.5, axis=0, keepdims=True)
-    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), place, axis=0)[0]
-    return np.where(reached[-1] > 0, found, 0.0)
+    # Rows of numbers are gone through faster than columns.
+    rows, weight_rows = (np.ascontiguousarray(np.moveaxis(each, 0, -1)) for each in (values, weights))
+    order = np.argsort(rows, axis=-1)
+    reached = np.cumsum(np.take_along_axis(weight_rows, order, axis=-1), axis=-1)
+    place = np.argmax(reached >= reached[..., -1:] * 0.5, axis=-1)[..., None]
+    found = np.take_along_axis(rows, np.take_along_axis(order, place, axis=-1), axis=-1)[..., 0]
+    return np.where(reached[..., -1] > 0, found, 0.0)
