@@ -1,4 +1,4 @@
-"""The live record on its way out: days that others changed in its dataset, receivers that never answer in full.
+"""The live record on its way out: days that others changed in its dataset, receivers that never end an answer.
 
 A day that is not what the ledger wrote is refused with exit code 5 and left as it stands, but for one that
 holds its rows twice, which `--repair` sends again. A receiver of messages may take 300 s in all; they wait
