@@ -52,8 +52,8 @@ UNFITTED_FLOOR: Final = 1e-9
 PUBLISHED_TOLERANCE: Final = 1e-4
 """Share of a forecast by which numpy and the published graph may differ; single precision takes 1e-5."""
 COMPARED_WINDOWS: Final = 64
-"""Windows of a span for which the published graph must forecast what NumPy forecasts. They are spread over all
-of it: neighbours share most of their bars."""
+"""Windows of a span for which the published graph must forecast what NumPy forecasts. They are spread over
+all of it: neighbours share most of their bars."""
 LEAST_VOLATILITY_SHARE = 1e-3  # no volatility below this share of the scaling's floor is forecast
 
 
