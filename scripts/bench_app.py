@@ -47,7 +47,8 @@ from v8.storage import passing_folder
 
 REPOSITORY = Path(__file__).parents[1]
 
-SERIES, PROFILE = "BTCUSDT-15m", "frontier"
+SERIES = "BTCUSDT-15m"
+PROFILE = "frontier"
 
 
 def main() -> None:
@@ -95,9 +96,11 @@ def served(run: Path, source: str) -> Iterator[str]:
     """Serve a run on a free port until the block ends, and return host and port."""
     words = [sys.executable, "-m", "v8", "app", str(run), "--source", source, "--port", "0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        said, found = "", None
+        said = ""
+        found = None
         while found is None and (line := process.stderr.readline() if process.stderr else ""):
-            said, found = line, re.search(r"http://[^/]*/", line)
+            said = line
+            found = re.search(r"http://[^/]*/", line)
         if found is None:
             raise SystemExit(said.strip() or "error: the server did not start")
         try:
@@ -120,7 +123,8 @@ def overview(model: Path, number: int, folder: Path) -> str:
         while len(desk.newest) < number:
             time.sleep(0.05)
         made_s = time.perf_counter() - since
-        took, size = [], 0
+        took = []
+        size = 0
         for _ in range(5):
             begun = time.perf_counter()
             size = len(asked(http.client.HTTPConnection(address, timeout=60), "/"))
@@ -136,7 +140,9 @@ def overview(model: Path, number: int, folder: Path) -> str:
 
 def desk_of(model: Path, number: int) -> Desk:
     """Return a desk of so many series of the demo market, all forecast by one model."""
-    forecaster, source, about = Forecaster.load(model), open_source("demo"), read_metadata(model)
+    forecaster = Forecaster.load(model)
+    source = open_source("demo")
+    about = read_metadata(model)
     names = [Series.parse(f"A{place:04}USDT-15m") for place in range(number)]
     metadata = {
         name: replace(about, series=str(name), content={**about.content, "series": str(name)})
@@ -211,7 +217,8 @@ def asked(connection: http.client.HTTPConnection, path: str) -> bytes:
 
 
 def line(path: str, took: list[float], seconds: float, size: int) -> str:
-    median, slow = statistics.median(took), statistics.quantiles(took, n=100)[-1]
+    median = statistics.median(took)
+    slow = statistics.quantiles(took, n=100)[-1]
     rate = len(took) / seconds
     return f"{path:<32} {rate:>10,.0f} {1e3 * median:>6.1f} ms {1e3 * slow:>6.1f} ms {size:>8,}"
 

@@ -237,7 +237,8 @@ def candles_of(what: Plan, series: Series) -> Candles:
 
 def forecasts_of(folder: Path, data: SeriesData) -> Mapping[str, NDArray[Any]]:
     """Forecast with the saved model, and check that this is what its run judged."""
-    forecaster, span = Forecaster.load(folder), data.spans["test"]
+    forecaster = Forecaster.load(folder)
+    span = data.spans["test"]
     judged = Judgement.from_json(forecaster.metadata["judgement"], where=f"{folder}, key judgement")
     if forecaster.metadata["split"] != data.describe_split():
         raise other_span(folder, "another split")
@@ -259,7 +260,8 @@ def other_span(folder: Path, got: str) -> ArtifactError:
 
 
 def measured(judged: Judged) -> Judged:
-    train, scaling = judged.data.spans["train"], judged.data.scaling
+    train = judged.data.spans["train"]
+    scaling = judged.data.scaling
     for name, baseline in BASELINES.items():
         if baseline.is_installed():
             started = time.perf_counter()

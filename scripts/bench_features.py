@@ -69,7 +69,8 @@ WARM_AT_LEAST = 20.0
 APPEND_AT_MOST = 0.05
 """Share of cold that appending may cost (issue 13)."""
 
-APPENDED, APPENDED_TO = 96, 35_000
+APPENDED = 96
+APPENDED_TO = 35_000
 """Candles of a day of quarter hours, and of a year."""
 
 COLD_COMPUTE_AT_MOST_S = 3.0
@@ -105,7 +106,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def time_indicators(candles: Candles, repeats: int) -> dict[str, Any]:
     arrays = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
-    frame, lists = pd.DataFrame(arrays), {name: values.tolist() for name, values in arrays.items()}
+    frame = pd.DataFrame(arrays)
+    lists = {name: values.tolist() for name, values in arrays.items()}
     turns = {
         "v8": lambda: computed_rows(INDICATORS, arrays),
         "ta": lambda: with_ta(frame),
@@ -153,7 +155,8 @@ def time_store_once(candles: list[Candles], columns: tuple[str, ...]) -> dict[st
             ),
         }
         for each in candles:
-            known, found = compute_table(each, columns), warm.table(each, columns)
+            known = compute_table(each, columns)
+            found = warm.table(each, columns)
             assert known.select(columns).tobytes() == found.select(columns).tobytes()
     num_columns = len(columns) * len(candles)
     assert cold.stats.computed_columns == num_columns and warm.stats.reused_columns == 2 * num_columns
@@ -202,7 +205,8 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 def with_ta(frame: pd.DataFrame) -> dict[str, Any]:
     """Compute the same columns with `ta`; its ATR smooths as Wilder does, so ranges are averaged here."""
-    close, volume = frame["close"], frame["volume"]
+    close = frame["close"]
+    volume = frame["volume"]
     macd = MACD(close, 26, 12, 9)
     bands = BollingerBands(close, 20, 2 * (20 / 19) ** 0.5)
     true_range = AverageTrueRange(frame["high"], frame["low"], close, 1).average_true_range()
@@ -224,7 +228,10 @@ def with_ta(frame: pd.DataFrame) -> dict[str, Any]:
 
 def with_loop(lists: dict[str, list[float]]) -> dict[str, list[float]]:
     """Compute the same columns row by row, as the lineage's programs could have."""
-    close, high, low, volume = lists["close"], lists["high"], lists["low"], lists["volume"]
+    close = lists["close"]
+    high = lists["high"]
+    low = lists["low"]
+    volume = lists["volume"]
     out: dict[str, list[float]] = {name: [] for name in INDICATORS}
     gain = loss = signal = 0.0
     fast = slow = close[0]
@@ -232,8 +239,10 @@ def with_loop(lists: dict[str, list[float]]) -> dict[str, list[float]]:
     for row in range(len(close)):
         if row:
             change = close[row] - close[row - 1]
-            gain, loss = (13 * gain + max(change, 0.0)) / 14, (13 * loss + max(-change, 0.0)) / 14
-            fast, slow = fast + 2 / 13 * (close[row] - fast), slow + 2 / 27 * (close[row] - slow)
+            gain = (13 * gain + max(change, 0.0)) / 14
+            loss = (13 * loss + max(-change, 0.0)) / 14
+            fast = fast + 2 / 13 * (close[row] - fast)
+            slow = slow + 2 / 27 * (close[row] - slow)
             signal += 2 / 10 * (fast - slow - signal)
             ranges.append(max(high[row], close[row - 1]) - min(low[row], close[row - 1]))
         out["rsi"].append(100 * gain / (gain + loss) if gain + loss else 50.0)
@@ -301,7 +310,8 @@ def processor() -> str:
 
 
 def show(result: dict[str, Any]) -> None:
-    indicators, store = result["indicators"], result["store"]
+    indicators = result["indicators"]
+    store = result["store"]
     print(f"{indicators['columns']} indicators of one series, {indicators['rows']:,} rows")
     for name, rows_per_s in indicators["rows_per_s"].items():
         times = indicators["times_faster_than"].get(name)

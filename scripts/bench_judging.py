@@ -87,7 +87,8 @@ def turn(checkout: Path) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure every series but the first: seconds by part, and what came of it."""
-    profile, source = load_profile(options.profile), open_source(options.source)
+    profile = load_profile(options.profile)
+    source = open_source(options.source)
     trainer = Trainer(profile, num_parts=1)
     measured = {}
     for name in options.series:
@@ -103,7 +104,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def judged(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
 
     seconds: dict[str, float] = {}
-    test, kept = data.spans["test"], BASELINES.get(OPTIONAL)
+    test = data.spans["test"]
+    kept = BASELINES.get(OPTIONAL)
 
     @contextmanager
     def clock(part: str) -> Iterator[None]:
@@ -176,7 +178,8 @@ def show(turns: Mapping[str, list[dict[str, Any]]], checkouts: Mapping[str, Path
 
 def differ(turns: Mapping[str, list[dict[str, Any]]], series: list[str], kind: str) -> tuple[float, str]:
     """Find the figure that differs most between two checkouts, as a share of itself."""
-    before, after = turns["before"][0], turns["after"][0]
+    before = turns["before"][0]
+    after = turns["after"][0]
     return max(
         (abs(after[name]["figures"][key] / value - 1.0), f"{name}, {key}")
         for name in series

@@ -45,7 +45,8 @@ def allocated_bytes(profile: Profile, num_models: int) -> int:
     network = build_network(profile, seed=0, is_taught=True)
     fleet = stack(network, num_models, are_directions_merged=num_models > 1)
     x_BMTF, y = random_batch(profile, num_models)
-    rates, everyone = np.zeros(num_models, np.float32), np.ones(num_models, bool)
+    rates = np.zeros(num_models, np.float32)
+    everyone = np.ones(num_models, bool)
     weight_BM = np.ones(x_BMTF.shape[:2], np.float32)
     step: Any = compiled_step(fleet, profile, "float32")
     lowered = step.lower(initial_state(fleet, "float32"), rates, everyone, x_BMTF, y, weight_BM)
@@ -68,14 +69,16 @@ def peak_bytes() -> int:
 
 def make_long_series(num_bars: int) -> None:
     """Make the artefact of one series of so many bars and print the peak at the beginning of each stage."""
-    profile, series = long_profile(num_bars), Series("BTCUSDT", "1m")
+    profile = long_profile(num_bars)
+    series = Series("BTCUSDT", "1m")
 
     def listen(event: Event) -> None:
         if isinstance(event, StageStarted):
             print(f"{peak_bytes() / 1e6:6,.0f} MB at most before `{event.stage}`", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="v8-long-") as made:
-        candles, store = DemoSource().candles(series, num_bars), FeatureStore(Path(made) / "features")
+        candles = DemoSource().candles(series, num_bars)
+        store = FeatureStore(Path(made) / "features")
         job = Job(candles, profile, 42, Path(made) / "series", is_publishable=False, candle_seconds=0.0)
         (outcome,) = Workshop(profile, listen, lambda: None, store=store).make_all([job], 1)
     if outcome.reason:
@@ -97,7 +100,8 @@ def main() -> None:
     if backend_name() != "jax":
         parser.error("only JAX tells what XLA allocates: set KERAS_BACKEND=jax")
     for name in options.profiles:
-        profile, started = load_profile(name), time.perf_counter()
+        profile = load_profile(name)
+        started = time.perf_counter()
         size = options.batch or profile.training.batch_size
         plain, less = (
             allocated_bytes(

@@ -94,7 +94,8 @@ def turn(exchange: ExchangeApi, words: list[str], env: dict[str, str], num_serie
     """Let a day pass and forecast all series; then start TensorFlow alone."""
     exchange.now_s += DAY_S
     exchange.requests.clear()
-    told, started = measured(words, env), measured(["-c", START], env)
+    told = measured(words, env)
+    started = measured(["-c", START], env)
     assert told["forecasts"] == num_series
     return {
         "requests": len(exchange.requests),
@@ -119,15 +120,15 @@ def hold_candles(exchange: ExchangeApi, names: tuple[str, ...], num_days: int) -
 
 def measured(words: list[str], env: dict[str, str]) -> dict[str, float]:
     """Run Python; return how many forecasts it printed, and seconds by the clock and of the processor."""
-    start, before = time.perf_counter(), os.times()
+    start = time.perf_counter()
+    before = os.times()
     done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
-    seconds, after = time.perf_counter() - start, os.times()
+    seconds = time.perf_counter() - start
+    after = os.times()
     if done.returncode:
         raise SystemExit(done.stderr)
-    user_s, system_s = (
-        after.children_user - before.children_user,
-        after.children_system - before.children_system,
-    )
+    user_s = after.children_user - before.children_user
+    system_s = after.children_system - before.children_system
     num_forecasts = len(json.loads(done.stdout)) if done.stdout else 0
     return {"forecasts": num_forecasts, "seconds": seconds, "processor_s": user_s + system_s}
 

@@ -53,13 +53,16 @@ def _row(name: str, seconds: float) -> str:
     started = time.process_time()
     profile = load_profile(name)
     table = compute_table(DemoSource().candles(Series.parse("BTCUSDT-15m"), NUM_BARS), table_columns(profile))
-    data, trainer = prepare_series(table, profile), Trainer(profile)
+    data = prepare_series(table, profile)
+    trainer = Trainer(profile)
     state = trainer.first_state([Member(data, seed=1)])
     windows = FleetWindows([data])
     tables = on_device(windows)
     indices_BM = windows.epochs([1], [1]).indices(1)[0]
-    rates, is_active = np.float32([profile.training.learning_rate]), np.array([True])
-    state, num_steps = trainer.train_batch(state, rates, is_active, tables, indices_BM), 0
+    rates = np.float32([profile.training.learning_rate])
+    is_active = np.array([True])
+    state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
+    num_steps = 0
     np.asarray(state.window_sum)
     begun = time.process_time()
     while time.process_time() - begun < seconds:

@@ -114,7 +114,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.quick:
-        options.seconds, options.rounds, options.precision_epochs = 3.0, 1, 1
+        options.seconds = 3.0
+        options.rounds = 1
+        options.precision_epochs = 1
         options.fleet_sizes = [size for size in options.fleet_sizes if size <= 4]
     return options
 
@@ -123,7 +125,8 @@ def measure(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
     variables = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"} if options.device == "cpu" else {}
     ground = survey(options, profile, variables)
     common = {"profile": options.profile, "bars": options.bars, "batch_size": None}
-    matmuls, tables = list(ground.matmuls()), []
+    matmuls = list(ground.matmuls())
+    tables = []
 
     def turns(contenders: Sequence[Contender], common: dict[str, Any]) -> None:
         how = {"num_rounds": options.rounds, "seconds": options.seconds, "wait_idle_s": options.wait_idle}

@@ -177,7 +177,10 @@ class Ground:
 @contextmanager
 def watched(process: subprocess.Popen[bytes]) -> Iterator[Cost]:
     """Measure a process and its children until the block ends."""
-    cost, seen, ended, started = Cost(), {}, threading.Event(), time.monotonic()
+    cost = Cost()
+    seen = {}
+    ended = threading.Event()
+    started = time.monotonic()
 
     def watch() -> None:
         while not ended.wait(SAMPLE_S):
@@ -190,7 +193,8 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[Cost]:
     finally:
         ended.set()
         watcher.join()
-        cost.wall_s, cost.cpu_s = time.monotonic() - started, sum(seen.values())
+        cost.wall_s = time.monotonic() - started
+        cost.cpu_s = sum(seen.values())
         cost.parent_cpu_s = seen.get(process.pid, 0.0)
 
 
@@ -200,7 +204,8 @@ def _look(pid: int, cost: Cost, seen: dict[int, float]) -> None:
         parent = psutil.Process(pid)
         for one in (parent, *parent.children(recursive=True)):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                used, times = one.memory_info().rss, one.cpu_times()
+                used = one.memory_info().rss
+                times = one.cpu_times()
                 seen[one.pid] = times.user + times.system
                 if one.pid == pid:
                     cost.parent_bytes = max(cost.parent_bytes, used)
@@ -297,7 +302,8 @@ def kill_and_compare(ground: Ground, num_kills: int, seed: int) -> None:
 
 def kill_once(ground: Ground, run: Path, chance: random.Random) -> str:
     """Start the main job and kill it somewhere in the first half of what is left; say what was killed."""
-    process, done = ground.start(ground.job("killed")), num_models(run)
+    process = ground.start(ground.job("killed"))
+    done = num_models(run)
     aim = done + chance.randrange(1, max(2, (ground.num_series - done) // 2))
     while process.poll() is None and num_models(run) < aim:
         time.sleep(chance.uniform(0.05, 0.5))

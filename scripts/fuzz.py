@@ -121,7 +121,8 @@ def inputs(num_inputs: int, kinds: Sequence[str]) -> Iterator[str]:
 
 def judged(asked: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:
     """Have a child judge inputs one after the other; a new one takes over where one hangs or dies."""
-    waiting, verdicts = list(reversed(asked)), []
+    waiting = list(reversed(asked))
+    verdicts = []
     while waiting:
         with Child(options, Path(tempfile.mkdtemp(dir=folder))) as child:
             while waiting and child.is_alive:
@@ -141,7 +142,9 @@ class Child:
     """A process that judges inputs in a folder of its own; ended with the block."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.folder, self.is_alive, self._limit_s = folder, True, START_S
+        self.folder = folder
+        self.is_alive = True
+        self._limit_s = START_S
         words = [sys.executable, __file__, "--child", folder, "--seed", options.seed, "--run", options.run]
         self._process = subprocess.Popen(
             list(map(str, words)),
@@ -181,7 +184,8 @@ class Child:
 
 def told(verdicts: Sequence[Verdict], seconds: float) -> int:
     """Print the table and return how the process ends."""
-    command, machine = " ".join(sys.argv), f"{os.cpu_count()} cores {platform.machine()}"
+    command = " ".join(sys.argv)
+    machine = f"{os.cpu_count()} cores {platform.machine()}"
     print(f"\nCommand: `python {command}`; {machine}; commit {commit()}; {seconds:,.0f} s.\n")
     print("| kind | inputs | refused | accepted | failures |\n|---|---|---|---|---|")
     for kind in [*dict.fromkeys(one.kind for one in verdicts), "all"]:

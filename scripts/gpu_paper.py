@@ -247,7 +247,8 @@ def cell(options: argparse.Namespace) -> dict[str, Any]:
     text = program.as_text()
     if options.hlo:
         options.hlo.write_text(text)
-    counts, memory = counted(text), program.memory_analysis()
+    counts = counted(text)
+    memory = program.memory_analysis()
     num_bytes = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes
     return {
         "profile": options.profile,

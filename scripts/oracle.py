@@ -86,7 +86,9 @@ class Product:
     """The command line of a checkout, in a folder of its own."""
 
     def __init__(self, checkout: Path, place: Path, out: Path) -> None:
-        self.place, self.out, self.checkout = place, out, checkout
+        self.place = place
+        self.out = out
+        self.checkout = checkout
         own = checkout / ".venv/bin/python"
         self.python = str(own if own.exists() else sys.executable)
         self.environment = {

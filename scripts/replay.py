@@ -100,7 +100,8 @@ class Replay:
     """
 
     def __init__(self, folder: Path, exchange: ExchangeApi) -> None:
-        self.folder, self.exchange = folder, exchange
+        self.folder = folder
+        self.exchange = exchange
         folder.mkdir(exist_ok=True)
         self.ledger = folder / "runs/ledger.sqlite"
         self.env = {
@@ -156,7 +157,8 @@ class Replay:
         num_closes = num_days * CLOSES_OF_DAY
         kills = {number: draws.uniform(0, 1.5) for number in draws.sample(range(num_closes), num_kills)}
         watch = partial(self.start, "forecast", self.run, "--every", "--ledger", str(self.ledger))
-        begin_s, place = BEGIN.timestamp(), place_name(self.folder / self.run, self.ledger)
+        begin_s = BEGIN.timestamp()
+        place = place_name(self.folder / self.run, self.ledger)
         watched = WatchedReplay(self.exchange, self.ledger, place, watch, begin_s=begin_s, limit_s=LIMIT_S)
         serving = self.start("app", self.run, "--source", "live", "--port", "0", "--ledger", str(self.ledger))
         assert serving.stdout

@@ -127,7 +127,8 @@ def crashed(candles: Candles, moment: str) -> Candles:
     """Let the close of the bar at a moment fall for good, and its low fall three times as far."""
     values = candles.values.copy()
     row = int(np.searchsorted(candles.open_time_s, second_of(moment)))
-    high, low = values[:, 1], values[:, 2]
+    high = values[:, 1]
+    low = values[:, 2]
     wick = WICK_TIMES * float(np.median(np.log(high / low)))
     lowest = min(values[row, 0], values[row, 3]) * np.exp(-wick)
     fall = np.exp(-wick * FALL_SHARE)

@@ -207,7 +207,8 @@ def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> Floa
 
     Of a `stranger` 960 bars are known: its level is theirs, and its age unknown.
     """
-    shape, level_NS = market.level_NS.shape, level_of(market, stranger=stranger)
+    shape = market.level_NS.shape
+    level_NS = level_of(market, stranger=stranger)
     above = market.behind_NSK - level_NS[..., None]
     parts = [np.ones((*shape, 1)), above[..., : len(RANGES) - stranger], market.moves_NSK]
     parts += [] if stranger else [market.age_NS[..., None]]
@@ -254,7 +255,8 @@ RIDGE: Final = 1e-4  # of the mean square of a term
 def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_]) -> Floats:
     """Fit one regression of what the base leaves over to all series, (K, H)."""
     weights = weights_of(mask_NS)
-    x, y = terms_NSK[mask_NS], (target_NSH - base_NSH)[mask_NS]
+    x = terms_NSK[mask_NS]
+    y = (target_NSH - base_NSH)[mask_NS]
     left = (x * weights[:, None]).T @ x
     left += RIDGE * np.diag(np.diag(left))
     return np.linalg.solve(left, (x * weights[:, None]).T @ y)
@@ -264,13 +266,15 @@ def fit_shrunk(
     terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice
 ) -> Floats:
     """Fit each series' own coefficients, pulled towards the pool's as by `SHRUNK_ROWS` of it, (J, S, H)."""
-    x, weights = terms_NSK[mask_NS], weights_of(mask_NS)
+    x = terms_NSK[mask_NS]
+    weights = weights_of(mask_NS)
     moment = (x * weights[:, None]).T @ x / weights.sum()
     pool = fit_pooled(terms_NSK, target_NSH, base_NSH, mask_NS)
     made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
         held = mask_NS[:, place]
-        own, rest = terms_NSK[held, place], (target_NSH - base_NSH)[held, place]
+        own = terms_NSK[held, place]
+        rest = (target_NSH - base_NSH)[held, place]
         left = own.T @ own + SHRUNK_ROWS * moment + RIDGE * np.diag(np.diag(moment))
         moved = np.linalg.solve(left, own.T @ (rest - own @ pool))
         made[:, place] = terms_NSK[judged, place] @ (pool + moved) + base_NSH[judged, place]
@@ -302,7 +306,8 @@ def fit_trees(
     import lightgbm  # noqa: PLC0415 - optional
 
     mask = mask_NS & (np.arange(len(mask_NS)) % STRIDE == 0)[:, None]
-    x, y = terms_NSK[mask], (target_NSH - base_NSH)[mask]
+    x = terms_NSK[mask]
+    y = (target_NSH - base_NSH)[mask]
     data = lightgbm.Dataset(x, weight=weights_of(mask), params=TREES, free_raw_data=False)
     asked = terms_NSK[judged].reshape(-1, terms_NSK.shape[-1])
     made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
@@ -342,9 +347,11 @@ def fit_networks(
     m; the epoch with the smallest error there is kept, and none where the base is better.
     """
     how = Training()
-    shift, scale = terms_NSK[mask_NS].mean(axis=0), terms_NSK[mask_NS].std(axis=0)
+    shift = terms_NSK[mask_NS].mean(axis=0)
+    scale = terms_NSK[mask_NS].std(axis=0)
     inputs = np.nan_to_num((terms_NSK - shift) / np.where(scale > 0, scale, 1.0)).astype(np.float32)
-    inputs, rest = np.clip(inputs, -5, 5), np.nan_to_num(rest_NSH).astype(np.float32)
+    inputs = np.clip(inputs, -5, 5)
+    rest = np.nan_to_num(rest_NSH).astype(np.float32)
     weights = mask_NS.astype(np.float32)
     if not alone:
         return _trained(inputs, rest, weights, judged, bar_s, how)
@@ -362,8 +369,10 @@ def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, ho
     """Train the seeds of one network, one after the other, and average what they say."""
     import jax  # noqa: PLC0415 - not needed without networks
 
-    data, on_device = (inputs, rest, weights), tuple(map(jax.numpy.asarray, (inputs, rest, weights)))
-    bars, made = how.block_days * 86_400 // bar_s, []
+    data = (inputs, rest, weights)
+    on_device = tuple(map(jax.numpy.asarray, (inputs, rest, weights)))
+    bars = how.block_days * 86_400 // bar_s
+    made = []
     of_batch = how.dates if inputs.shape[1] > 1 else how.rows
     dates = np.flatnonzero(weights.any(axis=1))
     blocks = [((dates + off) // bars) % how.held_out for off in (0, -HORIZON, HORIZON)]
@@ -373,7 +382,8 @@ def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, ho
         held = dates[blocks[0] == seed][::3]
         layers = _begun(generator, inputs.shape[2], rest.shape[2], how)
         state = (layers, *([np.zeros_like(one) for one in layers] for _ in range(2)), np.float32(0))
-        least, kept = _error(layers, data, held), layers
+        least = _error(layers, data, held)
+        kept = layers
         num_chunks = len(free) // 2 // of_batch // CHUNK
         for epoch in range(how.epochs):
             rows = generator.permutation(free[epoch % 2 :: 2])[: num_chunks * CHUNK * of_batch]
@@ -383,7 +393,8 @@ def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, ho
                 state = _compiled(how)(state, on_device, chunk, share, key)
             layers = [np.asarray(one) for one in state[0]]
             if (error := _error(layers, data, held)) < least:
-                least, kept = error, layers
+                least = error
+                kept = layers
         made.append(_said(np, kept, inputs[judged]))
     return np.mean(made, axis=0, dtype=np.float64)
 
@@ -431,7 +442,8 @@ def _compiled(how: Training) -> Any:
 
     def step(data: Any, rate: Any, carried: Any, given: Any) -> Any:
         layers, means, squares, count = carried
-        slopes, count = jax.grad(loss)(layers, data, *given), count + 1
+        slopes = jax.grad(loss)(layers, data, *given)
+        count = count + 1
         means = [0.9 * old + 0.1 * new for old, new in zip(means, slopes, strict=True)]
         squares = [0.999 * old + 0.001 * new**2 for old, new in zip(squares, slopes, strict=True)]
         moved = [
@@ -488,7 +500,8 @@ def usable_rows(market: Market) -> NDArray[np.bool_]:
 
 
 def folds_of(market: Market, timeframe: str) -> Iterator[Fold]:
-    usable, target = usable_rows(market), market.target()
+    usable = usable_rows(market)
+    target = market.target()
     for first, end, kind in ORIGINS[timeframe]:
         yield Fold(market, market.row(first), market.row(end), kind, usable, target)
 
@@ -499,7 +512,8 @@ def told(bars: int) -> str:
 
 def ask_formulas(fold: Fold) -> None:
     """Ask the regression of each series, on several windows and on the one that was best before."""
-    terms, target = own_terms(fold.market), fold.target_NSH
+    terms = own_terms(fold.market)
+    target = fold.target_NSH
     before = slice(fold.start - VALIDATION, fold.start - HORIZON)
     errors = {}
     for bars in WINDOWS:
@@ -532,7 +546,8 @@ def bases_of(fold: Fold) -> dict[str, Floats]:
 def ask_pools(fold: Fold) -> None:
     """Ask pooled regressions, and regressions of each series shrunk to them."""
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
-        terms, mask = pooled_terms(fold.market, block=block), taught(fold.usable_NS, fold.start, bars)
+        terms = pooled_terms(fold.market, block=block)
+        mask = taught(fold.usable_NS, fold.start, bars)
         name = f"{base}{', market' if block else ''}, {told(bars)}"
         fold.keep(f"pooled regression from {name}", partial(pooled, fold, terms, values, mask))
         fold.mean_of(f"pooled regression from {name}", OWN)
@@ -546,10 +561,8 @@ def ask_strangers(fold: Fold) -> None:
     level = level_of(fold.market, stranger=True)[..., None]
     base = np.broadcast_to(level, fold.target_NSH.shape)
     for block in (False, True):
-        terms, mask = (
-            pooled_terms(fold.market, block=block, stranger=True),
-            taught(fold.usable_NS, fold.start, ALL),
-        )
+        terms = pooled_terms(fold.market, block=block, stranger=True)
+        mask = taught(fold.usable_NS, fold.start, ALL)
         made = np.full(fold.made[OWN].shape, np.nan)
         for left_out in range(4):
             unseen = np.arange(mask.shape[1]) % 4 == left_out
@@ -561,7 +574,8 @@ def ask_strangers(fold: Fold) -> None:
 def ask_trees(fold: Fold) -> None:
     """Ask pooled boosted trees."""
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
-        terms, mask = pooled_terms(fold.market, block=block), taught(fold.usable_NS, fold.start, bars)
+        terms = pooled_terms(fold.market, block=block)
+        mask = taught(fold.usable_NS, fold.start, bars)
         name = f"pooled trees from {base}{', market' if block else ''}, {told(bars)}"
         fold.keep(name, partial(fit_trees, terms, fold.target_NSH, values, mask, fold.judged))
         fold.mean_of(name, OWN)
@@ -574,7 +588,8 @@ def pooled(fold: Fold, terms: Floats, base: Floats, mask: NDArray[np.bool_]) -> 
 
 def ask_networks(fold: Fold) -> None:
     """Ask pooled networks, from the level and from the formula, and networks of each series."""
-    bases, bar_s = bases_of(fold), fold.market.series[0].bar_s
+    bases = bases_of(fold)
+    bar_s = fold.market.series[0].bar_s
     for base, block, bars, alone in NETWORKS:
         start = bases[base]
         mask = taught(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
@@ -626,17 +641,22 @@ def errors_of(fold: Fold, name: str) -> Floats:
 
 def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
     """Put a method beside another on the same windows."""
-    ratios, differences, bars = [], [], []
+    ratios = []
+    differences = []
+    bars = []
     for fold in folds:
-        ours, theirs = errors_of(fold, name), errors_of(fold, other)
+        ours = errors_of(fold, name)
+        theirs = errors_of(fold, other)
         told_both = np.isfinite(ours) & np.isfinite(theirs)
         ours, theirs = (np.where(told_both, one, np.nan) for one in (ours, theirs))
         usual_S = np.nanmean(theirs, axis=0)
         ratios.append(np.nanmean(ours, axis=0) / usual_S)
         differences.append(np.nanmean((ours - theirs) / usual_S, axis=1))
         bars.append(fold.market.times_s[fold.judged] // fold.market.series[0].bar_s)
-    moved, numbers = np.concatenate(differences), np.concatenate(bars)
-    is_told, flat = np.isfinite(moved), np.concatenate(ratios)
+    moved = np.concatenate(differences)
+    numbers = np.concatenate(bars)
+    is_told = np.isfinite(moved)
+    flat = np.concatenate(ratios)
     test = diebold_mariano(moved[is_told], horizon_bars=HORIZON, bar_numbers=numbers[is_told])
     flat = flat[np.isfinite(flat)]
     return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
@@ -712,7 +732,8 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
 
 def regressed(fitted: RangeFormula, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
     """Make of ranges what the regression of `calibration: ensemble` makes of them."""
-    terms, made = move_terms(np, span.standing, ranges_WH), {}
+    terms = move_terms(np, span.standing, ranges_WH)
+    made = {}
     for task, coefficients in fitted.moves.items():
         made[task] = span.moved(task, np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients))
     return made

@@ -44,7 +44,9 @@ def simulated_s(costs_s: Sequence[float], num_workers: int, parent_s: float, sta
     >>> simulated_s([1.0] * 4, num_workers=4, parent_s=1.0, start_s=0.0)
     5.0
     """
-    free_s, parent_free_s, ended_s = [start_s] * num_workers, 0.0, 0.0
+    free_s = [start_s] * num_workers
+    parent_free_s = 0.0
+    ended_s = 0.0
     for cost_s in costs_s:
         parent_free_s = max(parent_free_s, heapq.heappop(free_s)) + parent_s
         heapq.heappush(free_s, parent_free_s + cost_s)

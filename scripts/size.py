@@ -35,7 +35,8 @@ def main() -> None:
 def measure(path: Path) -> Counter[str]:
     """Count the lines of a file by kind."""
     text = path.read_text(encoding="utf-8")
-    tree, lines = ast.parse(text), text.splitlines()
+    tree = ast.parse(text)
+    lines = text.splitlines()
     documentation = {number for node in ast.walk(tree) for number in documented(node)}
     imports = {
         number

@@ -196,7 +196,8 @@ class StorageError(V8Error):
     @classmethod
     def out_of_reach(cls, error: OSError) -> "StorageError":
         """Say what the system said about a place that nothing of ours looks after."""
-        where, rule = str(error.filename or "the system"), "must be a place that can be reached"
+        where = str(error.filename or "the system")
+        rule = "must be a place that can be reached"
         fix = "Check the path, its permissions and the space that is left"
         return cls(where=where, rule=rule, got=error.strerror or type(error).__name__, fix=fix)
 

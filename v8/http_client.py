@@ -161,7 +161,8 @@ class _Session(requests.Session):
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         """Take the password off before a redirect to another host; `requests` would look for another one."""
-        before, after = str(response.request.url), str(prepared_request.url)
+        before = str(response.request.url)
+        after = str(prepared_request.url)
         if self.should_strip_auth(before, after):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
 

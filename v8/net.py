@@ -62,7 +62,8 @@ class PassingTroubleError(Exception):
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
         super().__init__(text)
-        self.text, self.wait_s = text, wait_s
+        self.text = text
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,21 @@ class Patience:
             before_pause: Told of each trouble, and of the pause in seconds that follows it.
             progress: Counts what was moved for good so far; a try that moves something starts the count anew.
         """
-        num_tries, moved, begun_s = 0, progress(), time.monotonic()
+        num_tries = 0
+        moved = progress()
+        begun_s = time.monotonic()
         while True:
             try:
                 return ask(begun_s + self.most_s - time.monotonic())
             except PassingTroubleError as error:
                 trouble = error
             if progress() > moved:
-                num_tries, moved, begun_s = 0, progress(), time.monotonic()
+                num_tries = 0
+                moved = progress()
+                begun_s = time.monotonic()
             num_tries += 1
-            waited_s, pause_s = time.monotonic() - begun_s, self.pause_s(num_tries, trouble.wait_s)
+            waited_s = time.monotonic() - begun_s
+            pause_s = self.pause_s(num_tries, trouble.wait_s)
             is_late = waited_s + pause_s + self.try_s > self.most_s
             if num_tries >= self.num_tries or is_late:
                 # Outside of the handler, so that no request and no token hangs on it.

@@ -82,6 +82,7 @@ def require_own(flag: str, file: Path, *, is_overwriting: bool) -> None:
     """
     if is_overwriting or not (file.is_symlink() or file.exists()) or is_own(file):
         return
-    rule, got = "is a new file, or one that v8 wrote", f"another file at {file}"
+    rule = "is a new file, or one that v8 wrote"
+    got = f"another file at {file}"
     fix = f"Choose another {flag}, move that file away, or add param:overwrite to replace it"
     raise ProfileError(where=flag, rule=rule, got=got, fix=fix)

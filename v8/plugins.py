@@ -89,11 +89,13 @@ def told(plugins: Mapping[str, str]) -> str:
 
 
 def _load_file(file: Path) -> None:
-    where, module = f"plug-in {file}", ModuleType(f"v8_plugin_{file.stem}")
+    where = f"plug-in {file}"
+    module = ModuleType(f"v8_plugin_{file.stem}")
     try:
         content = read_given(file, MOST_BYTES)
     except OSError as error:
-        rule, got = "must be a Python file that can be read", error.strerror or "an input error"
+        rule = "must be a Python file that can be read"
+        got = error.strerror or "an input error"
         raise ProfileError(where=where, rule=rule, got=got, fix="Check the path") from error
 
     def run() -> None:
@@ -109,9 +111,11 @@ def _enter(name: str, digest: str, where: str, run: Callable[[], Any]) -> None:
     if loaded.get(name) == digest:
         return
     if name in loaded:
-        rule, fix = "is loaded once, under the name of its file", "Rename one, or restart after a change"
+        rule = "is loaded once, under the name of its file"
+        fix = "Rename one, or restart after a change"
         raise ProfileError(where=where, rule=rule, got=f"another {name}, loaded before", fix=fix)
-    before, recursion_limit = len(strays), sys.getrecursionlimit()
+    before = len(strays)
+    recursion_limit = sys.getrecursionlimit()
     try:
         run()
     except KeyboardInterrupt:
@@ -125,7 +129,8 @@ def _enter(name: str, digest: str, where: str, run: Callable[[], Any]) -> None:
         sys.setrecursionlimit(recursion_limit)  # a plug-in's own would hold for all that v8 calls
         came, strays[before:] = strays[before:], []
     if not came:
-        rule, fix = "registers something when it is loaded", "Call for example BASELINES.register in it"
+        rule = "registers something when it is loaded"
+        fix = "Call for example BASELINES.register in it"
         raise ProfileError(where=where, rule=rule, got="nothing registered", fix=fix)
     loaded[name] = digest
 
@@ -136,5 +141,6 @@ def _broken(where: str, error: BaseException) -> ProfileError:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f", line {frame.lineno}" for frame in frames if where.endswith(frame.filename)]
     got = f"{type(error).__name__}: {message_of(error)}{''.join(lines[-1:])}"
-    rule, fix = "must be Python that runs when it is loaded", "Mend the file"
+    rule = "must be Python that runs when it is loaded"
+    fix = "Mend the file"
     return ProfileError(where=where, rule=rule, got=got, fix=fix)

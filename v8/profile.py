@@ -263,7 +263,8 @@ class Profile(Settings, metaclass=_Checking):
         lists. Raises `ProfileError` if there is no such key, or a value breaks a rule.
         """
         own: dict[str, Any] = self.model_dump()
-        content, base = own, _CHANGED.sub("", self.name)
+        content = own
+        base = _CHANGED.sub("", self.name)
         for key, value in _plain(changes, where=f"profile {self.name}").items():
             section, _, inner = key_places().get(key, key).rpartition(".")
             content = _merged(content, {section: {inner: value}} if section in _ALONE else {key: value})
@@ -302,7 +303,8 @@ class Profile(Settings, metaclass=_Checking):
         if self.scaling in ("standard", "minmax"):
             return
         for name in self.features:
-            origin, close = c.parted(name)[0], c.beside(c.parted(name)[0], c.CLOSE)
+            origin = c.parted(name)[0]
+            close = c.beside(c.parted(name)[0], c.CLOSE)
             if indicators.FEATURES[name].kind in ANCHORED_KINDS and close not in self.features:
                 yield (
                     f"features must hold {close} with {name} and scaling: {self.scaling}, which measures "
@@ -400,7 +402,8 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
     if path.suffix not in (".yaml", ".yml"):
         if name_or_path not in (names := profile_names()):
             rather = advice(name_or_path, names, "Choose one of these")
-            where, rule = f"{where} {name_or_path}", f"a shipped profile is one of {', '.join(names)}"
+            where = f"{where} {name_or_path}"
+            rule = f"a shipped profile is one of {', '.join(names)}"
             fix = f"{rather}; a file of your own needs its .yaml ending"
             raise ProfileError(where=where, rule=rule, got=repr(name_or_path), fix=fix)
         path = config_path(name_or_path)
@@ -427,7 +430,8 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 def require_trainable(profile: Profile) -> None:
     """Raise a ProfileError if a recorded profile has a calibration of before, which nothing fits any more."""
     if profile.calibration in FORMER_CALIBRATIONS:
-        where, got = f"profile {profile.name}, key calibration", repr(profile.calibration)
+        where = f"profile {profile.name}, key calibration"
+        got = repr(profile.calibration)
         rule = "must be 'ensemble' or 'none' to be trained; models of before forecast as ever"
         raise ProfileError(where=where, rule=rule, got=got, fix="Train a profile with calibration: ensemble")
 
@@ -435,7 +439,8 @@ def require_trainable(profile: Profile) -> None:
 def network_outputs(profile: Profile) -> NetworkOutputs:
     """Return what makes the layers of a profile's network; a ProfileError where it is a formula."""
     if profile.family.outputs is None:
-        where, rule = f"profile {profile.name}", "must have a network, for this is about training one"
+        where = f"profile {profile.name}"
+        rule = "must have a network, for this is about training one"
         got = f"the formula {profile.network.family}, which is fitted"
         raise ProfileError(where=where, rule=rule, got=got, fix="Name another profile, such as aligned")
     return profile.family.outputs
@@ -470,10 +475,12 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
         if isinstance(error, yaml.MarkedYAMLError):
             mark: Any = error.problem_mark or error.context_mark
             told = f"{error.problem or error.context}{f', line {mark.line + 1}' if mark else ''}"
-        rule, fix = "must be YAML of plain values, each key once", "Mend the file at that line"
+        rule = "must be YAML of plain values, each key once"
+        fix = "Mend the file at that line"
         raise ProfileError(where=str(path), rule=rule, got=told, fix=fix) from error
     if not isinstance(content, dict):
-        got, fix = type(content).__name__, "Start from a file under configs/"
+        got = type(content).__name__
+        fix = "Start from a file under configs/"
         raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
     return content
 
@@ -602,7 +609,8 @@ def _plain(content: Any, *, where: str, key: str = "", depth: int = 0) -> Any:
             for name, item in items
         }
         return plain if is_mapping else tuple(plain.values())
-    got, fix = f"a {shown(type(content).__name__)}", "Change it in the profile"
+    got = f"a {shown(type(content).__name__)}"
+    fix = "Change it in the profile"
     raise ProfileError(where=under_key(where, shown(key)), rule=rule, got=got, fix=fix)
 
 
@@ -619,7 +627,8 @@ def _without_arrays(content: Any) -> Any:
 
 
 def _fix(error: ValidationError) -> str:
-    first, meant = first_error(error), None
+    first = first_error(error)
+    meant = None
     is_unknown = first["type"] == "extra_forbidden"
     if is_unknown:
         *location, unknown = map(str, first["loc"])

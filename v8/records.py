@@ -83,7 +83,8 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        rule, got = "is never changed itself, because digests are of what it was", f"{name} = {shown(value)}"
+        rule = "is never changed itself, because digests are of what it was"
+        got = f"{name} = {shown(value)}"
         fix = f"Take another one: v8.Profile.of(NAME).but({name}=...)"
         raise ProfileError(where=f"v8, {type(self).__name__}", rule=rule, got=got, fix=fix)
 
@@ -100,7 +101,8 @@ class Settings(pydantic.BaseModel):
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     """Read a JSON object that v8 wrote; `fix` says what the user can do when it is damaged."""
-    where, text = str(file), read_plain(file, fix=fix)
+    where = str(file)
+    text = read_plain(file, fix=fix)
     try:
         content = _tamed(json.loads(text))
     except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end

@@ -107,7 +107,8 @@ class Registry(dict[str, T], Generic[T]):
 
     def _require_free(self, entry: T) -> None:
         """Refuse a name that stands for something else; to some disks large and small letters are one."""
-        where, lower = f"{self.kind} {entry.name}", entry.name.lower()
+        where = f"{self.kind} {entry.name}"
+        lower = entry.name.lower()
         if lower in self._reserved or lower.startswith(_MODEL_QUANTILES):
             rule = "its name must not stand for something else in files, tables and pages"
             fix = "Give it another name"

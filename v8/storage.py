@@ -44,7 +44,8 @@ LOCK_NAME: Final = ".lock"
 HOLDER_NAME: Final = ".lock-holder"  # tells the process: Windows lets nobody read the locked file itself
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
-_warn_once, _telling = cache(_log.warning), threading.Lock()
+_warn_once = cache(_log.warning)
+_telling = threading.Lock()
 
 
 def home() -> Path:
@@ -211,7 +212,8 @@ class Pace:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._next_s = clock, -1.0
+        self._clock = clock
+        self._next_s = -1.0
 
     def is_due(self, num_series: int) -> bool:
         """Tell whether writing now, of so many series, keeps to its share of the time."""
@@ -239,7 +241,8 @@ class WriterLock:
 
     def __init__(self, place: Path, *, rule: str, fix: str, beside: str | None = None) -> None:
         beside = str(place.with_name(f".{place.name}")) if beside is None else beside
-        lock, holder = Path(beside + LOCK_NAME), Path(beside + HOLDER_NAME)
+        lock = Path(beside + LOCK_NAME)
+        holder = Path(beside + HOLDER_NAME)
         self._lock = FileLock(lock, timeout=0, thread_local=False)
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -289,7 +292,8 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
     It yields False if somebody else held it all the time. True, too, where the place cannot be written or
     knows no locks: who writes there will be told, and what is renamed into place is whole in any case.
     """
-    lock, is_free = FileLock(path, timeout=most_s, thread_local=False), True
+    lock = FileLock(path, timeout=most_s, thread_local=False)
+    is_free = True
     with suppress(OSError, NotImplementedError):
         path.parent.mkdir(parents=True, exist_ok=True)
         require_replaceable(path)

@@ -122,14 +122,16 @@ _TOLD: Final = told_in("v8", "tasks.yaml")
 def _true_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:
     """Low at most open and close, high at least; nothing below a share of the last close."""
     values = xp.maximum(values, PRICE_FLOOR_SHARE * last)
-    opened, closed = xp.take(values, [0], axis=-1), xp.take(values, [3], axis=-1)
+    opened = xp.take(values, [0], axis=-1)
+    closed = xp.take(values, [3], axis=-1)
     high = xp.max(xp.take(values, [0, 1, 3], axis=-1), axis=-1, keepdims=True)
     low = xp.min(xp.take(values, [0, 2, 3], axis=-1), axis=-1, keepdims=True)
     return xp.concatenate([opened, high, low, closed], axis=-1)
 
 
 def _bands(xp: Any, closes: Closes) -> Any:
-    middle, reach = closes.unit * closes.middle, closes.unit * (BAND_WIDTH_STDS * closes.deviation)
+    middle = closes.unit * closes.middle
+    reach = closes.unit * (BAND_WIDTH_STDS * closes.deviation)
     return xp.stack([middle + reach, middle - reach], axis=-1)
 
 

@@ -168,8 +168,10 @@ class Table:
     def __init__(
         self, columns: Iterable[str], rows: Iterable[Cells], title: str = "", *, is_prose: bool = False
     ) -> None:
-        self.columns, self.rows = list(columns), [list(row) for row in rows]
-        self.title, self.is_prose = title, is_prose
+        self.columns = list(columns)
+        self.rows = [list(row) for row in rows]
+        self.title = title
+        self.is_prose = is_prose
 
     def markdown(self) -> str:
         r"""Write it in Markdown, without its title; bars within cells are escaped.

@@ -17,7 +17,8 @@ from typing import Final
 from documentation.reference import REPOSITORY, pages
 
 DOCS: Final = REPOSITORY / "docs"
-ENGLISH, CHINESE = "en", "zh-TW"
+ENGLISH = "en"
+CHINESE = "zh-TW"
 LANGUAGES: Final = (ENGLISH, CHINESE)
 TRANSLATED: Final = ("index.md", "tutorial.md", "how-to")
 """What has to be there in every language; research, reference and explanation are English."""

@@ -178,7 +178,8 @@ def _limits(field: Any) -> Iterator[str]:
 
 def _kind(annotation: Any) -> str:
     """Write a type for people."""
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    inner = typing.get_args(annotation)
     if origin is typing.Annotated:
         return _kind(inner[0])
     if origin is typing.Literal:
@@ -257,7 +258,8 @@ def told_fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def remarks(owner: type) -> dict[str, str]:
     """Return what stands behind each field of a class in its line, or below it."""
     lines = textwrap.dedent(inspect.getsource(owner)).splitlines()
-    body, found = _tree(owner).body, {}
+    body = _tree(owner).body
+    found = {}
     for field, below in zip(body, [*body[1:], None], strict=True):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):

@@ -90,7 +90,10 @@ class Archive:
                     archive.answer(path, self.request)
 
         class Server(socketserver.ThreadingTCPServer):
-            daemon_threads, allow_reuse_address, request_queue_size, block_on_close = True, True, 64, False
+            daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 64
+            block_on_close = False
 
         with Server(("127.0.0.1", 0), Handler) as server:
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

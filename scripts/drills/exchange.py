@@ -33,7 +33,8 @@ NUM_PAST = 1_600
 NOW_S = 2_208_988_800 + 420
 """2040-01-01T00:07:00Z."""
 
-BAR_S, DAY_S = 3_600, 86_400
+BAR_S = 3_600
+DAY_S = 86_400
 PRICE_TIMES = 1e6
 """The demo market's prices may be tiny; an exchange writes eight decimals."""
 

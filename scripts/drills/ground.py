@@ -352,7 +352,8 @@ def drill(kind: str, fault: str, size: str = "usual") -> Callable[[Do], Do]:
 
 def carry_out(one: Drill, ground: Ground) -> Outcome:
     """Do a drill; what it raises is a trouble of its own."""
-    place, started = ground.place(f"{one.kind} {one.fault}"), time.monotonic()
+    place = ground.place(f"{one.kind} {one.fault}")
+    started = time.monotonic()
     try:
         said = one.do(ground, place)
         place.close()

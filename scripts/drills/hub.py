@@ -42,7 +42,8 @@ class DeadlyHub(loopback.LoopbackHub):
     """A Hub that kills its client in the middle of a request, before or after doing what it asks."""
 
     victim: subprocess.Popen[bytes] | None = None
-    route, is_done_first = "", False
+    route = ""
+    is_done_first = False
 
     def handle(self, method: str, target: str, headers: Any, body: bytes) -> Any:
         """Answer, or kill who asks."""
@@ -122,7 +123,8 @@ def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
 def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place) -> str:
     """Kill the publisher in the middle of one request."""
     with at_hub(ground, place) as (hub, words):
-        hub.route, hub.is_done_first = route, is_done_first
+        hub.route = route
+        hub.is_done_first = is_done_first
         with killed_after(place.start(words)) as hub.victim:
             ended = place.finish(hub.victim, is_killed=True)
         place.require(ended.status == -signal.SIGKILL, f"was not killed: {ended.said}")

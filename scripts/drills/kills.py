@@ -126,7 +126,9 @@ def kill_often(
         if straight.status != 0:
             raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
         expected = weights_of(place.folder / "straight" / profile)
-        wanted, killed, longest_s = KILLS_OF_SIZE[ground.size], list[Path](), straight.seconds
+        wanted = KILLS_OF_SIZE[ground.size]
+        killed = list[Path]()
+        longest_s = straight.seconds
         for number in count(1):
             run = place.folder / f"killed-{number}" / profile
             words = job(profile, budget, source, run.parent)
@@ -144,7 +146,8 @@ def kill_often(
 
 def kill_once(place: Place, words: Sequence[str], moment: Moment, longest_s: float) -> Ended | None:
     """Start a call and kill it, or a part of it, at a moment; return how it ended if it was faster."""
-    started, process = time.monotonic(), place.start(words)
+    started = time.monotonic()
+    process = place.start(words)
     moment(process, longest_s)
     if process.poll() is not None:
         return replace(place.finish(process), seconds=time.monotonic() - started)
@@ -202,7 +205,8 @@ def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
 @drill(KIND, "a tiny run killed before and after a write, then at the next one, and so on", "small")
 def kill_at_each_write(ground: Ground, place: Place) -> str:
     """Cut a run off at each write once, before and after the rename."""
-    expected, seen = weights_of(ground.undisturbed()), place.folder.parent / "seen"
+    expected = weights_of(ground.undisturbed())
+    seen = place.folder.parent / "seen"
     place.more_env["V8_DRILL_SEEN"] = str(seen)
     most = NUM_WRITES_OF_SIZE[ground.size]
     num_kills = 0

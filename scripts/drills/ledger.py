@@ -23,7 +23,8 @@ from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_row
 
 KIND = "ledger"
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
-NUM_PAST, NUM_LATER = 1_600, 200
+NUM_PAST = 1_600
+NUM_LATER = 200
 NUM_CLOSES = 24
 KILLS_OF_SIZE = {"small": 1, "usual": 10, "long": 10}
 LATEST_S = 12.0

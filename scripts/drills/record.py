@@ -34,7 +34,8 @@ from webhooks import SECRET, WebhookReceiver
 from v8.live.ledger import Ledger
 
 KIND = "record"
-REPO, DATASET = "someone/record", "datasets/someone/record"
+REPO = "someone/record"
+DATASET = "datasets/someone/record"
 NUM_CLOSES = 20
 MANY_ROWS = 5_000_000
 RECEIVER_LIMIT_S = 300.0
@@ -98,10 +99,8 @@ CHANGES: dict[str, Change] = {
 
 def publish_over(change: Change, is_repairable: bool, ground: Ground, place: Place) -> str:
     """Publish a ledger, let somebody change a day in the repository, and publish again."""
-    ledger, path = (
-        place.runs / "ledger.sqlite",
-        f"forecasts/{pd.Timestamp(FIRST_S, unit='s'):%Y-%m-%d}.parquet",
-    )
+    ledger = place.runs / "ledger.sqlite"
+    path = f"forecasts/{pd.Timestamp(FIRST_S, unit='s'):%Y-%m-%d}.parquet"
     with Ledger.open_to_write(ledger) as book:
         for close in range(NUM_CLOSES):
             book.add(made_entry(close))

@@ -16,7 +16,8 @@ import psutil
 from drills.ground import Ground, ImpossibleHereError, Place, drill, kill, killed_after
 
 KIND = "server"
-NUM_CONNECTIONS, NUM_FILES = 1_100, 1_024
+NUM_CONNECTIONS = 1_100
+NUM_FILES = 1_024
 NUM_ASKED = 10
 LOOK_S = 5.0
 """For so long it is seen how busy the crowd keeps the server."""

@@ -25,7 +25,8 @@ from v8.artifacts.nested_runs import read_serving
 from v8.storage import digest_file
 
 KIND = "updates"
-NUM_PAST, NUM_LATER = 900, 200
+NUM_PAST = 900
+NUM_LATER = 200
 
 
 def train(place: Place) -> None:
@@ -66,7 +67,8 @@ def kill_an_update(ground: Ground, place: Place) -> str:
     if (ended := place.call(update_words(place, straight))).status != 0:
         raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.said}")
     place.more_env["V8_DRILL_SEEN"] = str(place.folder.parent / "seen")
-    num_kills, words = 0, update_words(place, place.run)
+    num_kills = 0
+    words = update_words(place, place.run)
     while num_kills < NUM_WRITES_OF_SIZE[ground.size]:
         process = place.start(words, program=FATAL_WRITES)
         if place.finish(process, is_killed=True).status != -signal.SIGKILL:

@@ -20,9 +20,12 @@ from v8.market.sources.source import open_source
 def _calls(run: Path, series: Series) -> tuple[tuple[Callable[..., Any], Mapping[str, Any]], ...]:
     """List functions with arguments that they take; none that trains, and none that asks anybody."""
     frame = open_source("demo").candles(series, 800).to_frame()
-    forecaster, finished, beside = v8.load(run, str(series)), v8.Run(run), {"covariates": None}
+    forecaster = v8.load(run, str(series))
+    finished = v8.Run(run)
+    beside = {"covariates": None}
     given = {"candles": frame, **beside}
-    late, none = {"start": "2030-01-01"}, {**given, "profile": "none.yaml"}
+    late = {"start": "2030-01-01"}
+    none = {**given, "profile": "none.yaml"}
     windows = np.ones((1, forecaster.lookback_bars, len(forecaster.features)))
     return (
         (v8.load, {"source": run, "series": str(series), "revision": None}),

@@ -310,7 +310,8 @@ def _cells(random: Random) -> list[list[str]]:
 
 
 def _csv(random: Random) -> bytes:
-    separator, end = random.choice((",", ",", ";", "\t", "|", " ")), random.choice(("\n", "\n", "\r", "\r\n"))
+    separator = random.choice((",", ",", ";", "\t", "|", " "))
+    end = random.choice(("\n", "\n", "\r", "\r\n"))
     front = random.choice(("", "", "sep=;", "sep=,", "https://www.example.org", "\n", "#", '"'))
     text = end.join([*([front] if front else []), *(separator.join(row) for row in _cells(random))])
     coding = random.choice(("utf-8",) * 9 + ("utf-8-sig", "utf-16", "latin-1"))
@@ -319,7 +320,8 @@ def _csv(random: Random) -> bytes:
 
 
 def _parquet(random: Random) -> bytes:
-    frame, stream = odd_frame(random), io.BytesIO()
+    frame = odd_frame(random)
+    stream = io.BytesIO()
     try:
         frame.to_parquet(stream)
     except Exception:  # noqa: BLE001 - what Parquet cannot hold is no input
@@ -402,7 +404,8 @@ def _candle_file(random: Random, run: Path) -> Case:
 
 
 def _archive(random: Random, run: Path) -> Case:
-    stream, right = io.BytesIO(), f"{SERIES}-{MONTH}.csv"
+    stream = io.BytesIO()
+    right = f"{SERIES}-{MONTH}.csv"
     with zipfile.ZipFile(
         stream, "w", random.choice((zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_LZMA))
     ) as pack:
@@ -483,7 +486,8 @@ def _record(random: Random, run: Path) -> Case:
 def _day(random: Random, run: Path) -> Case:
     name, content = changed_day(random)
     if random.random() < 0.3:
-        name, content = "bytes", changed_bytes(random, content)
+        name = "bytes"
+        content = changed_bytes(random, content)
     return Case("days", name, {OURS: sound_day(), DAY: content})
 
 
@@ -493,7 +497,8 @@ def _day(random: Random, run: Path) -> Case:
 @functools.cache
 def _plan() -> bytes:
     """Return the plan of a back-test of three folds, as one writes it."""
-    series, profile = (SERIES, Series("ETHUSDT", "1h")), load_profile("range_paths")
+    series = (SERIES, Series("ETHUSDT", "1h"))
+    profile = load_profile("range_paths")
     asked = AskedBacktest(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
     histories = {one: History(0, 40_000 * one.bar_s) for one in series}
     return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
@@ -504,7 +509,8 @@ def _backtest(random: Random, run: Path) -> Case:
     if random.random() < 0.3:
         return Case("plans", "bytes", {PLAN_FILE: changed_bytes(random, content)})
     tree = json.loads(content)
-    folds, way = tree["folds"], random.choice(("tree", "tree", "fold", "profile"))
+    folds = tree["folds"]
+    way = random.choice(("tree", "tree", "fold", "profile"))
     if way == "fold":
         folds.insert(random.randrange(4), json.loads(json.dumps(random.choice(folds))))
     elif way == "profile":

@@ -71,7 +71,8 @@ def _with(frame: pd.DataFrame, row: int, name: str, value: Any) -> pd.DataFrame:
 
 
 def _scaled(random: Random, frame: pd.DataFrame, series: Series) -> pd.DataFrame:
-    first, factor = random.randrange(1, len(frame)), random.choice((100, 1_000, 0.01, 1e-6))
+    first = random.randrange(1, len(frame))
+    factor = random.choice((100, 1_000, 0.01, 1e-6))
     frame.loc[first:, PRICES] *= factor
     return frame
 

@@ -160,7 +160,8 @@ def _plugins(case: Case) -> None:
 def _changes(case: Case) -> None:
     """Change one to three keys of a profile to values of any kind."""
     random = Random(int(case.words[0]))
-    values, keys = (*ODD_VALUES, *ARRAYS, *OBJECTS), [*key_places()]
+    values = (*ODD_VALUES, *ARRAYS, *OBJECTS)
+    keys = [*key_places()]
     changes = {random.choice(keys): random.choice(values) for _ in range(random.choice((1, 1, 2, 3)))}
     profile = load_profile(random.choice(("frontier", "aligned", "stable", "range_paths")))
     if profile.but(**changes).name != profile.but(**changes).name:
@@ -168,7 +169,8 @@ def _changes(case: Case) -> None:
 
 
 def _words(case: Case) -> None:
-    told, errors = io.StringIO(), io.StringIO()
+    told = io.StringIO()
+    errors = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
         try:
             app(args=list(case.words), prog_name="python -m v8")
@@ -217,19 +219,24 @@ def judge(case: Case, folder: Path) -> Verdict:
         (work / path).parent.mkdir(parents=True, exist_ok=True)
         (work / path).write_bytes(content)
     os.chdir(work)
-    before, begun = _largest_bytes(), time.process_time()
+    before = _largest_bytes()
+    begun = time.process_time()
     outcome, why = _carried_out(case)
-    took_s, grew = time.process_time() - begun, _largest_bytes() - before
+    took_s = time.process_time() - begun
+    grew = _largest_bytes() - before
     os.chdir(folder)
     strangers = {path.name for path in folder.iterdir()} - {"case", "home", "said.txt", "now.json", "cache"}
     strangers |= {path.name for path in (folder / "case").iterdir()} - {"work", "staged"}
     shutil.rmtree(folder / "case")
     if strangers:
-        outcome, why = "failed", f"written outside: {sorted(strangers)}"
+        outcome = "failed"
+        why = f"written outside: {sorted(strangers)}"
     elif outcome != "failed" and took_s > CPU_LIMIT_S:
-        outcome, why = "failed", f"took {took_s:.1f} s of processor time"
+        outcome = "failed"
+        why = f"took {took_s:.1f} s of processor time"
     elif outcome != "failed" and grew > MEMORY_LIMIT_BYTES:
-        outcome, why = "failed", f"took {grew / 1e6:,.0f} MB of memory"
+        outcome = "failed"
+        why = f"took {grew / 1e6:,.0f} MB of memory"
     return Verdict(case.kind, outcome, why)
 
 

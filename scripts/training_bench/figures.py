@@ -41,7 +41,8 @@ def table(
     """
     flop = training_flop_per_window(profile)
     rows = [_row(each, flop, ceiling_gflop_per_s, num_cores) for each in contenders if not each.refusal]
-    stock, peer = _best(rows, "stock"), _best(rows, "torch")
+    stock = _best(rows, "stock")
+    peer = _best(rows, "torch")
     least_cpu_s = min((row["cpu_s_per_1000"] for row in rows if row["spec"]["kind"] == "torch"), default=None)
     for row in rows:
         row["times_stock"] = stock and row["windows_per_s"] / stock

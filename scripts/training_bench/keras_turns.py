@@ -60,7 +60,8 @@ class Clock(keras.callbacks.Callback):
 
     def __init__(self, num_windows: int, seconds: float) -> None:
         super().__init__()
-        self.num_windows, self.stretches = num_windows, list[Stretch]()
+        self.num_windows = num_windows
+        self.stretches = list[Stretch]()
         self.end = time.perf_counter() + seconds
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -116,7 +117,8 @@ class ClockedTrainer(Trainer):
 
     def fit_for(self, data: SeriesData, seconds: float) -> list[Stretch]:
         """Train for so many seconds and return the epochs."""
-        self.stretches, self.watch = list[Stretch](), None
+        self.stretches = list[Stretch]()
+        self.watch = None
         end = time.perf_counter() + seconds
 
         def on_epoch(record: EpochRecord) -> None:
@@ -161,7 +163,9 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
     def turn(seconds: float) -> dict[str, Any]:
         nonlocal state
         state = state.with_empty_sums()
-        started, watch, due = time.perf_counter(), Stopwatch(), 1
+        started = time.perf_counter()
+        watch = Stopwatch()
+        due = 1
         for number in count(1):
             state = trainer.train_batch(state, rates, active, tables, next(endless))
             if number < due:

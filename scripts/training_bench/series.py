@@ -29,7 +29,8 @@ def with_batch(profile: Profile, batch_size: int) -> Profile:
 
 
 def demo_series(profile: Profile, num_bars: int, num_series: int) -> list[SeriesData]:
-    source, universe = DemoSource(), load_universe()
+    source = DemoSource()
+    universe = load_universe()
     chosen = [universe[number % len(universe)] for number in range(num_series)]
     candles = [source.candles(series, num_bars) for series in chosen]
     return [prepare_series(compute_table(each, table_columns(profile)), profile) for each in candles]

@@ -28,7 +28,8 @@ from training_bench.turn import RefusedError, Stretch, Turn, clocked
 from v8.profile import Profile, TrainingSettings
 from v8.tasks import TASKS
 
-EPSILON_ADAM, EPSILON_NORM = 1e-7, 1e-3
+EPSILON_ADAM = 1e-7
+EPSILON_NORM = 1e-3
 """Keras' defaults, which are not PyTorch's; Keras adds the first to the root before its correction."""
 
 LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {
@@ -63,7 +64,8 @@ class Recurrent(nn.Module):
         is_sequence: bool = False,
     ) -> None:
         super().__init__()
-        self.time_axis, self.is_sequence = 0 if is_time_major else 1, is_sequence
+        self.time_axis = 0 if is_time_major else 1
+        self.is_sequence = is_sequence
         directions = 2 if is_bidirectional else 1
         widths = [num_inputs, *(directions * each for each in units)]
         options = {"batch_first": not is_time_major, "bidirectional": is_bidirectional}
@@ -102,7 +104,8 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         width = shape[1] if is_stepwise else shape[0] * shape[1]
-        self.shape, self.is_turned = shape, is_stepwise and is_time_major
+        self.shape = shape
+        self.is_turned = is_stepwise and is_time_major
         self.kernel = nn.Parameter(torch.zeros(num_inputs, width))
         self.bias = nn.Parameter(torch.zeros(shape))
 
@@ -119,9 +122,11 @@ class Seq2Seq(nn.Module):
     def __init__(self, profile: Profile, *, is_time_major: bool) -> None:
         super().__init__()
         settings: Any = profile.network
-        self.time_axis, self.horizon_bars = 0 if is_time_major else 1, profile.horizon_bars
+        self.time_axis = 0 if is_time_major else 1
+        self.horizon_bars = profile.horizon_bars
         both: dict[str, Any] = {"dropout": settings.dropout, "is_time_major": is_time_major}
-        features, units = len(profile.features), settings.encoder_units
+        features = len(profile.features)
+        units = settings.encoder_units
         self.encoder = Recurrent(features, units, **both, is_bidirectional=True)
         self.decoder = Recurrent(2 * units[-1], settings.decoder_units, **both, is_sequence=True)
         self.heads = heads_of(
@@ -261,7 +266,8 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
     device = found_device()
     settle(spec["num_threads"])
     network = build_peer(profile, is_time_major=spec["is_time_major"]).to(device)
-    optimiser, half = adam(network, profile.training), AUTOCAST[spec["format"]]
+    optimiser = adam(network, profile.training)
+    half = AUTOCAST[spec["format"]]
     forecast_of = torch.compile(network) if spec["is_compiled"] else network
     inputs, targets = arrays_of(data)
     x_BTF = torch.from_numpy(inputs).to(device)

@@ -44,7 +44,8 @@ class Stopwatch:
     """Runs from its making."""
 
     def __init__(self) -> None:
-        self._started, self._cpu = time.perf_counter(), time.process_time()
+        self._started = time.perf_counter()
+        self._cpu = time.process_time()
 
     def after(self, num_windows: float) -> Stretch:
         """Return the stretch from the start until now."""

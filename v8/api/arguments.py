@@ -108,7 +108,8 @@ def taken(called: str, name: str, value: Any, kind: Any) -> Any:
 
 def _fits(value: Any, kind: Any) -> bool:
     """Tell whether a value is of an annotated kind; a text is no list of letters, and True no number."""
-    members, plain = get_args(kind), get_origin(kind) or kind
+    members = get_args(kind)
+    plain = get_origin(kind) or kind
     if plain in (Union, types.UnionType):
         return any(_fits(value, one) for one in members)
     if plain is Annotated:

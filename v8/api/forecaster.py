@@ -221,7 +221,8 @@ class Forecaster(Shown, artifacts.Forecaster):
         `PublishError` if it may not or cannot be published.
         """
         if self.folder is None or not (self.folder.parent / RUN_FILE).exists():
-            where, rule = str(self.series), "a model is published from the run that trained it"
+            where = str(self.series)
+            rule = "a model is published from the run that trained it"
             fix = 'Load it from its run: v8.load("runs/aligned", "BTCUSDT-15m")'
             raise PublishError(where=where, rule=rule, got="one that was loaded from elsewhere", fix=fix)
         return publish_folder(self.folder.parent, repo, series=[str(self.series)], is_private=private)
@@ -273,7 +274,8 @@ class Forecaster(Shown, artifacts.Forecaster):
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
             asked = f"is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
             fitted = f"{FEWEST_FITTED_WINDOWS} before it, to which the baselines are fitted"
-            where, rule = f"{self.series}, evaluate", f"needs a window that {asked}, and {fitted}"
+            where = f"{self.series}, evaluate"
+            rule = f"needs a window that {asked}, and {fitted}"
             got = f"{len(since)} after it and {len(before)} before it"
             fix = "Give a longer history, or choose another start"
             raise DataError(where=where, rule=rule, got=got, fix=fix)

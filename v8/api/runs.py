@@ -40,7 +40,9 @@ class TrainedSeries(Shown):
     """One finished series of a run, whose artefact lies in `folder`; those of one run share `models`."""
 
     def __init__(self, folder: Path, models: SharedModels | None = None) -> None:
-        self.folder, self.name, self._models = folder, folder.name, models
+        self.folder = folder
+        self.name = folder.name
+        self._models = models
 
     @cached_property
     def about(self) -> Metadata:
@@ -96,7 +98,8 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     @in_python
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # a notebook may change its folder
-        self.record, self._models = read_run(self.path), SharedModels()
+        self.record = read_run(self.path)
+        self._models = SharedModels()
         self._refused: Mapping[str, str] = {}
 
     @property
@@ -261,7 +264,8 @@ def train(
         raise answer.error
     if not answer.measured:
         told = " ".join(answer.errors.split()[-60:]) or f"exit code {answer.exit_code}"
-        rule, fix = "must end with a trained series", "Mend that and repeat"
+        rule = "must end with a trained series"
+        fix = "Mend that and repeat"
         raise V8Error(where="v8.train", rule=rule, got=told, fix=fix)
     run = Run(answer.measured[0]["path"])
     run._refused = answer.measured[0]["refused"]

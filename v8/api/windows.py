@@ -66,7 +66,8 @@ def windows(
     ([None, 20, 48], {'ohlc': [None, 10, 4], 'bands': [None, 10, 2], 'volatility': [None, 10, 1]})
     """
     if span not in SPANS:
-        rule, fix = f"is one of {', '.join(SPANS)}", "help(v8.windows) says what each holds"
+        rule = f"is one of {', '.join(SPANS)}"
+        fix = "help(v8.windows) says what each holds"
         raise ArgumentError(where="v8.windows, span=", rule=rule, got=repr(span)[:60], fix=fix)
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     table = compute_table(joined_candles(candles, loaded, series, covariates), table_columns(loaded))

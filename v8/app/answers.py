@@ -62,7 +62,8 @@ def series_list(fleet: Fleet) -> dict[str, Any]:
 def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
     """Tell what a model was trained on."""
     about = fleet.metadata[series]
-    candles, split = about.candles, asdict(about.split)
+    candles = about.candles
+    split = asdict(about.split)
     spans = {name: {key: split[name][key] for key in _SPAN_KEYS} for name in ("train", "validation", "test")}
     return {
         "profile": about.profile.name,
@@ -166,8 +167,10 @@ def fault_of(error: Exception, series: str) -> dict[str, Any]:
 def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
     """Return the error for a series that is not shown."""
     names = [str(series) for series in known]
-    rule, fix = f"is one of the {len(names)} that /api/series lists", "Choose one of these"
-    got, fix = shown(repr(name), 80), series_advice(name, names, fix)
+    rule = f"is one of the {len(names)} that /api/series lists"
+    fix = "Choose one of these"
+    got = shown(repr(name), 80)
+    fix = series_advice(name, names, fix)
     error = RequestError(where="series", rule=rule, got=got, fix=fix)
     error.status = 404
     return error
@@ -176,7 +179,8 @@ def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
 def limit_of(text: str | None) -> int:
     """Return how many rows a request asks for at most, `MOST_ROWS` when None."""
     if text is not None and not _LIMIT.fullmatch(text):
-        rule, got = f"is a whole number from 1 to {MOST_ROWS:,}", shown(repr(text), 80)
+        rule = f"is a whole number from 1 to {MOST_ROWS:,}"
+        got = shown(repr(text), 80)
         raise RequestError(where="limit", rule=rule, got=got, fix="Write for example ?limit=60")
     return MOST_ROWS if text is None else int(text)
 

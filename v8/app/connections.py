@@ -43,7 +43,9 @@ class Crowd:
     def __init__(
         self, tell: Tell, most: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tell, self._clock, self._next_s = tell, clock, -1.0
+        self._tell = tell
+        self._clock = clock
+        self._next_s = -1.0
         self._most = _most_waiting() if most is None else most
         self._most_of_address = int(self._most * _SHARE_OF_ADDRESS)
         self.at_once: Final = max(1, self._most_of_address // 5)
@@ -124,7 +126,8 @@ class Connection(H11Protocol):
 
     def __init__(self, *, crowd: Crowd, headers: Sequence[tuple[bytes, bytes]], **options: Any) -> None:
         super().__init__(**options)
-        self._crowd, self._headers = crowd, headers
+        self._crowd = crowd
+        self._headers = headers
         self._end: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn does

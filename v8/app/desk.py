@@ -79,7 +79,8 @@ class SharedWork:
         try:
             found, until_s = work()
         finally:
-            kept.since_s, kept.until_s = self._clock(), until_s
+            kept.since_s = self._clock()
+            kept.until_s = until_s
         return found
 
 
@@ -106,8 +107,13 @@ class Desk:
         tell: Callable[[str], None],
         look_s: float = LOOK_S,
     ) -> None:
-        self._place, self._shape, self._issue, self._record = place, shape, issue, record
-        self._present, self._tell, self._look_s = present, tell, look_s
+        self._place = place
+        self._shape = shape
+        self._issue = issue
+        self._record = record
+        self._present = present
+        self._tell = tell
+        self._look_s = look_s
         self._ahead_s = time.time() - time.monotonic()
         self._work, self._looking, self._sweeping = (SharedWork(self.now_s) for _ in range(3))
         self.newest: Final[dict[Series, Any]] = {}
@@ -172,7 +178,8 @@ class Desk:
                 got = "a series whose model is not there any more"
                 raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
             issued, *beside = self._issue(fleet, series)
-            found, until_s = self._shape(fleet, issued, *beside), self._fresh_until_s(issued)
+            found = self._shape(fleet, issued, *beside)
+            until_s = self._fresh_until_s(issued)
         except Exception as error:
             self.newest[series] = error
             if isinstance(error, V8Error):
@@ -182,7 +189,8 @@ class Desk:
         return found, until_s
 
     def _fresh_until_s(self, issued: Issued) -> float:
-        now_s, bar_s = self._renewed_s(), issued.candles.series.bar_s
+        now_s = self._renewed_s()
+        bar_s = issued.candles.series.bar_s
         if not issued.is_dated:
             return now_s + SIMULATED_S
         closing_s = issued.closed_s + bar_s + CLOSING_S

@@ -78,7 +78,8 @@ def _drawn(picture: Picture, paper: Paper, caption: str) -> Html:
     lines = (element("path", d=_path(scale.points(one)), class_="known") for one in picture.known.values())
     known = _candles(picture.known, scale) if OPEN in picture.known else lines
     parts = [element("title", picture.title), *axes, *known, *_forecast(picture, scale)]
-    box, label = f"0 0 {paper.width} {paper.height}", f"{picture.title}. {caption}"
+    box = f"0 0 {paper.width} {paper.height}"
+    label = f"{picture.title}. {caption}"
     return element("svg", *parts, viewBox=box, role="img", aria_label=label, class_=paper.name)
 
 
@@ -88,10 +89,14 @@ class _Scale:
     def __init__(self, picture: Picture, paper: Paper) -> None:
         lines = [*picture.known.values(), *(line for _, line in picture.lines)]
         every = np.concatenate([*lines, *(end for ends in picture.fans for end in ends)])
-        lowest, highest = float(np.nanmin(every)), float(np.nanmax(every))
+        lowest = float(np.nanmin(every))
+        highest = float(np.nanmax(every))
         room = max(0.04 * (highest - lowest), _LEAST_ROOM * highest)
-        self.paper, self.lowest, self.highest = paper, lowest - room, highest + room
-        self.right, self.bottom = paper.width - paper.margin[0], paper.height - paper.margin[1]
+        self.paper = paper
+        self.lowest = lowest - room
+        self.highest = highest + room
+        self.right = paper.width - paper.margin[0]
+        self.bottom = paper.height - paper.margin[1]
         self.bar = self.right / len(picture.opens_s)  # width of one
 
     def x(self, bar: float) -> float:

@@ -96,12 +96,15 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, policy: Policy, open_paths: Collection[str] = ()) -> None:
-        self._within, self._hosts, self.now = app, policy.hosts, Counter[str]()
+        self._within = app
+        self._hosts = policy.hosts
+        self.now = Counter[str]()
         self.now_of_address = Counter[tuple[str, str]]()
         self._gate = Gate(policy, open_paths)
         self._app: ASGIApp = self._let_in
         if policy.origins:
-            methods, told = ("GET", "HEAD"), ("ETag", "Retry-After")
+            methods = ("GET", "HEAD")
+            told = ("ETag", "Retry-After")
             asking = "Authorization", "Last-Event-ID"
             self._origins = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
             self._app = self._let_origins_in
@@ -150,10 +153,12 @@ class Guard:
             return refused(503, "the server", rule, "more", "Ask again", retry_after="2")
         if {name for name, _ in scope["headers"]} >= _LENGTHS:
             # Somebody before us may have seen another end of it, and another request after that.
-            where, rule = "header Content-Length", "stands beside no Transfer-Encoding"
+            where = "header Content-Length"
+            rule = "stands beside no Transfer-Encoding"
             return refused(400, where, rule, "both", "Send one", connection="close")
         if (method := scope["method"]) not in ("GET", "HEAD"):
-            got, allowed = shown(method, 20), "GET, HEAD"
+            got = shown(method, 20)
+            allowed = "GET, HEAD"
             return refused(405, "method", "is GET or HEAD", got, "Ask with GET", allow=allowed)
         if max(len(scope["raw_path"] or b""), len(scope["query_string"])) > _MOST_ADDRESS:
             return refused(400, "address", f"has at most {_MOST_ADDRESS:,} letters", "more", "Ask for less")
@@ -190,8 +195,12 @@ class Gate:
     def __init__(
         self, policy: Policy, open_paths: Collection[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._token, self._most, self._open = policy.token, policy.most_a_minute, open_paths
-        self._clock, self._minute, self._asked = clock, 0.0, Counter[str]()
+        self._token = policy.token
+        self._most = policy.most_a_minute
+        self._open = open_paths
+        self._clock = clock
+        self._minute = 0.0
+        self._asked = Counter[str]()
         digest = hmac.digest((policy.token or "").encode(), b"cookie of v8", "sha256").hex()
         # Cookies are of a host, whatever the port: another server of it has another name for its own.
         self._cookie = f"v8_{digest[:8]}", digest[8:]
@@ -216,7 +225,8 @@ class Gate:
         wait_s = self._wait_s(address_of(request.scope), self._most)
         if not wait_s:
             return None
-        rule, fix = f"asks at most {self._most:,} times a minute", f"Ask again in {wait_s} s"
+        rule = f"asks at most {self._most:,} times a minute"
+        fix = f"Ask again in {wait_s} s"
         return refused(429, "your address", rule, "more", fix, retry_after=str(wait_s))
 
     def _is_shown_by(self, request: Request) -> bool:
@@ -236,7 +246,8 @@ class Gate:
         """Count a request of an address; return 0, or after how many seconds it may ask again."""
         minute, past_s = divmod(self._clock(), _MINUTE_S)
         if minute != self._minute:
-            self._minute, self._asked = minute, Counter()
+            self._minute = minute
+            self._asked = Counter()
         self._asked[address] += 1
         if len(self._asked) > MOST_ADDRESSES:
             del self._asked[next(iter(self._asked))]
@@ -269,7 +280,8 @@ def _asked_for_token(request: Request) -> Response:
             return _sent_on(request.url.include_query_params(token=""))
         page = _LOGIN.replace(" hidden", "") if is_given else _LOGIN
         return Response(page, 401, challenge, "text/html; charset=utf-8")
-    rule, got = "is shown by whoever asks this server", "another one" if is_given else "none"
+    rule = "is shown by whoever asks this server"
+    got = "another one" if is_given else "none"
     fix = "Send it in the header Authorization: Bearer; whoever runs the server has it"
     return refused(401, "the token", rule, got, fix, **challenge)
 

@@ -120,8 +120,11 @@ class Shown:
 
     def __init__(self, fleet: Fleet, issued: Issued, month: Floats) -> None:
         self.content: Final = answers.written(answers.forecast(fleet, issued))
-        self._fleet, self.issued, self._month = fleet, issued, month
-        self._series, self._ahead = issued.candles.series, issued.forecast
+        self._fleet = fleet
+        self.issued = issued
+        self._month = month
+        self._series = issued.candles.series
+        self._ahead = issued.forecast
         self._decimals = tick_decimals(issued.candles.values[:, : len(OHLC)])
         self._rank = None
         if VOLATILITY in self._ahead and len(month):
@@ -143,14 +146,16 @@ class Shown:
         return self._parts[chosen()]
 
     def _tile(self) -> Iterator[Html]:
-        picture, mood = self._picture(OHLC, _STYLES), _mood(self._rank)
+        picture = self._picture(OHLC, _STYLES)
+        mood = _mood(self._rank)
         yield draw(replace(picture, lines=picture.lines[-1:], fans=picture.fans[:1]), self._range(), STAMP)
         yield element("b", term(mood), class_=f"mood {mood}")
         yield self._age()
         yield from (element("p", said) for said in (self._range(), self._outlook(), self._verdicts()))
 
     def _whole(self) -> Html:
-        issued, has_volatility = self.issued, VOLATILITY in self._ahead
+        issued = self.issued
+        has_volatility = VOLATILITY in self._ahead
         return filled(
             "v8.app",
             "series.html",
@@ -173,7 +178,9 @@ class Shown:
 
     def _range(self) -> str:
         """Say between which prices the coming bars lie."""
-        low, high, num_bars = self._ahead[LOW].min(), self._ahead[HIGH].max(), len(self._ahead)
+        low = self._ahead[LOW].min()
+        high = self._ahead[HIGH].max()
+        num_bars = len(self._ahead)
         told = {"n": num_bars, "span": duration(num_bars * self._series.bar_s)}
         told |= {"low": self._written(LOW, low), "high": self._written(HIGH, high)}
         told["share"] = percent(high / low - 1, 2)
@@ -205,7 +212,8 @@ class Shown:
 
     def _age(self) -> Html:
         """Warn of a model that `update` calls stale by its age."""
-        about, bar_s = self._fleet.metadata[self._series], self._series.bar_s
+        about = self._fleet.metadata[self._series]
+        bar_s = self._series.bar_s
         num_new = (self.issued.closed_s - about.candles.last_open_s) // bar_s - 1
         first, end = about.split.test.rows
         if not self.issued.is_dated or num_new <= end - first:
@@ -260,7 +268,8 @@ class Shown:
     def _table(self) -> Html:
         """Show the widest interval of what leads, or its forecast without any, a row a bar."""
         levels = self.issued.forecaster.quantiles
-        ends, caption = next(iter(intervals(levels)), ()), say("Point forecasts")
+        ends = next(iter(intervals(levels)), ())
+        caption = say("Point forecasts")
         if ends:
             caption = say("{name} intervals", name=interval_names(levels)[0])
         names = [name for name in _LED_BY if name in self._ahead]

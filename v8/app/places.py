@@ -58,7 +58,9 @@ class Place:
     """
 
     def __init__(self, where: Path | str, revision: str | None = None, *, is_offline: bool = False) -> None:
-        self.where, self._revision, self._is_offline = where, revision, is_offline
+        self.where = where
+        self._revision = revision
+        self._is_offline = is_offline
         self._fleet: Fleet | None = None
         self._seen: object = None
         self._looked_s = 0.0
@@ -76,7 +78,8 @@ class Place:
         self._looked_s = time.monotonic()
         if self._fleet is None or seen != self._seen:
             label = place.name if is_hub else f"run {Path(place.name).resolve().name}"
-            self._fleet, self._seen = _fleet(label, place), seen
+            self._fleet = _fleet(label, place)
+            self._seen = seen
         return self._fleet
 
 
@@ -84,7 +87,8 @@ class FleetForecasts:
     """Forecasts of the present from models in memory, one a series, loaded again when another serves."""
 
     def __init__(self, source: CandleSource) -> None:
-        self._source, self._models = source, SharedModels()
+        self._source = source
+        self._models = SharedModels()
         self._month = lru_cache(maxsize=4_096)(partial(month_before, source))
 
     def __call__(self, fleet: Fleet, series: Series) -> tuple[Issued, Floats]:
@@ -125,7 +129,8 @@ class LedgerReader:
     """
 
     def __init__(self, file: Path, place: Path | str) -> None:
-        self._file, self._place = file, place
+        self._file = file
+        self._place = place
         self._seen: tuple[object, ...] = ()
         self._record: Record | None = None
 
@@ -142,7 +147,8 @@ class LedgerReader:
         if seen != self._seen:
             with Ledger.open(self._file) as ledger:
                 record = live_record(ledger, self._place)
-            self._record, self._seen = record if record.series else None, seen
+            self._record = record if record.series else None
+            self._seen = seen
         return self._record
 
 
@@ -150,7 +156,8 @@ def _fleet(label: str, place: ModelPlace) -> Fleet:
     """Read what serves in a place; an artefact that cannot be trusted is left out, and why is kept."""
     metadata: dict[Series, Metadata] = {}
     folders: dict[Series, Path] = {}
-    refused, revision = {}, None
+    refused = {}
+    revision = None
     place.bring(place.series)
     for name in place.series:
         try:

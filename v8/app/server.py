@@ -64,8 +64,10 @@ class Site:
     """The routes: a desk is shown, whose candles come from a source of that name."""
 
     def __init__(self, desk: Desk, source: str) -> None:
-        self._desk, self._errors = desk, Counter[str]()
-        self._begun, self._num_events = f"{time.time():.0f}", 0
+        self._desk = desk
+        self._errors = Counter[str]()
+        self._begun = f"{time.time():.0f}"
+        self._num_events = 0
         self._events = dict[Series, tuple[Any, Event]]()
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
             **dict.fromkeys(("/", "/part"), partial(_speaking, self._overview)),
@@ -86,7 +88,8 @@ class Site:
         """Return a tile a series, or their page; a series in the query is led to its own address."""
         if name := request.query_params.get("series"):
             return Html(""), 308, {"location": f"/series/{self._series(name)}"}
-        fleet, sought = self._desk.fleet, request.query_params.get("q", "")
+        fleet = self._desk.fleet
+        sought = request.query_params.get("q", "")
         part = page.tiles(fleet, self._desk.newest, self._desk.overview(), sought)
         content = part if _is_part(request) else page.overview_page(fleet, part, sought)
         return content, 200, {"cache-control": f"private, max-age={RENEWED_S:.0f}"}
@@ -98,10 +101,13 @@ class Site:
         try:
             found: page.Shown = await _finished(kept)
             record = page.record_part(await _finished(self._desk.record()), series)
-            part, status, headers = join([found.part, record]), 200, {"cache-control": self._freshness(kept)}
+            part = join([found.part, record])
+            status = 200
+            headers = {"cache-control": self._freshness(kept)}
         except V8Error as error:
             self._errors[type(error).__name__] += 1
-            part, status = page.trouble(answers.fault_of(error, str(series)), "alert"), 503
+            part = page.trouble(answers.fault_of(error, str(series)), "alert")
+            status = 503
             headers = {"retry-after": f"{RETRY_S:.0f}"}
         content = part if _is_part(request) else page.series_page(self._desk.fleet, series, part)
         return content, status, headers
@@ -117,12 +123,14 @@ class Site:
 
     async def _candles(self, request: Request) -> Response:
         series = self._series(request.path_params["series"])
-        most, kept = answers.limit_of(request.query_params.get("limit")), self._desk.forecast(series)
+        most = answers.limit_of(request.query_params.get("limit"))
+        kept = self._desk.forecast(series)
         found: page.Shown = await _finished(kept)
         return json_answer(answers.candles(found.issued, most), cache_control=self._freshness(kept))
 
     async def _metrics(self, request: Request) -> Response:
-        fleet, newest = self._desk.fleet, self._desk.newest
+        fleet = self._desk.fleet
+        newest = self._desk.newest
         done = {series: newest[series] for series in fleet.metadata if series in newest}
         issued = {series: getattr(one, "issued", one) for series, one in done.items()}
         requests: Counter[tuple[str, int]] = request.app.state.requests
@@ -135,7 +143,8 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         """Send the newest of each series, or what came since an event, and then what comes."""
-        path, again_s = request.scope["path"], f"{RETRY_S:.0f}"
+        path = request.scope["path"]
+        again_s = f"{RETRY_S:.0f}"
         # The request itself is among those that are counted.
         if request.app.state.now_of_address[path, address_of(request.scope)] > MOST_STREAMS_OF_ADDRESS:
             rule = f"has at most {MOST_STREAMS_OF_ADDRESS} streams at once"
@@ -145,7 +154,8 @@ class Site:
             return refused(503, "the server", rule, "more", "Ask again", retry_after=again_s)
         begun, _, number = request.headers.get("last-event-id", "").partition("-")
         is_ours = begun == self._begun and re.fullmatch("[0-9]{1,9}", number)
-        named, kind = {"cache-control": "no-store", "x-accel-buffering": "no"}, "text/event-stream"
+        named = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        kind = "text/event-stream"
         if request.method == "HEAD":
             return Response(b"", 200, named, kind)
         return StreamingResponse(self._told_since(int(number) if is_ours else 0), 200, named, kind)
@@ -169,10 +179,12 @@ class Site:
         for series in served:
             if isinstance(found := self._desk.newest.get(series), Exception):
                 fault = {"series": str(series), **answers.fault_of(found, str(series))}
-                kind, content = "fault", answers.written(fault)
+                kind = "fault"
+                content = answers.written(fault)
                 key: Any = content
             elif found:
-                kind, content = "forecast", found.content
+                kind = "forecast"
+                content = found.content
                 key = found.issued.closed_s, found.issued.forecaster.about.model_sha256
             if found and (series not in self._events or self._events[series][0] != key):
                 self._num_events += 1
@@ -189,7 +201,8 @@ class Site:
     async def on_error(self, request: Request, error: Any) -> Response:
         """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
         if isinstance(error, HTTPException):
-            rule, status = "is one that /openapi.json lists", error.status_code
+            rule = "is one that /openapi.json lists"
+            status = error.status_code
             return refused(status, "address", rule, "another", "Look there")
         content = answers.fault_of(error, request.path_params.get("series", "the server"))
         if isinstance(error, answers.RequestError):
@@ -281,7 +294,8 @@ async def _finished(kept: Promise) -> Any:
     try:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
     except TimeoutError:
-        rule, got = f"answers within {WAIT_S:.0f} s", "work that is not done yet"
+        rule = f"answers within {WAIT_S:.0f} s"
+        got = "work that is not done yet"
         raise BusyError(where="the server", rule=rule, got=got, fix="Ask again in a moment") from None
 
 
@@ -302,6 +316,7 @@ async def _speaking(told: Callable[[Request], Awaitable[Page]], request: Request
         content, status, headers = await told(request)
     tag = f'"{digest_bytes(content.encode())}"'
     if status == 200 and request.headers.get("if-none-match") == tag:
-        status, content = 304, Html("")
+        status = 304
+        content = Html("")
     named = {"cache-control": "no-store", "etag": tag, "vary": "Accept-Language", **headers}
     return Response(content, status, named, "text/html; charset=utf-8")

@@ -139,10 +139,14 @@ class Forecaster:
     ) -> None:
         for feature in about.features:
             _require_same(feature, where)
-        self.about, self.revision, self.model = about, revision, model
-        self.series, self.features = Series.parse(about.series), tuple(about.names)
+        self.about = about
+        self.revision = revision
+        self.model = model
+        self.series = Series.parse(about.series)
+        self.features = tuple(about.names)
         self._where = str(Path(where).with_name(MODEL_FILE))
-        self.lookback_bars, self.horizon_bars = about.lookback_bars, about.horizon_bars
+        self.lookback_bars = about.lookback_bars
+        self.horizon_bars = about.horizon_bars
         self.needed_bars = about.needed_bars
         """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
         self.warmup_bars = self.needed_bars - self.lookback_bars
@@ -288,13 +292,15 @@ class Forecaster:
         """
         known = self.joined(candles, covariates, now_s)
         forecast = self.predict(known, now_s=now_s)
-        levels, bars = self.quantiles or (MEDIAN,), compute_table(known, self.features).select(self.features)
+        levels = self.quantiles or (MEDIAN,)
+        bars = compute_table(known, self.features).select(self.features)
         wanted = [name if q == MEDIAN else quantile_column(name, q) for q in levels for name in OHLC]
         quantiles_HQC = forecast[wanted].to_numpy().reshape(len(forecast), len(levels), len(OHLC))
         moved_HCP = self._moved(bars[None, -self.lookback_bars :])
         paths_PHC = drawn_paths(moved_HCP, levels, quantiles_HQC, float(known.column(CLOSE)[-1]))
         if num_paths is not None and num_paths > len(paths_PHC):
-            rule, fix = f"the model has {len(paths_PHC)} paths", "Ask for as many or fewer (param:paths)"
+            rule = f"the model has {len(paths_PHC)} paths"
+            fix = "Ask for as many or fewer (param:paths)"
             raise self._refusal(rule, f"{num_paths} asked for", fix)
         chosen_PHC = np.random.default_rng(seed).permutation(paths_PHC)[:num_paths]
         index = pd.MultiIndex.from_product([range(len(chosen_PHC)), forecast.index], names=[PATH, OPEN_TIME])
@@ -304,7 +310,8 @@ class Forecaster:
         """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
         if (layer := self.model.up_to(PATH_LAYERS)) is None:
             rule = "paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0"
-            got, fix = f"a model of {self.about.profile.name}", "Use a model of frontier, or another of these"
+            got = f"a model of {self.about.profile.name}"
+            fix = "Use a model of frontier, or another of these"
             raise self._refusal(rule, got, fix)
         return next(iter(forecast_windows(layer, window_1TF).values()))[0].astype(np.float64)
 
@@ -359,7 +366,8 @@ class Forecaster:
             DataError: If the candles cannot be used, no window fits, or none of them can be forecast.
         """
         if stride < 1:
-            rule, fix = "a stride is at least 1 window", "Leave it out to take every window"
+            rule = "a stride is at least 1 window"
+            fix = "Leave it out to take every window"
             raise self._refusal(rule, str(stride), fix)
         known = self.joined(candles, covariates, now_s, reaches=False)
         table = compute_table(known, self.features)
@@ -409,7 +417,8 @@ class Forecaster:
 
         Raises `DataError` if they cannot be used, or something lacks.
         """
-        own, companions = checked_candles(candles, self.series, now_s), self.companions(covariates)
+        own = checked_candles(candles, self.series, now_s)
+        companions = self.companions(covariates)
         if own.beside or not companions:
             return own
         found = companions.joined(own)
@@ -451,7 +460,8 @@ class Forecaster:
             chunks.append({name: values[is_sound] for name, values in made.items()})
             kept.append(chosen[is_read][is_sound])
         usable = np.concatenate([*kept, anchors[:0]])
-        left_out, fault = np.setdiff1d(anchors, usable), next(iter(faults), "")
+        left_out = np.setdiff1d(anchors, usable)
+        fault = next(iter(faults), "")
         if not len(usable):
             return Usable(self.series, None, usable, left_out, fault)
         columns = {
@@ -525,7 +535,8 @@ class Forecaster:
 
     def _require_recent(self, candles: Candles, max_age_bars: int, now_s: int | None) -> None:
         """Refuse candles after which too many bars have closed."""
-        now_s, closed_s = _present_s(now_s), int(candles.open_time_s[-1]) + self.series.bar_s
+        now_s = _present_s(now_s)
+        closed_s = int(candles.open_time_s[-1]) + self.series.bar_s
         age_bars = (now_s - closed_s) // self.series.bar_s
         if age_bars > max_age_bars:
             raise self._refusal(
@@ -621,7 +632,8 @@ def _require_same(feature: FeatureAbout, where: str) -> None:
     ours = indicators.definitions([name])[name]
     if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
         of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""
-        rule, got = f"this v8 computes it as {ours!r}", f"another formula, {feature.definition!r}"
+        rule = f"this v8 computes it as {ours!r}"
+        got = f"another formula, {feature.definition!r}"
         fix = f"Use the v8 that trained the model{of_package}"
         raise ArtifactError(where=f"{where}, feature {name}", rule=rule, got=got, fix=fix)
 

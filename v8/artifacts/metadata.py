@@ -184,7 +184,8 @@ class Metadata:
     @cached_property
     def scaling(self) -> Scaling:
         """How the inputs were scaled."""
-        found, where = self.content.get("scaling"), self._key("scaling")
+        found = self.content.get("scaling")
+        where = self._key("scaling")
         return records.checked(Scaling, found, where=where, fix=_FIX, rule=AS_WRITTEN)
 
     @property
@@ -228,7 +229,8 @@ class Metadata:
 
     def verified_model(self, folder: Path) -> Path:
         """Return the model file of a folder, compared with the recorded digest, or `ArtifactError`."""
-        file, recorded = folder / MODEL_FILE, self.model_sha256
+        file = folder / MODEL_FILE
+        recorded = self.model_sha256
         found = digest_file(file) if file.is_file() else None
         if found != recorded:
             rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
@@ -243,7 +245,8 @@ class Metadata:
 
 def not_judged(where: str) -> ArtifactError:
     """Return the error for what is told of models that were judged, where one was not."""
-    rule, got = "must have been judged when it was trained", "no judgement"
+    rule = "must have been judged when it was trained"
+    got = "no judgement"
     fix = "Train it in a run that judges, or ask Forecaster.evaluate in Python"
     return ArtifactError(where=where, rule=rule, got=got, fix=fix)
 
@@ -256,7 +259,8 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
     if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
-        rule, got = f"must be of {series}, whose folder it lies in", repr(content.get("series"))[:80]
+        rule = f"must be of {series}, whose folder it lies in"
+        got = repr(content.get("series"))[:80]
         fix = "Restore the artefact's folder or train the series again"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return checked_metadata(content, where=str(file))

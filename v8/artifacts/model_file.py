@@ -206,7 +206,9 @@ def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def _fault_of(member: zipfile.ZipInfo) -> str | None:
-    name, size, kind = member.filename, member.file_size, stat.S_IFMT(member.external_attr >> 16)
+    name = member.filename
+    size = member.file_size
+    kind = stat.S_IFMT(member.external_attr >> 16)
     is_outside = name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name
     is_bomb = size > MAX_RATIO * max(member.compress_size, 1)
     is_bomb |= name != WEIGHTS_MEMBER and size > MAX_TEXT_BYTES
@@ -227,7 +229,8 @@ def _check_config(file: Path, content: bytes) -> None:
         raise _foreign(file, f"a {CONFIG_MEMBER} that is no JSON") from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
-    num_layers, strange = 0, set[str | None]()
+    num_layers = 0
+    strange = set[str | None]()
     for key, node in _values(file, config):
         if isinstance(node, int) and abs(node) > MAX_WHOLE and key not in _FREE_WHOLES:
             raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(node, 40)}")
@@ -293,12 +296,15 @@ def _check_weights(file: Path, content: bytes) -> None:
 
 def _plain_bytes(file: Path, weights: Any) -> int:
     """Add up the bytes of all arrays; refuse links, external and virtual arrays, and other types."""
-    num_bytes, num_objects, waiting = 0, 0, [("", weights)]
+    num_bytes = 0
+    num_objects = 0
+    waiting = [("", weights)]
     while waiting:
         path, group = waiting.pop()
         for name in group:
             num_objects += 1
-            link, inner = group.get(name, getlink=True), f"{path}/{name}"
+            link = group.get(name, getlink=True)
+            inner = f"{path}/{name}"
             if not isinstance(link, h5py.HardLink) or num_objects > MAX_WEIGHT_OBJECTS:
                 raise _foreign(file, f"a {WEIGHTS_MEMBER} with a link or loop at {inner[:80]!r}")
             item = group[name]

@@ -152,7 +152,8 @@ class Serving:
 
     def with_decision(self, decision: Decision) -> "Serving":
         """Return what serves after a decision."""
-        series, generations = decision.series, dict(self.generations)
+        series = decision.series
+        generations = dict(self.generations)
         if decision.is_replaced:
             generations[series] = decision.challenger.generation
         gone = self.decisions_about(series)[: 1 - MOST_DECISIONS]
@@ -287,7 +288,8 @@ class BacktestPlan(run_folder.Begun):
 
 def hold_backtest(path: Path) -> WriterLock:
     """Hold the folder of a back-test for this process; it is made when missing."""
-    rule, fix = "one back-test at a time writes its folder", "Wait until it ends, or choose another param:out"
+    rule = "one back-test at a time writes its folder"
+    fix = "Wait until it ends, or choose another param:out"
     return WriterLock(path / PLAN_FILE, rule=rule, fix=fix)
 
 
@@ -298,7 +300,8 @@ def read_plan(path: Path) -> BacktestPlan:
     that of its digest, or its folds are not those of one back-test, each once and in the order of time.
     """
     run_folder.require_own_files(path)
-    file, where = path / PLAN_FILE, str(path / PLAN_FILE)
+    file = path / PLAN_FILE
+    where = str(path / PLAN_FILE)
     content = records.read_json_object(file, fix=_PLAN_FIX)
     records.check_format(content, (BACKTEST_FORMAT,), what="back-test", where=where, fix=_PLAN_FIX)
     plan = records.checked(BacktestPlan, content, where=where, fix=_PLAN_FIX, rule=records.AS_WRITTEN)

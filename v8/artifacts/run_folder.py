@@ -205,7 +205,8 @@ class RunFolder(FolderLock):
 
     def __init__(self, path: Path, begun: RunRecord) -> None:
         require_own_files(path)
-        self.path, self.record = path, begun
+        self.path = path
+        self.record = begun
         self._begun = begun
         self.note: str | None = None
         """What happened to the run when it was opened and the user should know."""
@@ -347,7 +348,8 @@ class RunFolder(FolderLock):
         """Return why the run cannot go on with what is begun now; None when it can."""
         record = self.record
         if record.profile_digest != begun.profile_digest:
-            old, new = _flat(record.profile), _flat(begun.profile)
+            old = _flat(record.profile)
+            new = _flat(begun.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
             rule = "a run is continued with the profile and budget it was started with"
@@ -375,11 +377,13 @@ def read_run(path: Path) -> RunRecord:
     holds, or a file of the folder lies elsewhere, or its profile is not that of its digest.
     """
     require_own_files(path)
-    file, other = path / RUN_FILE, "start a new run beside it with param:fresh"
+    file = path / RUN_FILE
+    other = "start a new run beside it with param:fresh"
     if not file.exists() and not path.is_symlink():
         runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
         kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
-        where, rule = str(path), f"must be the folder of one run, which holds {RUN_FILE}"
+        where = str(path)
+        rule = f"must be the folder of one run, which holds {RUN_FILE}"
         fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
         raise ArtifactError(where=where, rule=rule, got=kind if path.is_dir() else "no such folder", fix=fix)
     content = records.read_json_object(file, fix=other.capitalize())

@@ -86,7 +86,8 @@ def sample_forecasts(
     quantiles: Mapping[str, NDArray[np.floating[Any]]] = MappingProxyType({}),
 ) -> ForecastSample:
     """Cut a sample out of the forecasts of every test window: per task (W, H, C), quantiles (W, H, Q, C)."""
-    anchors, horizon = data.anchors["test"], data.profile.horizon_bars
+    anchors = data.anchors["test"]
+    horizon = data.profile.horizon_bars
     end = int(anchors[-1]) + horizon + 1
     first = max(0, end - SHOWN_BARS)
     first_anchor = first + min(LEAD_IN_BARS, data.profile.lookback_bars) - 1
@@ -137,7 +138,9 @@ def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
 
 def _is_whole(sample: ForecastSample) -> bool:
     """Say whether rows, columns and horizons fit together, and quantiles are there for each level or none."""
-    columns, levels, num_rows = _columns(sample.truth), sample.levels, len(sample.open_time_s)
+    columns = _columns(sample.truth)
+    levels = sample.levels
+    num_rows = len(sample.open_time_s)
     horizons = {len(rows) for one in sample.issued for rows in one.values.values()}
     if TASK_OHLC not in columns or len(horizons) != 1 or (levels and fault_of(levels)):
         return False
@@ -224,7 +227,8 @@ def _spans(metadata: Metadata) -> str:
 
 def covariate_note(metadata: Metadata) -> str:
     """Say in Markdown what a model reads beside the candles of its series; nothing for most models."""
-    others, tables = neighbours(metadata.names), metadata.tables
+    others = neighbours(metadata.names)
+    tables = metadata.tables
     if not others and not tables:
         return ""
     _, _, timeframe = metadata.series.rpartition("-")
@@ -243,11 +247,13 @@ def covariate_note(metadata: Metadata) -> str:
 
 
 def _outputs(metadata: Metadata) -> str:
-    horizon, levels = metadata.horizon_bars, metadata.profile.quantiles
+    horizon = metadata.horizon_bars
+    levels = metadata.profile.quantiles
     told = ", ".join(f"{percent_of(level)} %" for level in levels)
     rows = []
     for task, one in metadata.tasks.items():
-        shape, columns = f"(N, {horizon}, {len(one.columns)})", ", ".join(one.columns)
+        shape = f"(N, {horizon}, {len(one.columns)})"
+        columns = ", ".join(one.columns)
         rows.append((f'`forecast["{task}"]`', shape, columns, one.unit))
     for task, one in metadata.tasks.items() if levels else ():
         shape = f"(N, {horizon}, {len(levels)}, {len(one.columns)})"

@@ -68,8 +68,11 @@ class SharedModel:
     """One model in a graph that others use, too; it takes and gives what a Keras model does."""
 
     def __init__(self, graph: "_Graph", weights: list[NDArray[Any]], layer: str | None = None) -> None:
-        self._graph, self._weights, self._layer = graph, weights, layer
-        self.inputs, self.output = graph.model.inputs, graph.model.output
+        self._graph = graph
+        self._weights = weights
+        self._layer = layer
+        self.inputs = graph.model.inputs
+        self.output = graph.model.output
         """The symbolic inputs, and the symbolic outputs by task."""
 
     def up_to(self, layers: Collection[str]) -> "SharedModel | None":

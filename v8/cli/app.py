@@ -85,7 +85,8 @@ def _one_line() -> Iterator[None]:
         place = error.ctx.command_path if error.ctx else command()
         message = error.format_message().removeprefix("Got ").rstrip(".")
         got = f"{message[:1].lower()}{message[1:]}"
-        rule, fix = "takes the words that its --help lists", f"Call {place} --help"
+        rule = "takes the words that its --help lists"
+        fix = f"Call {place} --help"
         _exit(ProfileError(where=place, rule=rule, got=got, fix=fix))
     except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))

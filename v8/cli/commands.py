@@ -123,7 +123,8 @@ def data(
     action = "update" if accept_revision and action is None else action
     asked = asked_series(series, universe)
     if action not in (None, "update"):
-        rule, fix = "takes the word update, or none", "Name series with --series"
+        rule = "takes the word update, or none"
+        fix = "Name series with --series"
         raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
     if action and (source not in {"vision", "live"} or data_dir):
         rule = "brings the store of --source live up to date"
@@ -243,7 +244,8 @@ def worth(
         v8 worth runs/frontier
         v8 worth backtests/frontier --fee-bps 5 --spread-bps 1
     """
-    names, open_source = _names(series) or [], cli.candles_of_models(run, source, data_dir, tables)
+    names = _names(series) or []
+    open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import print_worth
     from v8.losses.worth import BPS, Terms
@@ -436,7 +438,8 @@ def forecast(
         v8 forecast runs/frontier --every --post https://you.example/v8
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
-    where, names = cli.one_place("forecast", run, repo), _names(series)
+    where = cli.one_place("forecast", run, repo)
+    names = _names(series)
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
 
@@ -444,7 +447,8 @@ def forecast(
 
     receiver = Receiver(post) if post else None
     if not cli.open_candles(source, data_dir, tables, cli.opening(where)).is_publishable:
-        where, got = f"--source {source}", "a simulated market, which has none"
+        where = f"--source {source}"
+        got = "a simulated market, which has none"
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
     from v8.cli.forecasts import issue_forecasts
@@ -471,11 +475,13 @@ def track(
         v8 track --repo you/models --format csv
         v8 track runs/frontier --publish you/record
     """
-    where, names = cli.one_place("track", run, repo), _names(series)
+    where = cli.one_place("track", run, repo)
+    names = _names(series)
     if publish and names:
         raise contradiction("--publish", "--series", "publishes the forecasts of all series")
     if repair and not publish:
-        rule, fix = "repairs what was published", "Name the dataset with --publish"
+        rule = "repairs what was published"
+        fix = "Name the dataset with --publish"
         raise ProfileError(where="--repair", rule=rule, got="no --publish", fix=fix)
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
@@ -647,7 +653,8 @@ def serve(
     from v8.app.places import LedgerReader, Place
     from v8.cli.serve import serve_page
 
-    place, tracks = Place(where, revision, is_offline=offline), LedgerReader(ledger, where)
+    place = Place(where, revision, is_offline=offline)
+    tracks = LedgerReader(ledger, where)
     limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
     serve_page(place, candles, tracks, (host, port), is_open=is_open, **limits)
 

@@ -34,7 +34,8 @@ def update_store(
 ) -> list[tuple[str, str]]:
     """Print what was done for each series, and return the reasons of those that are not up to date."""
     updated = source.update(chosen, bars, accepts=accepts)
-    rows, failures = [], []
+    rows = []
+    failures = []
     for one in updated:
         if isinstance(one.found, DataError):
             failures.append((str(one.series), str(one.found)))

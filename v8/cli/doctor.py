@@ -58,7 +58,9 @@ def _print(report: Mapping[str, Any]) -> None:
 
 
 def _machine_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    machine, driver, backend = report["machine"], report["driver"], report["backend"]
+    machine = report["machine"]
+    driver = report["driver"]
+    backend = report["backend"]
     gpus = [
         f"{gpu['name']}, {'unknown' if gpu['memory_mib'] is None else '{memory_mib:,.0f} MiB'.format(**gpu)}"
         for gpu in driver["gpus"]

@@ -109,7 +109,8 @@ def print_tables(issued: Sequence[Issued]) -> None:
     for one in (each for each in issued if each.paths is not None):
         _print_chances(one)
     if len(issued) > MOST_WHOLE:
-        first, ages_s = issued[0], [one.model_age_s for one in issued if one.model_age_s is not None]
+        first = issued[0]
+        ages_s = [one.model_age_s for one in issued if one.model_age_s is not None]
         revision = f" at {first.forecaster.revision}" if first.forecaster.revision else ""
         oldest = f" The oldest has seen candles until {age(max(ages_s))} before." if ages_s else ""
         told = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
@@ -124,9 +125,12 @@ def print_tables(issued: Sequence[Issued]) -> None:
 
 def _row(one: Issued) -> list[str]:
     """Sum a forecast up: how far prices will range, how wild they will be, and what the model is worth."""
-    ahead, candles = one.forecast, one.candles
-    close, closes = float(candles.column(CLOSE)[-1]), candles.column(CLOSE)[-BAND_PERIOD_BARS:]
-    low, high = float(ahead[LOW].min()), float(ahead[HIGH].max())
+    ahead = one.forecast
+    candles = one.candles
+    close = float(candles.column(CLOSE)[-1])
+    closes = candles.column(CLOSE)[-BAND_PERIOD_BARS:]
+    low = float(ahead[LOW].min())
+    high = float(ahead[HIGH].max())
     known = (candles.column(HIGH) - candles.column(LOW))[-len(ahead) :]
     shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
     if VOLATILITY in ahead:
@@ -138,7 +142,8 @@ def _row(one: Issued) -> list[str]:
 
 def _print_bars(one: Issued) -> None:
     """Print what is forecast of each bar, then how sure the model is of its close and volatility."""
-    opens, levels = [f"{opened:%m-%d %H:%M}" for opened in one.forecast.index], one.forecaster.quantiles
+    opens = [f"{opened:%m-%d %H:%M}" for opened in one.forecast.index]
+    levels = one.forecaster.quantiles
     cells = {str(name): [_cell(name, each) for each in values] for name, values in one.points().items()}
     for name in (name for name in (CLOSE, VOLATILITY) if name in cells):
         for told, pair in zip(interval_names(levels), intervals(levels), strict=True):
@@ -245,7 +250,8 @@ def issue_forecasts(
                 with suppress(V8Error):  # the first wake tells
                     models.forecaster(name)
         place = book.place(where)
-        settle_s, is_posting = jitter_s(place) if is_for_ever else 0, receiver is not None
+        settle_s = jitter_s(place) if is_for_ever else 0
+        is_posting = receiver is not None
         watch = Watch(models, open_candles, book, place, tell=tell, settle_s=settle_s, is_posting=is_posting)
         if receiver and is_for_ever:
             in_thread(partial(keep_sending, ledger, place, receiver, tell))

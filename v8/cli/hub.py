@@ -113,7 +113,8 @@ def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_of
     files = {name: pulled.manifest.files_of(name) for name in pulled.series}
     rows = []
     for name in pulled.series:
-        span, num_bytes = pulled.manifest.data[name], sum(file.size_bytes for file in files[name])
+        span = pulled.manifest.data[name]
+        num_bytes = sum(file.size_bytes for file in files[name])
         rows.append((name, span.last_open, span.source, f"{num_bytes:,}"))
     title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
     print_table(Table(("series", "data until", "candles from", "bytes"), rows, title))

@@ -69,7 +69,8 @@ def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
         load_plugins(plugin or ())
         work(**given)
 
-    known, kind = inspect.signature(work), inspect.Parameter.KEYWORD_ONLY
+    known = inspect.signature(work)
+    kind = inspect.Parameter.KEYWORD_ONLY
     added = inspect.Parameter("plugin", kind, default=None, annotation=PluginOption)
     vars(call)["__signature__"] = known.replace(parameters=[*known.parameters.values(), added])
     return call
@@ -196,8 +197,10 @@ def candles_of_models(
     def open_named(name: str) -> CandleSource:
         from v8.artifacts.nested_runs import recorded_folders
 
-        chosen, folders = source or name, recorded_folders(place)
-        folder, tables_folder = data_dir, tables
+        chosen = source or name
+        folders = recorded_folders(place)
+        folder = data_dir
+        tables_folder = tables
         if folder is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
             folder = folders.data_dir
         if tables_folder is None and TABLES_PLACE not in os.environ:

@@ -59,7 +59,8 @@ def print_table(table: Table) -> None:
     Each part has the columns that tell its rows apart. Titles, headers and the last column of prose are
     broken between words; no other cell is.
     """
-    console, rows = make_console(), [[*map(str, row)] for row in table.rows]
+    console = make_console()
+    rows = [[*map(str, row)] for row in table.rows]
     console.print(Text(table.title))
     cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
     widths = [max(map(cell_len, column), default=0) for column in cells]
@@ -76,7 +77,8 @@ def print_table(table: Table) -> None:
     for part in parts:
         shown = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for at in part:
-            is_text, name = at == 0 or table.is_prose, Text(table.columns[at])
+            is_text = at == 0 or table.is_prose
+            name = Text(table.columns[at])
             shown.add_column(name, width=widths[at], justify="left" if is_text else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(row[at]) for at in part))
@@ -96,7 +98,8 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
 @contextmanager
 def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener]:
     """Show the progress of a plan until the block ends; on request open its page, too, once there is one."""
-    console, pace = make_console(), Pace(len(plan.todo))
+    console = make_console()
+    pace = Pace(len(plan.todo))
     with ExitStack() as shown:
         if console.is_terminal:
             told = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
@@ -150,7 +153,8 @@ def _estimate(plan: Plan) -> str:
         return "Estimated time: none, for every series is done."
     if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
         return f"Estimated time: not known. {MEASURING}"
-    estimate, took = duration(told_s, is_estimate=True), duration(cost.seconds, is_estimate=True)
+    estimate = duration(told_s, is_estimate=True)
+    took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
     if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
@@ -196,7 +200,8 @@ def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
     """
     if not newer:
         return
-    most, first = max(each.num_bars for each in newer), min(each.first_s for each in newer)
+    most = max(each.num_bars for each in newer)
+    first = min(each.first_s for each in newer)
     of = f"{newer[0].series} has" if len(newer) == 1 else f"{len(newer)} series have up to"
     print_lines(
         f"{of} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
@@ -283,7 +288,10 @@ class _LiveDisplay:
     """
 
     def __init__(self, plan: Plan, pace: Pace, progress: Progress) -> None:
-        self._pace, self._progress, self._num_read, self._num_series = pace, progress, 0, len(plan.series)
+        self._pace = pace
+        self._progress = progress
+        self._num_read = 0
+        self._num_series = len(plan.series)
         self._all = progress.add_task("candles", total=self._num_series, told="")
         self._bars: dict[Series, TaskID] = {}
 
@@ -311,7 +319,8 @@ class _LiveDisplay:
             bar = self._bars[event.series]
             if isinstance(event, events.EpochEnded):
                 epoch, _, validation, _ = _losses(event)
-                told, done = f"{epoch}, {validation}", event.record.epoch
+                told = f"{epoch}, {validation}"
+                done = event.record.epoch
                 self._progress.update(bar, total=event.num_epochs, completed=done, told=told)
             else:
                 told = COMPILING if event.stage == "train" else ""  # and the bar is empty: epochs are over

@@ -42,7 +42,8 @@ from v8.wording import ABSENT, Table, plural
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
     """Do what a run is asked for, and print what came of it; on request open its page, too."""
-    path, repo = prepared.plan.path, prepared.options.publish
+    path = prepared.plan.path
+    repo = prepared.options.publish
     if repo:
         from v8.cli import hub
 
@@ -58,10 +59,12 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
 
 def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
     """Run the plan; what can be done then is printed as commands to paste."""
-    options, path = prepared.options, prepared.plan.path
+    options = prepared.options
+    path = prepared.plan.path
     check_trackers(options.track)
     set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
-    show, words = partial(printing.open_display, opens=opens), options.command
+    show = partial(printing.open_display, opens=opens)
+    words = options.command
     summary = run(
         prepared.plan, prepared.source, prepared.train_all, show, command=words, trackers=options.track
     )
@@ -94,7 +97,8 @@ def train(options: RunOptions) -> Iterator[Any]:
     is_empty = summary.exit_code == DataError.exit_code or not read_run(prepared.plan.path).done
     if is_empty and summary.failures:
         first = summary.failures[0]
-        rule, fix = "must end with a trained series", "Mend that and repeat"
+        rule = "must end with a trained series"
+        fix = "Mend that and repeat"
         raise first.error or V8Error(where="v8.train", rule=rule, got=str(first.reason), fix=fix)
     known = read_run(prepared.plan.path).series
     failed = {str(failure.series): str(failure.reason) for failure in summary.failures}
@@ -140,7 +144,8 @@ def stale_rule(when: str, max_age_days: float | None) -> Rule:
     """
     require_one_of("--when", when, RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
-        rule, fix = "is a number of days, for --when age", "Write for example --max-age 7, or leave it out"
+        rule = "is a number of days, for --when age"
+        fix = "Write for example --max-age 7, or leave it out"
         raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
     return Rule(when, max_age_days)
 

@@ -61,7 +61,8 @@ def serve_page(
     set_last_words("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        issue, present = FleetForecasts(candles), partial(present_of, candles)
+        issue = FleetForecasts(candles)
+        present = partial(present_of, candles)
         desk = Desk(place, Shown, issue=issue, record=tracks, present=present, tell=tell)
         desk.begin(WAIT_S)
     tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")

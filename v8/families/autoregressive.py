@@ -52,7 +52,8 @@ class Decoder(Protocol):
 
 def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: Decoder) -> dict[str, Any]:
     """Decode the horizon from the newest candle on, taught where `layers` have a truth; apply the heads."""
-    ops, num_bars = layers.keras.ops, layers.shape.horizon_bars
+    ops = layers.keras.ops
+    num_bars = layers.shape.horizon_bars
     heads = {task.name: layers.head(task, HEAD_EQUATION) for task in layers.shape.tasks}
     newest_B1C = layers.columns(layers.newest(window_BTF), OHLC)
     if layers.truth_BHC is None:
@@ -66,7 +67,8 @@ def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: D
         earlier = list(range(num_bars - 1))
         first_BHC = heads[TASK_OHLC](decoder.whole(ops.concatenate([newest_B1C] * num_bars, axis=-2)))
         own = ops.stop_gradient(ops.take(first_BHC, earlier, axis=-2))
-        truth, share = ops.take(layers.truth_BHC, earlier, axis=-2), network.teacher_forcing
+        truth = ops.take(layers.truth_BHC, earlier, axis=-2)
+        share = network.teacher_forcing
         drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
         is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
         x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, truth)], axis=-2))
@@ -80,7 +82,8 @@ def _encoded(
 
     Returns every state of the last layer, (B, T, U), and the last states of each.
     """
-    x, states = window_BTF, States()
+    x = window_BTF
+    states = States()
     for number, each in enumerate(units, 1):
         name = f"encoder_{number}"
         x = layers.dropout(name, dropout if number > 1 else 0.0, is_sequence=True)(x)
@@ -100,17 +103,22 @@ class _RecurrentDecoder:
     def __init__(
         self, layers: Layers, kind: str, states: States, dropout: float, look: Callable[[Any], Any]
     ) -> None:
-        self._ops, self._states, self._look = layers.keras.ops, states, look
-        made, options = f"{kind}Cell", dict[str, bool]()
+        self._ops = layers.keras.ops
+        self._states = states
+        self._look = look
+        made = f"{kind}Cell"
+        options = dict[str, bool]()
         if layers.truth_BHC is not None:
-            made, options = kind, {"return_sequences": True}
+            made = kind
+            options = {"return_sequences": True}
         named = {f"decoder_{number}": own[0].shape[-1] for number, own in enumerate(states, 1)}
         self._cells = [layers.loop(made, units, name, **options) for name, units in named.items()]
         self._drops = [layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(named)]
 
     def following(self, candle_B1C: Any) -> Any:
         """Take one step, and look at the window."""
-        x, following = self._ops.squeeze(candle_B1C, axis=-2), States()
+        x = self._ops.squeeze(candle_B1C, axis=-2)
+        following = States()
         for cell, drop, own in zip(self._cells, self._drops, self._states, strict=True):
             x, next_own = cell(drop(x), own)
             following.append(next_own)
@@ -154,7 +162,8 @@ class Attention:
                 name=f"{name}_{role}",
             )
 
-        self._ops, size = layers.keras.ops, width // num_heads
+        self._ops = layers.keras.ops
+        size = width // num_heads
         self._query = part("query", "btd,dnk->bntk", (num_heads, num_queries, size), "nk")
         self._key = part("key", "bsd,dnk->bnks", (num_heads, size, num_keys), "nk")
         self._value = part("value", "bsd,dnk->bnsk", (num_heads, num_keys, size), "nk")
@@ -170,7 +179,8 @@ class Attention:
 
     def read(self, x_BTD: Any, memory: Memory, mask_TS: NDArray[np.float32] | None = None) -> Any:
         """Attend from x to a memory, (B, T, D); the mask is added to the scores."""
-        ops, query_BNTK = self._ops, self._query(x_BTD)
+        ops = self._ops
+        query_BNTK = self._query(x_BTD)
         scores_BNTS = ops.matmul(query_BNTK * query_BNTK.shape[-1] ** -0.5, memory.keys_BNKS)
         if mask_TS is not None:
             scores_BNTS = scores_BNTS + mask_TS
@@ -196,7 +206,8 @@ class GruAttentionNetwork(TaughtSettings):
 def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
     width = network.recurrent_units[-1]
     window_BTU, states = _encoded(window_BTF, layers, "GRU", network.recurrent_units, network.dropout)
-    query, key = layers.dense(width, "query"), layers.dense(width, "key", use_bias=False)
+    query = layers.dense(width, "query")
+    key = layers.dense(width, "key", use_bias=False)
     attend = layers.keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
     bars = layers.shape.lookback_bars
     attend.build([(None, num, width) for num in (layers.shape.horizon_bars, bars, bars)])
@@ -212,7 +223,9 @@ def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers
 
 
 def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
-    bars, coming, units = shape.lookback_bars, shape.horizon_bars, network.recurrent_units
+    bars = shape.lookback_bars
+    coming = shape.horizon_bars
+    units = network.recurrent_units
     encoder = recurrent_flop(bars, shape.num_features, units, num_gates=3)
     decoder = recurrent_flop(coming, len(OHLC), units, num_gates=3)
     dense = (bars + coming) * dense_flop(units[-1], units[-1])
@@ -242,7 +255,8 @@ class LstmAttentionNetwork(TaughtSettings):
 
 
 def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    ops, width = layers.keras.ops, network.recurrent_units[-1]
+    ops = layers.keras.ops
+    width = network.recurrent_units[-1]
     window_BTU, states = _encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
     steps = {"num_queries": layers.bars_at_once, "num_keys": layers.shape.lookback_bars}
     attention = Attention(layers, width, network.num_heads, "attention", **steps)
@@ -263,7 +277,9 @@ def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Laye
 
 
 def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
-    bars, coming, units = shape.lookback_bars, shape.horizon_bars, network.recurrent_units
+    bars = shape.lookback_bars
+    coming = shape.horizon_bars
+    units = network.recurrent_units
     width = units[-1]
     cells = recurrent_flop(bars, shape.num_features, units) + recurrent_flop(coming, len(OHLC), units)
     # Keys and values of the window, queries and outputs of the horizon.
@@ -330,10 +346,12 @@ class _Layer:
         self._own = attention("own", num_bars)
         self._widen = layers.dense(units, f"{name}_widen", "gelu")
         self._narrow = layers.dense(network.width, f"{name}_narrow")
-        self._add_own, self._add_dense = added("own"), added("dense")
+        self._add_own = added("own")
+        self._add_dense = added("dense")
         self._window: Memory | None = None
         if window_BTD is not None:
-            self._other, self._add_other = attention("other", window_BTD.shape[-2]), added("other")
+            self._other = attention("other", window_BTD.shape[-2])
+            self._add_other = added("other")
             self._window = self._other.memory(window_BTD)
 
     def encoded(self, x_BTD: Any) -> Any:
@@ -361,7 +379,9 @@ class _TransformerDecoder:
     """The layers over candles, which `embed` maps with the bars that they stand at; see `Decoder`."""
 
     def __init__(self, stack: list[_Layer], embed: Callable[[Any, Any], Any]) -> None:
-        self._stack, self._embed, self._num_read = stack, embed, 0
+        self._stack = stack
+        self._embed = embed
+        self._num_read = 0
 
     def following(self, candle_B1C: Any) -> Any:
         x_B1D = self._embed(candle_B1C, [self._num_read])
@@ -378,7 +398,8 @@ class _TransformerDecoder:
 
 
 def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    shape, embed = layers.shape, layers.dense(network.width, "embedding")
+    shape = layers.shape
+    embed = layers.dense(network.width, "embedding")
     # Candles of window and forecast are one kind of thing, so one layer reads both where they are alone.
     embed_candle = embed if shape.features == OHLC else layers.dense(network.width, "candle_embedding")
     drop = layers.dropout("embedding", network.dropout, is_sequence=True)
@@ -395,8 +416,11 @@ def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -
 
 
 def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float:
-    bars, coming, width = shape.lookback_bars, shape.horizon_bars, network.width
-    square, candle = dense_flop(width, width), dense_flop(len(OHLC), width)
+    bars = shape.lookback_bars
+    coming = shape.horizon_bars
+    width = network.width
+    square = dense_flop(width, width)
+    candle = dense_flop(len(OHLC), width)
     encoder = sum(
         bars * (4 * square + dense_flop(width, units, width)) + attention_flop(bars, bars, width)
         for units in network.encoder_units

@@ -30,7 +30,8 @@ class Seq2SeqNetwork(NetworkSettings):
 
 
 def _seq2seq(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    units, dropout = network.encoder_units, network.dropout
+    units = network.encoder_units
+    dropout = network.dropout
     summary_BD = layers.recurrent(window_BTF, "encoder", units, dropout, is_bidirectional=True)
     repeat = layers.keras.layers.RepeatVector(
         layers.shape.horizon_bars, dtype=layers.precision, name="repeat"
@@ -100,13 +101,15 @@ class NewestRowNetwork(NetworkSettings):
 
 
 def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    keras, shape = layers.keras, layers.shape
+    keras = layers.keras
+    shape = layers.shape
     row = keras.layers.Reshape((shape.num_features,), dtype=layers.precision, name="row")
     x_BD = row(layers.newest(window_BTF))
     for number, units in enumerate(network.dense_units, 1):
         dense = layers.dense(units, f"dense_{number}", "gelu", kernel="HeNormal")
         x_BD = layers.dropout(f"dense_{number}", network.dropout)(dense(x_BD))
-    outputs, size = {}, (shape.horizon_bars, 1)
+    outputs = {}
+    size = (shape.horizon_bars, 1)
     for task in shape.tasks:
         options = {"kernel_initializer": "zeros", "dtype": "float32", "name": f"range_{task.name}"}
         range_BHR = keras.layers.EinsumDense("bd,dhr->bhr", size, **options)(x_BD)

@@ -135,7 +135,8 @@ class Layers:
     ) -> Any:
         """Apply layers of LSTMs, so many units per direction, each normalised and some channels dropped."""
         for number, each in enumerate(units, 1):
-            layer, has_steps = f"{name}_{number}", is_sequence or number < len(units)
+            layer = f"{name}_{number}"
+            has_steps = is_sequence or number < len(units)
             make = self._both_ways if is_bidirectional else self.loop
             x_BTD = make("LSTM", each, layer, return_sequences=has_steps)(x_BTD)
             x_BTD = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer}_norm")(x_BTD)
@@ -164,7 +165,8 @@ class Layers:
         """
         if not dropout:
             return lambda x: x
-        noise_shape, seed = (None, 1, None) if is_sequence else None, next(self.seeds)
+        noise_shape = (None, 1, None) if is_sequence else None
+        seed = next(self.seeds)
         drop: Callable[[Any], Any] = self.keras.layers.Dropout(
             dropout, noise_shape=noise_shape, seed=seed, dtype=self.precision, name=f"{name}_drop"
         )

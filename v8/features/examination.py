@@ -84,7 +84,8 @@ def _first_difference(values: Floats, others: Floats, first: int, resolution: fl
 def made_market(num_rows: int) -> Market:
     """Draw candles: quiet, wild and one-sided days, the same on every machine; arrays are read-only."""
     # The one generator of NumPy whose numbers are promised never to change.
-    random, num_days = np.random.RandomState(20_261_122), num_rows // 64 + 1
+    random = np.random.RandomState(20_261_122)
+    num_days = num_rows // 64 + 1
     size = np.repeat(random.choice([0.001, 0.004, 0.02], num_days), 64)[:num_rows]
     drift = np.repeat(random.choice([-0.5, 0.0, 0.0, 0.5], num_days), 64)[:num_rows]
     returns = (random.standard_normal(num_rows) + drift) * size

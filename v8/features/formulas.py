@@ -276,7 +276,8 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     newest period - k known closes and k times the last one. Shape (2, num_steps, N), as shares of the last
     close: average minus last close, and sample deviation. The first `period_bars` - 1 rows are NaN.
     """
-    closes, moments = windows(close, period_bars), np.full((2, num_steps, len(close)), np.nan)
+    closes = windows(close, period_bars)
+    moments = np.full((2, num_steps, len(close)), np.nan)
     total, squares = np.zeros((2, closes.shape[1]))
     for step in reversed(range(1, period_bars - 1)):
         distance = closes[step] / closes[-1] - 1.0

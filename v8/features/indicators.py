@@ -110,7 +110,8 @@ def definitions(columns: Iterable[str]) -> dict[str, str]:
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return names, in the wanted order; a `DataError` if they break a rule of `fault_of`."""
     if fault := fault_of(columns):
-        got, fix = listed([repr(name) for name in columns]) or "none", "Name known features, each once"
+        got = listed([repr(name) for name in columns]) or "none"
+        fix = "Name known features, each once"
         raise DataError(where="feature columns", rule=fault, got=got, fix=fix)
     return tuple(columns)
 
@@ -188,7 +189,8 @@ def _require_length(name: str, found: Floats, num_rows: int, *, is_stage: bool) 
     if shape == (num_rows,) or (is_stage and shape[-1:] == (num_rows,)):
         return found if isinstance(found, np.ndarray) else np.asarray(found)
     got = f"{shape[0]:,} values" if len(shape) == 1 else "one value" if not shape else f"the shape {shape}"
-    rule, fix = f"its function returns one value for each of the {num_rows:,} candles", "Mend the function"
+    rule = f"its function returns one value for each of the {num_rows:,} candles"
+    fix = "Mend the function"
     raise DataError(where=f"feature {name}", rule=rule, got=got, fix=f"{fix}; NaN stands in a warm-up")
 
 
@@ -250,7 +252,8 @@ def _fault_of_values(name: str) -> str | None:
         with np.errstate(all="ignore"):  # what comes of that is looked at, not printed
             return np.asarray(computed_rows([name], market)[name], np.float64)
 
-    values, of_rows = compute(market), f"of {num_rows:,}"
+    values = compute(market)
+    of_rows = f"of {num_rows:,}"
     strange = np.flatnonzero(~np.isfinite(values[warmup:]))
     if len(strange):
         row = warmup + int(strange[0]) + 1
@@ -327,18 +330,27 @@ def _averaged(
     The chain's weights by lag are the convolution of (1 - w)^lag * w; what lies n or more bars back
     weighs one minus the sum of the first n.
     """
-    lags, weights = np.arange(_LONGEST_WARMUP_BARS), np.ones(1)
+    lags = np.arange(_LONGEST_WARMUP_BARS)
+    weights = np.ones(1)
     for newest in newest_weights:
         weights = np.convolve(weights, newest * (1.0 - newest) ** lags)[: len(lags)]
     forgotten_bars = int(np.argmax(1.0 - np.cumsum(weights) < HISTORY_WEIGHT)) + 1
     return Formula(function, (source,), parameters, forgotten_bars)
 
 
-_RSI_BARS, _ATR_BARS, _ROC_BARS, _VOLUME_BARS = 14, 14, 12, 20
-_FAST_BARS, _SLOW_BARS, _SIGNAL_BARS = 12, 26, 9
-_SLOW_WEIGHT, _SIGNAL_WEIGHT = 2.0 / (_SLOW_BARS + 1), 2.0 / (_SIGNAL_BARS + 1)
-_BAND_BARS, _STDS = c.BAND_PERIOD_BARS, c.BAND_WIDTH_STDS
-_CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
+_RSI_BARS = 14
+_ATR_BARS = 14
+_ROC_BARS = 12
+_VOLUME_BARS = 20
+_FAST_BARS = 12
+_SLOW_BARS = 26
+_SIGNAL_BARS = 9
+_SLOW_WEIGHT = 2.0 / (_SLOW_BARS + 1)
+_SIGNAL_WEIGHT = 2.0 / (_SIGNAL_BARS + 1)
+_BAND_BARS = c.BAND_PERIOD_BARS
+_STDS = c.BAND_WIDTH_STDS
+_CLOSE_MOMENTS = "close_moments"
+_ROLLED_MOMENTS = "rolled_moments"
 _WAVES: Final = [
     (name, {"period_s": formulas.PERIODS_S[period], "num_waves": num_waves, "is_cosine": is_cosine})
     for period, waves in c.WAVES.items()

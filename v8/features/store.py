@@ -110,7 +110,8 @@ class FeatureStore:
         num_known, held = next((found for found in of_files if found[0]), (0, {}))
         begun = [name for name in names if name in held]
         anew = [name for name in names if name not in held]
-        made, new = compute_columns(candles, anew), compute_columns(candles, begun, num_known)
+        made = compute_columns(candles, anew)
+        new = compute_columns(candles, begun, num_known)
         made |= {name: (*held[name], *new[name]) for name in begun}
         self.stats.continued_columns += len(begun)
         self.stats.computed_columns += len(anew)
@@ -160,7 +161,8 @@ class _File:
 
     def check(self) -> None:
         """Refuse the file unless all of its bytes are those that were written."""
-        content, at = memoryview(self._content), self._checksum_at
+        content = memoryview(self._content)
+        at = self._checksum_at
         found = bytes(content[at : at + len(_NO_CHECKSUM)]).decode("latin-1")
         if found != _checksum(content[:at], content[at + len(_NO_CHECKSUM) :]):
             raise ValueError("it does not match its checksum")
@@ -216,7 +218,8 @@ def _parquet(candles: Candles, known: Columns) -> bytes:
         writer.add_key_value_metadata({"v8_features": json.dumps(index)})
     content = sink.getvalue()
     at = content.index(_NO_CHECKSUM.encode("ascii"), content.rfind(_INDEX_START))
-    before, after = content[:at], content[at + len(_NO_CHECKSUM) :]
+    before = content[:at]
+    after = content[at + len(_NO_CHECKSUM) :]
     return before + _checksum(before, after).encode("ascii") + after
 
 

@@ -95,7 +95,8 @@ class Wish:
 @cache
 def outputs() -> dict[str, Output]:
     """Read every output of the installed package, by the name of its method."""
-    found, mixin = {}, import_module(f"{PACKAGE}.utils").IndicatorMixin
+    found = {}
+    mixin = import_module(f"{PACKAGE}.utils").IndicatorMixin
     for module in (import_module(f"{PACKAGE}.{name}") for name in _MODULES):
         for each in vars(module).values():
             if not inspect.isclass(each) or not issubclass(each, mixin) or each.__module__ != module.__name__:
@@ -209,7 +210,9 @@ def package_feature(name: str) -> Feature:
     wish = read_wish(name)
     if wish.text != name:
         raise RefusedError(f"{name!r} is written {wish.text}")
-    subject, output, version = _Subject(wish), wish.output, metadata.version(PACKAGE)
+    subject = _Subject(wish)
+    output = wish.output
+    version = metadata.version(PACKAGE)
     context_bars = subject.context_bars()
     block_bars = block_bars_of(context_bars)
     subject.require_causal(context_bars)
@@ -317,7 +320,8 @@ class _Subject:
 
     def require_causal(self, context_bars: int) -> None:
         """Refuse what looks ahead, and what is another value each time."""
-        num_rows, start = context_bars + block_bars_of(context_bars), _BEGIN - context_bars
+        num_rows = context_bars + block_bars_of(context_bars)
+        start = _BEGIN - context_bars
         market = {name: values[start : start + num_rows] for name, values in _market().items()}
         if row_that_changes(self._on, market) is not None:
             raise self._refused("gives another value when it is computed again")
@@ -327,11 +331,13 @@ class _Subject:
 
     def degree(self, context_bars: int, doubled: tuple[str, ...]) -> int | None:
         """Return by which power of two the values change when some columns double; None if by none."""
-        start, stop = _BEGIN - context_bars, _BEGIN + _STRETCH_BARS
+        start = _BEGIN - context_bars
+        stop = _BEGIN + _STRETCH_BARS
         market = {
             name: values[start:stop] * (2.0 if name in doubled else 1.0) for name, values in _market().items()
         }
-        plain, changed = self._values(start, stop)[context_bars:], self._on(market)[context_bars:]
+        plain = self._values(start, stop)[context_bars:]
+        changed = self._on(market)[context_bars:]
         powers = (
             each for each in (0, 1, 2, -1) if np.allclose(changed, plain * 2.0**each, rtol=1e-9, atol=0)
         )
@@ -341,7 +347,8 @@ class _Subject:
         """Say what kind of number it is that has these degrees in prices and volumes."""
         if (price, volume) != (1, 0):
             return Kind.CENTRED if (price, volume) == (0, 0) else Kind.OTHER
-        start, stop = _BEGIN - context_bars, _BEGIN + _STRETCH_BARS
+        start = _BEGIN - context_bars
+        stop = _BEGIN + _STRETCH_BARS
         values = self._values(start, stop)[context_bars:]
         # What lies within the prices of its bars is above zero, and may have a logarithm.
         low, high = (windows(_market()[name][start:stop], context_bars + 1) for name in (LOW, HIGH))
@@ -357,7 +364,8 @@ class _Subject:
             self._faults.append(f"cannot be computed: the package says {type(error).__name__}: {error}")
             return False
         most = np.abs(early[context_bars:][np.isfinite(early[context_bars:])]).max(initial=0.0)
-        late, early = late[context_bars:], early[2 * context_bars :]
+        late = late[context_bars:]
+        early = early[2 * context_bars :]
         is_told = np.isfinite(early)
         if is_told.any() and not is_told.all() and (np.isfinite(late) == is_told).all():
             raise self._refused("has no value at some candles; with fillna=true the last one stands for it")

@@ -56,7 +56,8 @@ class FeatureTable:
         shapes = {name: (sum(map(len, runs)), *runs[0].shape[1:]) for name, runs in arrays.items()}
         expected = self.open_time_s.shape
         if wrong := [name for name, shape in shapes.items() if shape != expected]:
-            where, got = f"features of {self.series}", f"{shapes[wrong[0]]} in {listed(wrong)}"
+            where = f"features of {self.series}"
+            got = f"{shapes[wrong[0]]} in {listed(wrong)}"
             rule = f"every array has the shape of the open times, {expected}"
             raise DataError(where=where, rule=rule, got=got, fix="Give one value per open time and column")
         runs = {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
@@ -99,7 +100,8 @@ class FeatureTable:
         check_columns([name])
         if name not in self.runs:
             where = f"features of {self.series}, column {name}"
-            got, fix = repr(name), "Name it when asking the feature store for the table"
+            got = repr(name)
+            fix = "Name it when asking the feature store for the table"
             raise DataError(where=where, rule=f"this table holds {', '.join(self.columns)}", got=got, fix=fix)
         return self.runs[name]
 
@@ -121,7 +123,8 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
 
     A DataError tells that no piece is longer than the warm-up, or that candles lack what a column needs.
     """
-    warmup, found = warmup_bars(columns), pieces(candles.segment)
+    warmup = warmup_bars(columns)
+    found = pieces(candles.segment)
     rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
     reading = [] if candles.has_volume else indicators.reading_volume(columns)
     lacking = [name for name in indicators.needed_beside(columns) if name not in candles.beside]

@@ -110,7 +110,8 @@ def _require_causal(name: str, forecast: Forecast, span: KnownSpan, forecasts: T
         window = span.window(place)
         alone = forecast(window)
         for task, values in forecasts.items():
-            now, before = np.asarray(values[place], np.float64), np.asarray(alone[task][0], np.float64)
+            now = np.asarray(values[place], np.float64)
+            before = np.asarray(alone[task][0], np.float64)
             if now.shape == before.shape and np.allclose(now, before, rtol=1e-6, atol=0.0, equal_nan=True):
                 continue
             issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
@@ -185,7 +186,8 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
     """Fit one constant per step and column to a variance that is known at each window."""
     variance = variance_of(train)[:, None, None]
-    ahead, rolled = variance * future_weights(train.horizon_bars)[:, None], train.rolled_deviation[:, :, None]
+    ahead = variance * future_weights(train.horizon_bars)[:, None]
+    rolled = train.rolled_deviation[:, :, None]
     constants = {}
     for task, moved in train.moves().items():
         if TASKS[task].has_window:
@@ -242,7 +244,8 @@ def _har_terms(span: Span, has_window: bool) -> Iterator[Floats]:
 def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
     levels = train.profile.quantiles or (MEDIAN,)
-    quantiles, middle = fit_range_path_quantiles(train, scaling, levels), levels.index(MEDIAN)
+    quantiles = fit_range_path_quantiles(train, scaling, levels)
+    middle = levels.index(MEDIAN)
     return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
 
 
@@ -253,7 +256,8 @@ def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[flo
     """
     known = _FITTED.setdefault(train, {})
     if tuple(levels) not in known:
-        fitted, walked = ranges.fit_range_paths(train), WeakKeyDictionary[Span, TaskForecasts]()
+        fitted = ranges.fit_range_paths(train)
+        walked = WeakKeyDictionary[Span, TaskForecasts]()
 
         def forecast(span: Span) -> TaskForecasts:
             if span not in walked:
@@ -312,7 +316,8 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     boosters = _boosters(_lightgbm(), spans, boosting)
 
     def forecast(span: Span) -> TaskForecasts:
-        terms, unit_N11 = _flat(boosting_terms(span)), recent_unit(span)[:, None, None]
+        terms = _flat(boosting_terms(span))
+        unit_N11 = recent_unit(span)[:, None, None]
         moves = {task: np.zeros_like(rolled) for task, rolled in span.rolled.items()}
         for (task, column), booster in boosters.items():
             moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
@@ -351,7 +356,9 @@ def recent_unit(span: Span) -> Floats:
 
 def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
     """Return one booster for each task and column that a range moves; none where there is no row."""
-    terms, weights, moves = [], [], defaultdict(list)
+    terms = []
+    weights = []
+    moves = defaultdict(list)
     for span in spans:
         unit = recent_unit(span)
         used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
@@ -382,7 +389,8 @@ def _lightgbm() -> ModuleType:
     try:
         return importlib.import_module(PACKAGE)
     except (ImportError, OSError) as error:  # OSError: its library misses another one, such as libgomp
-        where, rule = f"baseline {PACKAGE}", f"needs the optional package {PACKAGE}, whole or not at all"
+        where = f"baseline {PACKAGE}"
+        rule = f"needs the optional package {PACKAGE}, whole or not at all"
         fix = f"Run: pip install {PACKAGE}, or uninstall it to go without"
         raise SeriesError(where=where, rule=rule, got=f"{type(error).__name__} ({error})", fix=fix) from error
 

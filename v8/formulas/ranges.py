@@ -214,7 +214,8 @@ def fit_ensemble(train: Span) -> RangeFormula:
 
 def _floored_logs(train: Span) -> tuple[float, Floats]:
     """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
-    ohlc_WHC, tiny = train.truth[TASK_OHLC], float(np.finfo(np.float32).tiny)
+    ohlc_WHC = train.truth[TASK_OHLC]
+    tiny = float(np.finfo(np.float32).tiny)
     ranges_WH = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
     # Above 0, though no bar has a range.
     floor = FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny))
@@ -294,7 +295,8 @@ def path_quantiles(
     xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
 ) -> dict[str, Any]:
     """Walk the paths as `path_closes` does: per task quantiles on them, shape (W, H, Q, C), in its unit."""
-    paths, summed_up = path_closes(xp, history_close, moved), partial(_quantiles, xp, levels)
+    paths = path_closes(xp, history_close, moved)
+    summed_up = partial(_quantiles, xp, levels)
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     last = xp.expand_dims(xp.expand_dims(last, -1), -1)
     return {task.name: task.size(last, task.on_paths(xp, task, paths, summed_up)) for task in tasks}
@@ -388,7 +390,8 @@ def _places(levels: Sequence[float], num_paths: int) -> Floats:
 
 def _between(xp: Any, places: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
     """Interpolate between the numbers, (W, H, C, Q), that `ranked` has at whole places: (W, H, Q, C)."""
-    low, high = ranked(np.floor(places).astype(np.int64)), ranked(np.ceil(places).astype(np.int64))
+    low = ranked(np.floor(places).astype(np.int64))
+    high = ranked(np.ceil(places).astype(np.int64))
     share_Q = (places - np.floor(places)).astype(np.float32 if xp is not np else np.float64)
     return xp.transpose(low + (high - low) * share_Q, (0, 1, 3, 2))
 
@@ -439,7 +442,8 @@ def drawn_paths(
 
 def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floats:
     """Move values, in their order, to where they have the wanted quantiles."""
-    own_Q, middle = np.quantile(values_P, levels), [*levels].index(MEDIAN)
+    own_Q = np.quantile(values_P, levels)
+    middle = [*levels].index(MEDIAN)
     ends = np.array([values_P.min(), values_P.max()])
     own_2, wanted_2 = (each[[0, -1]] - each[middle] for each in (own_Q, wanted_Q))
     stretch_2 = np.divide(wanted_2, own_2, out=np.ones(2), where=own_2 != 0)
@@ -554,7 +558,8 @@ def conformal_widths(
     for task, truth_WHC in truth.items():
         found = []
         for place, level in enumerate(outer(levels)):
-            distance_WHC, beyond_WHC = distances[task][:, :, place], truth_WHC - points[task]
+            distance_WHC = distances[task][:, :, place]
+            beyond_WHC = truth_WHC - points[task]
             # Where nothing ever moved no factor widens anything.
             ratio_WHC = np.divide(
                 beyond_WHC, distance_WHC, out=np.ones_like(beyond_WHC), where=distance_WHC != 0

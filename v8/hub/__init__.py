@@ -33,7 +33,8 @@ def _fault(address: str) -> str | None:
         return "one with a blank, a control character or a letter that no address has"
     try:
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
         return "one whose host or port cannot be read"
     if "@" in parts.netloc:

@@ -118,7 +118,8 @@ class Traffic:
     """
 
     def __init__(self, retries: RetryPolicy) -> None:
-        self.retries, self.succeeded = retries, Counter[str]()
+        self.retries = retries
+        self.succeeded = Counter[str]()
         self._call = _Call(retries.timeout_s)
 
     def call(self, where: str, ask: Callable[[], Found], left_s: float = math.inf) -> Found:
@@ -213,7 +214,8 @@ class _Call:
     def next_told(self) -> int | None:
         """Return the seconds of silence to tell now; None when they have been told, or are too few."""
         whole_s = int(self.silent_s()) // TOLD_EVERY_S * TOLD_EVERY_S
-        is_new, self._told_s = whole_s > self._told_s, whole_s
+        is_new = whole_s > self._told_s
+        self._told_s = whole_s
         return whole_s if is_new else None
 
     def leave(self) -> None:
@@ -236,7 +238,8 @@ class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
     """A body, whose every piece is noted."""
 
     def __init__(self, body: Any, call: _Call) -> None:
-        self._body, self._call = body, call
+        self._body = body
+        self._call = call
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -272,8 +275,10 @@ def strict_client(retries: RetryPolicy, *, shows_progress: bool = False) -> Iter
     bars are for terminals only.
     """
     with _ONE_AT_A_TIME:
-        factory, traffic = _http._GLOBAL_CLIENT_FACTORY, Traffic(retries)
-        had_bars, had_no_xet = not are_progress_bars_disabled(), constants.HF_HUB_DISABLE_XET
+        factory = _http._GLOBAL_CLIENT_FACTORY
+        traffic = Traffic(retries)
+        had_bars = not are_progress_bars_disabled()
+        had_no_xet = constants.HF_HUB_DISABLE_XET
         hub.set_client_factory(lambda: _watched(factory(), traffic))
         constants.HF_HUB_DISABLE_XET = True
         if not shows_progress:
@@ -306,9 +311,14 @@ class HubRepo(ABC):
 
     def __init__(self, name: str, traffic: Traffic, kind: Kind = "model", flag: str = "param:repo") -> None:
         check_repo_name(name, flag)
-        self.name, self.kind, self.flag = name, kind, flag
-        self.endpoint, self.cache = hub_endpoint(), cache_folder()
-        self._token, self._traffic, self._end_s = hub.get_token(), traffic, math.inf
+        self.name = name
+        self.kind = kind
+        self.flag = flag
+        self.endpoint = hub_endpoint()
+        self.cache = cache_folder()
+        self._token = hub.get_token()
+        self._traffic = traffic
+        self._end_s = math.inf
         if self._token and not _TOKEN.fullmatch(self._token):
             # A header with other characters makes the HTTP client quote the whole token in its error.
             raise self.refused("TOKEN", "")
@@ -394,7 +404,8 @@ class HubRepo(ABC):
         said = error.server_message or f"{error}\n".splitlines()[0]
         refusal = _refusal(error, status)
         if refusal != "FORBIDDEN" and error.response.request.url.path.endswith(_LFS_BATCH):
-            refusal, said = "OTHER", f"{said} to large files by LFS, the way v8 sends them"
+            refusal = "OTHER"
+            said = f"{said} to large files by LFS, the way v8 sends them"
         return self.refused(refusal, self._scrubbed(f"status {status}: {said}"))
 
     def _scrubbed(self, text: str) -> str:

@@ -156,7 +156,8 @@ class Manifest(_Strict):
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
         # Older ones have no picture.
-        names, expected = [file.path for file in manifest.files], {CARD_FILE, LEADERBOARD_FILE}
+        names = [file.path for file in manifest.files]
+        expected = {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
         strange = sorted(expected.symmetric_difference(names) - {PICTURE_FILE})

@@ -35,7 +35,8 @@ class ModelPlace(ABC):
     """
 
     def __init__(self, name: str, models: SharedModels) -> None:
-        self.name, self._models = name, models
+        self.name = name
+        self._models = models
 
     @property
     @abstractmethod
@@ -145,7 +146,8 @@ class _Repository(ModelPlace):
 
     def __init__(self, name: str, models: SharedModels, revision: str | None, is_offline: bool) -> None:
         super().__init__(name, models)
-        self._revision, self._is_offline = revision, is_offline
+        self._revision = revision
+        self._is_offline = is_offline
         self._commit: str | None = None
 
     @cached_property

@@ -57,7 +57,9 @@ class Difference:
     @property
     def files(self) -> dict[str, list[str]]:
         """Paths that are added, changed, kept and removed."""
-        sent, removed, held = set(self.additions), set(self.deletions), set(self.held)
+        sent = set(self.additions)
+        removed = set(self.deletions)
+        held = set(self.held)
         groups = {"added": sent - held, "changed": sent & held, "kept": held - sent - removed}
         return {what: sorted(paths) for what, paths in (groups | {"removed": removed}).items()}
 

@@ -125,7 +125,8 @@ class PublishedRevision(HubRepo):
         """Take all of it from the cache."""
         if (manifest_file := self._cached_manifest()) is None:
             raise PullError(**self.told("pull", "NOT_CACHED", revision=self.revision, cache=self.cache))
-        folder, manifest = manifest_file.parent, read_manifest(manifest_file)
+        folder = manifest_file.parent
+        manifest = read_manifest(manifest_file)
         names, missing = self._missing(manifest, folder, series)
         if missing:
             words = {"commit": folder.name[:12], "paths": listed([file.path for file in missing])}
@@ -152,7 +153,8 @@ class PublishedRevision(HubRepo):
 
     def _completed(self, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
         """Download what the cache lacks of a commit."""
-        folder, commit = manifest_file.parent, manifest_file.parent.name
+        folder = manifest_file.parent
+        commit = manifest_file.parent.name
         try:
             manifest = read_manifest(manifest_file)
         except ArtifactError:  # it may have been damaged, so it is downloaded once more

@@ -51,7 +51,8 @@ _LINUX: Final = {
 class StagedSpace(Publication):
     """The files of a Space."""
 
-    kind, flag = "space", "param:space"
+    kind = "space"
+    flag = "param:space"
     ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
     marker = f"{PACKAGE_FOLDER}/app/__init__.py"
     rule = "a page goes into a new Space, or one that v8 published"
@@ -94,7 +95,8 @@ def pinned(package: str, extra: str) -> list[str]:
     Raises `PublishError` if it is not installed, or not with this extra.
     """
     found: dict[str, str] = {}
-    wanted, seen = [(package, extra, True)], set()
+    wanted = [(package, extra, True)]
+    seen = set()
     while wanted:
         name, extra, is_ours = one = wanted.pop()
         if one in seen:

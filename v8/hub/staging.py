@@ -101,7 +101,8 @@ class Staged(Publication):
     ) -> tuple[dict[str, Metadata], tuple[ListedFile, ...]]:
         """Read what stays: per series that is not ours its metadata, and its files in the manifest."""
         manifest_file = remote.text(MANIFEST_FILE, seen)
-        manifest, folder = layout.read_manifest(manifest_file), manifest_file.parent
+        manifest = layout.read_manifest(manifest_file)
+        folder = manifest_file.parent
         staying: dict[str, Metadata] = {}
         kept: list[ListedFile] = []
         for series in manifest.series:
@@ -186,12 +187,14 @@ def stage_run(
     if not record.is_judged:
         raise artifacts.not_judged(str(run))
     check_source(record.source, is_publishable=record.is_publishable)
-    meant, unfinished = set(series) or record.series.keys(), _unfinished(record)
+    meant = set(series) or record.series.keys()
+    unfinished = _unfinished(record)
     if unfinished and not is_partial:
         words = {"num": len(unfinished), "all": len(record.series), "series": listed([*unfinished])}
         raise PublishError(**told("stage", "UNFINISHED", where=run, **words))
     held_back = {name: why for name, why in unfinished.items() if name in meant}
-    metadata, serving = {}, read_serving(run)
+    metadata = {}
+    serving = read_serving(run)
     for name in sorted((record.series.keys() & meant) - held_back.keys()):
         try:
             served = serving.folder(name)

@@ -116,7 +116,9 @@ class Issuer:
 
     def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
         """Part values of shape (..., V) by task, each (..., H, C)."""
-        parts, start, num_bars = {}, 0, self.horizon_bars
+        parts = {}
+        start = 0
+        num_bars = self.horizon_bars
         for task, columns in self.tasks.items():
             stop = start + num_bars * len(columns)
             parts[task] = values[..., start:stop].reshape(*values.shape[:-1], num_bars, len(columns))
@@ -234,7 +236,8 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
     At least `truth_bars` candles up to its last bar are needed. Returns its score; one without losses where a
     candle never came; None where it may still come.
     """
-    issuer, num_bars = entry.issuer, truth_bars(entry)
+    issuer = entry.issuer
+    num_bars = truth_bars(entry)
     needed = np.arange(entry.due_s - num_bars * issuer.bar_s, entry.due_s, issuer.bar_s)
     is_needed = (candles.open_time_s >= needed[0]) & (candles.open_time_s <= needed[-1])
     if int(is_needed.sum()) < num_bars:

@@ -67,8 +67,10 @@ class Issued:
         """Return how likely a bar ahead touches a price, and the paths; nothing without them."""
         if self.paths is None:
             return {}
-        close, by_path = float(self.candles.column(CLOSE)[-1]), self.paths.groupby(level=PATH)
-        above, below = by_path[HIGH].max() / close - 1, by_path[LOW].min() / close - 1
+        close = float(self.candles.column(CLOSE)[-1])
+        by_path = self.paths.groupby(level=PATH)
+        above = by_path[HIGH].max() / close - 1
+        below = by_path[LOW].min() / close - 1
         touched = [
             {"move": move}
             | {"above": close * (1 + move), "chance_above": float((above >= move).mean())}
@@ -86,10 +88,12 @@ class Issued:
 
     def lines(self) -> list[str]:
         """Say what stands above the numbers: which model it is and how old, from which candles, how good."""
-        model, report = self.forecaster, self.candles.report
+        model = self.forecaster
+        report = self.candles.report
         revision = f" at {model.revision}" if model.revision else ""
         before = "" if self.model_age_s is None else f", {age(self.model_age_s)} before the forecast"
-        kinds, told = (("naive", "verdict"), ("best", "verdict_against_best")), model.about.quality.items()
+        kinds = (("naive", "verdict"), ("best", "verdict_against_best"))
+        told = model.about.quality.items()
         naive, best = (
             ", ".join(f"{task} {number(one[f'multiple_of_{kind}'])} ({one[verdict]})" for task, one in told)
             for kind, verdict in kinds
@@ -110,8 +114,10 @@ class Issued:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, ready for JSON; docs/fields.yaml says what the keys mean."""
-        model, report = self.forecaster, self.candles.report
-        judged, levels = model.about.quantiles, list(model.quantiles)
+        model = self.forecaster
+        report = self.candles.report
+        judged = model.about.quantiles
+        levels = list(model.quantiles)
         rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
         return {
             "series": str(model.series),

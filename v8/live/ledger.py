@@ -137,7 +137,8 @@ def place_name(place: Path | str, ledger: Path) -> str:
     """
     if isinstance(place, str):
         return place
-    folder, beside = place.resolve(), ledger.resolve().parent
+    folder = place.resolve()
+    beside = ledger.resolve().parent
     if folder.is_relative_to(beside):
         return f"./{folder.relative_to(beside).as_posix()}"
     return folder.as_posix()
@@ -147,7 +148,8 @@ class Database:
     """An open SQLite file, of one thread at a time, whose troubles are errors of ours."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path, self._connection = path, connection
+        self.path = path
+        self._connection = connection
 
     def close(self) -> None:
         """Close the file."""
@@ -191,7 +193,8 @@ class Ledger(Database):
     @classmethod
     def open_to_write(cls, path: Path) -> Self:
         """Open a ledger to add to it, made where there is no such file; `ArtifactError` if another writes."""
-        rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another param:ledger"
+        rule = "one process at a time writes a ledger"
+        fix = "Wait until it ends, or use another param:ledger"
         lock = WriterLock(path, rule=rule, fix=fix)
         try:
             if not os.path.lexists(path):
@@ -322,7 +325,8 @@ class Ledger(Database):
         Only those of issuers with quantiles, one entry for each: who forecast, what every forecaster said,
         shape (N, K, V), and what happened, shape (N, V).
         """
-        truths, newest = [], "ORDER BY issued_for_s DESC LIMIT :most"
+        truths = []
+        newest = "ORDER BY issued_for_s DESC LIMIT :most"
         for issuer, rows in self._by_issuer(place, series, "forecasts, truth", newest, most=most):
             shape = (len(issuer.forecasters), issuer.num_values)
             with self._as_written("scores"):
@@ -363,7 +367,9 @@ class Ledger(Database):
             yield number, entry, None if scored_s is None else Score(scored_s, digest, None, losses)
 
     def _entry(self, number: int, *row: Any) -> Entry:
-        where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
+        where = f"{self.path}, forecast {number}"
+        issuer = self._issuer(row[0])
+        packed = row[-1]
         times = checked(tuple[OpenTime, OpenTime, Sha256], row[1:-1], where=where, fix=_FIX, rule=AS_WRITTEN)
         with self._as_written(f"forecast {number}"):
             return Entry(issuer, *times, unpack(packed, (len(issuer.forecasters), issuer.num_values)))
@@ -385,7 +391,8 @@ class Ledger(Database):
             return int(number)
 
     def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
-        names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+        names = ", ".join(row)
+        values = ", ".join(f":{name}" for name in row)
         missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_KEYS[table]})"  # noqa: S608 - our own words
         insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {missing}"
         return self._connection.execute(insert, row).rowcount == 1
@@ -453,7 +460,8 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "mode=rw"
     if has_log:
-        where, rule = str(path), "must lie where its write-ahead log can be taken up"
+        where = str(path)
+        rule = "must lie where its write-ahead log can be taken up"
         fix = "Read it as the user who writes it, or copy both files"
         raise StorageError(where=where, rule=rule, got="a log beside it, and no permission to write", fix=fix)
     return "mode=ro&immutable=1"

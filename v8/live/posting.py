@@ -50,7 +50,8 @@ class Outbox(Database):
         with spoken(path):
             super().__init__(path, sqlite3.connect(path, BUSY_S, isolation_level=None))
             self._connection.executescript(_TABLES)
-        self.place, self.num_taken = place, 0
+        self.place = place
+        self.num_taken = 0
 
     def collect(self, ledger: Ledger, model_of: Callable[[str], Forecaster]) -> None:
         """Put in what was forecast since the last call; the first finds nothing: what is there is no news.
@@ -61,7 +62,8 @@ class Outbox(Database):
             newest = ledger.last_number
             known = self._noted("", newest)
             for entry in ledger.since(self.place, newest if known is None else known):
-                issuer, at_s = entry.issuer, entry.written_s
+                issuer = entry.issuer
+                at_s = entry.written_s
                 before = self._noted(issuer.series, issuer.model_sha256)
                 if before not in (None, issuer.model_sha256):
                     told = {"series": issuer.series, "before": before, "now": issuer.to_json()}
@@ -88,7 +90,8 @@ class Outbox(Database):
 
     def _look_at(self, model: Forecaster, ledger: Ledger, at_s: int) -> None:
         """Tell once of a model that it has decayed, by what the ledger says of it."""
-        about, series = model.about, model.series
+        about = model.about
+        series = model.series
         losses = recorded_losses(ledger, self.place, series, about.model_sha256, 0)
         has_decayed, why = decay_of(about.judgement, losses) if losses and about.is_judged else (False, "")
         if has_decayed and self._noted(f"{series} decayed", about.model_sha256) != about.model_sha256:
@@ -110,7 +113,8 @@ def send_messages(
     """Send the messages of a place until none waits; `PublishError` where one is not taken in the end."""
 
     def refuse(refused: Refused) -> PublishError:
-        rule, got = "takes each message with an answer of 2xx", str(refused.trouble)
+        rule = "takes each message with an answer of 2xx"
+        got = str(refused.trouble)
         fix = f"See what it lacks; {outbox.path} keeps the messages until they are taken"
         return PublishError(where=receiver.host, rule=rule, got=got, fix=fix)
 
@@ -124,9 +128,11 @@ def keep_sending(ledger: Path, place: str, receiver: Receiver, tell: Callable[[s
     while True:
         try:
             send_messages(ledger, place, receiver)
-            told, pause_s = "", LOOK_S
+            told = ""
+            pause_s = LOOK_S
         except V8Error as error:
             if str(error) != told:
                 tell(str(error))
-            told, pause_s = str(error), PATIENCE_OF_POST.longest_s
+            told = str(error)
+            pause_s = PATIENCE_OF_POST.longest_s
         time.sleep(pause_s)

@@ -51,7 +51,8 @@ class LedgerDataset(Publication):
     Raises `ArtifactError` if the ledger is damaged.
     """
 
-    kind, flag = "dataset", "param:publish"
+    kind = "dataset"
+    flag = "param:publish"
     ordinary = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md"})
     rule = "a record goes into a new dataset, or one that holds the beginning of it"
 
@@ -75,7 +76,8 @@ class LedgerDataset(Publication):
         in the ledger and nothing is to be repaired.
         """
         self.require_ours(remote, seen)
-        there, new = {path for path in seen.files if _DAY_FILE.fullmatch(path)}, [CARD_FILE]
+        there = {path for path in seen.files if _DAY_FILE.fullmatch(path)}
+        new = [CARD_FILE]
         repeated: list[str] = []
         for day, day_s in self._days.items():
             for kind, rows in _tables(self.ledger, self.place, day_s).items():

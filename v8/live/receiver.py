@@ -40,7 +40,9 @@ class Receiver:
             got = "another text" if SECRET_VARIABLE in os.environ else "none"
             make = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'
             raise ProfileError(where=SECRET_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{make}'")
-        self.url, self.host, self._secret = url, address[1], b64decode(found[1])
+        self.url = url
+        self.host = address[1]
+        self._secret = b64decode(found[1])
         self._times = times
 
     def send(self, number: str, body: str) -> None:

@@ -76,7 +76,8 @@ def _by_task(
     issuer: Issuer, values_NKV: NDArray[np.float32], truth_NV: NDArray[np.float32]
 ) -> dict[str, Coverage]:
     """Count what each interval of an issuer held, per task."""
-    places, num_held = issuer.levels, dict[str, dict[str, int]]()
+    places = issuer.levels
+    num_held = dict[str, dict[str, int]]()
     levels = sorted([*places, MEDIAN])
     for name, pair in zip(interval_names(levels), intervals(levels), strict=True):
         low_NV, high_NV = (values_NKV[:, places[level]] for level in pair)
@@ -206,7 +207,8 @@ class _Scores:
         """Put the model beside naive and the best baseline, or naive again where that is not here."""
         times_s = self.losses.index.to_numpy()
         num_days = len(np.unique(times_s // DAY_S))
-        ours, points = self.means[MODEL], self.points
+        ours = self.means[MODEL]
+        points = self.points
         by_forecaster = {name: self.losses[name].to_numpy() for name in self.means}
         paired = Losses({self.task: by_forecaster}, times_s // self.bar_s, self.horizon_bars)
 
@@ -318,7 +320,8 @@ def _together(scores: Sequence[_Scores]) -> _Scores:
 
 
 def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> LiveGeneration:
-    issuer, times_s = scored.issuer, scored.issued_for_s
+    issuer = scored.issuer
+    times_s = scored.issued_for_s
     if not len(times_s):
         return LiveGeneration(issuer, None, None, {})
     having = [task for task in TASKS if task in issuer.tasks]
@@ -331,7 +334,8 @@ def record_table(record: Record) -> Table:
     compared = [(task, beside.name) for task, live in record.tasks.items() for beside in live.shown]
     rows = []
     for one in record.series:
-        lives, tally = one.tasks.items(), one.tally
+        lives = one.tasks.items()
+        tally = one.tally
         marked = {(task, each.name): each.marked for task, live in lives for each in live.shown}
         counts = next(([live.num_scored, live.num_days] for _, live in lives), [0, 0])
         told = [marked.get(key, "") for key in compared]

@@ -136,18 +136,21 @@ def standing_of(
 
     The candles are the newest that there are; for `decay` as many as training takes, or `DataError`.
     """
-    name, generation = str(series), serving.generation_of(str(series))
+    name = str(series)
+    generation = serving.generation_of(str(series))
     try:
         folder = serving.folder(name)
         about = read_metadata(folder, series=name)
         recorded = partial(recorded_losses, ledger, serving.run, series, about.model_sha256)
-        trained_s, decisions = about.candles.last_open_s, serving.decisions_about(name)
+        trained_s = about.candles.last_open_s
+        decisions = serving.decisions_about(name)
         ends = [one.challenger.trained_until for one in decisions if one.champion.generation == generation]
         # Its newest candle, or the newest of a challenger that it has seen off.
         tried_s = max([trained_s, *(int(datetime.fromisoformat(end).timestamp()) for end in ends if end)])
         is_stale, why = _staleness(about, series.bar_s, tried_s, rule, candles)
         if is_stale and rule.when == "decay":
-            judged, start_s = about.judgement, tried_s + series.bar_s
+            judged = about.judgement
+            start_s = tried_s + series.bar_s
             losses = recorded(start_s)
             if not losses or too_few(len(losses), losses.horizon_bars):
                 best = {task: judged.best_baseline(task) for task in judged.tasks}
@@ -185,7 +188,8 @@ class RememberedCandles:
 
     def __init__(self, source: CandleSource) -> None:
         self._source = source
-        self.name, self.is_publishable = source.name, source.is_publishable
+        self.name = source.name
+        self.is_publishable = source.is_publishable
         self._newest: dict[tuple[Series, int], Candles] = {}
 
     def bring(self, series: Sequence[Series], num_bars: int) -> None:
@@ -254,7 +258,9 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
 
 def decision_of(series: Series, serving: Serving, generation: str, stale: str, ruling: Ruling) -> Decision:
     """Write down a ruling."""
-    contest, name, serves = ruling.contest, str(series), serving.generation_of(str(series))
+    contest = ruling.contest
+    name = str(series)
+    serves = serving.generation_of(str(series))
     multiples = (contest.champion_multiples, contest.challenger_multiples) if contest else ({}, {})
 
     def contender(place: int, generation: str) -> Contender:
@@ -296,7 +302,8 @@ def _sureness(
     quantiles: Mapping[str, NDArray[np.float32]], contest: Contest, span: Span
 ) -> dict[str, Sureness]:
     """Say how good quantiles were, per task, but where naive never errs."""
-    levels, found = span.profile.quantiles, {}
+    levels = span.profile.quantiles
+    found = {}
     for task, forecast in quantiles.items():
         errors, _ = measure_quantiles(span, task, forecast.astype(np.float64), levels)
         if (naive := contest.judged.error(task, NAIVE).overall) > 0:
@@ -359,7 +366,8 @@ class Renewal:
         """
         done = self.record.done
         wanted = [str(one) for one in asked] if asked else done
-        strange, fix = [name for name in wanted if name not in done], "Finish the run first"
+        strange = [name for name in wanted if name not in done]
+        fix = "Finish the run first"
         if strange and done:
             fix = series_advice(strange[0], done, f"The run has {listed(done)}")
         if strange or not wanted:
@@ -449,7 +457,8 @@ class Renewal:
                 decisions.append(decision_of(series, serving, generation, why, ruling))
                 serving.with_decision(decisions[-1]).save()
 
-        plan, words = self.plan(generation, [*stale]), self.words
+        plan = self.plan(generation, [*stale])
+        words = self.words
         summary = run(plan, self._candles, train_all, show, command=words, is_listed=True, then=decide)
         return Renewed(generation, tuple(decisions), summary.failures)
 

@@ -140,7 +140,8 @@ def make_entry(
 
     Raises `DataError` if too few candles are unbroken, or the model has seen what it should forecast.
     """
-    known, profile = candles.newest(forecaster.needed_bars), fitted.profile
+    known = candles.newest(forecaster.needed_bars)
+    profile = fitted.profile
     issued_for_s = int(known.open_time_s[-1]) + forecaster.series.bar_s
     _require_fitting(forecaster, issued_for_s)
     frame = forecaster.predict(known)
@@ -179,13 +180,15 @@ def make_entry(
 
 def _require_fitting(forecaster: Forecaster, issued_for_s: int) -> None:
     """Refuse to speak about real prices with a model of simulated ones, and of what a model has seen."""
-    where, seen_s = str(forecaster.series), forecaster.seen_until_s
+    where = str(forecaster.series)
+    seen_s = forecaster.seen_until_s
     if forecaster.about.is_demo_market:
         rule = "a ledger is of models that were trained on real candles"
         raise DataError(where=where, rule=rule, got="one of the demo market", fix="Train it on real candles")
     if seen_s > issued_for_s:
         got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
-        rule, fix = "a model forecasts what it has not seen", "That close is left out"
+        rule = "a model forecasts what it has not seen"
+        fix = "That close is left out"
         raise DataError(where=where, rule=rule, got=got, fix=fix)
 
 
@@ -207,7 +210,8 @@ class ServingModels:
     """
 
     def __init__(self, source: str | Path, wanted: Sequence[str] | None = None, **given: Any) -> None:
-        self._open, self._wanted = partial(open_place, source, models=SharedModels(), **given), wanted
+        self._open = partial(open_place, source, models=SharedModels(), **given)
+        self._wanted = wanted
         self.look()
 
     def look(self) -> None:
@@ -305,7 +309,8 @@ class Watch:
 
     def _serve(self, series: Series, source: CandleSource, woken: Wake) -> None:
         """Issue and score all that is due of one series, from candles that are asked for once."""
-        closes, memory = self._due(series, woken.now_s), self._memories[series]
+        closes = self._due(series, woken.now_s)
+        memory = self._memories[series]
         newest_s = self._newest_close_s(series, woken.now_s)
         if not closes and memory.looked_s == newest_s:
             return
@@ -369,11 +374,13 @@ class Watch:
 
     def _past(self, forecaster: Forecaster, close_s: int, source: CandleSource) -> FittedBaselines | Candles:
         """Return the baselines of a close, or the candles that they are yet to be fitted to."""
-        fitted, until_s = self._memories[forecaster.series].fitted, fitted_until_s(close_s)
+        fitted = self._memories[forecaster.series].fitted
+        until_s = fitted_until_s(close_s)
         profile = forecaster.about.trained_profile
         if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
             return fitted
-        companions, last_s = Companions.of(profile), until_s - forecaster.series.bar_s
+        companions = Companions.of(profile)
+        last_s = until_s - forecaster.series.bar_s
         return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
 
     def _entry(
@@ -382,7 +389,8 @@ class Watch:
         """Forecast a close, as if it were written at once."""
         last_s = close_s - forecaster.series.bar_s
         if last_s not in candles.open_time_s:
-            rule, got = f"needs the candle that closed at {iso(close_s)}", "later candles without it"
+            rule = f"needs the candle that closed at {iso(close_s)}"
+            got = "later candles without it"
             raise DataError(where=str(forecaster.series), rule=rule, got=got, fix="That close is left out")
         if isinstance(past, Candles):
             past = fit_baselines(forecaster.about.trained_profile, past, fitted_until_s(close_s))

@@ -87,7 +87,8 @@ class Contest:
     @property
     def _overall(self) -> tuple[float, float]:
         """Mean multiple over the tasks of challenger and champion; 0 where naive never errs."""
-        challenger, champion = self.challenger_multiples, self.champion_multiples
+        challenger = self.challenger_multiples
+        champion = self.champion_multiples
         return (mean(challenger.values()), mean(champion.values())) if challenger else (0.0, 0.0)
 
     @property
@@ -108,7 +109,8 @@ def compare_models(
     Their forecasts are per task, shape (N, H, C), in the task's unit; baselines are fitted to `train`.
     """
     judged, losses = judge_span(span, challenger, train=train, scaling=scaling)
-    errors, tests = {}, {}
+    errors = {}
+    tests = {}
     for task in judged.tasks:
         measured, theirs = measure_errors(span, task, champion[task])
         both = {MODEL: losses.by_task[task][MODEL], _CHAMPION: theirs}
@@ -170,7 +172,8 @@ def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
 def _tests(judged: Judgement, losses: Losses) -> Iterator[tuple[str, Significance]]:
     """Test per task the model against its promise, and against the best baseline of its test span."""
     for task, by_name in losses.by_task.items():
-        means, best = {name: losses.mean(task, name) for name in by_name}, judged.best_baseline(task)
+        means = {name: losses.mean(task, name) for name in by_name}
+        best = judged.best_baseline(task)
         if (promised := judged.multiple(task)) is not None and by_name[NAIVE].any():
             found = number(means[MODEL] / means[NAIVE])
             said = f"{task} {found} times naive, {number(promised)} on its test span"

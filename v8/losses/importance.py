@@ -50,7 +50,8 @@ def kind_of(name: str) -> str:
 def measure_importance(span: Span, forecast: Callable[[NDArray[np.float32]], Any]) -> Importance:
     """Measure what each kind of inputs is worth to a model, given what forecasts raw windows: `Forecasts`."""
     chosen = Span(span.table, span.profile, span.anchors[:: -(-len(span) // MOST_WINDOWS)])
-    windows_WTF, names = chosen.raw_windows(), span.profile.features
+    windows_WTF = chosen.raw_windows()
+    names = span.profile.features
     donor_W = np.random.default_rng(SEED).permutation(len(chosen))
     in_closes_F = np.array([FEATURES[name].kind in ANCHORED_KINDS for name in names])
     ratio_W1 = (chosen.last_close / chosen.last_close[donor_W])[:, None]

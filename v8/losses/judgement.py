@@ -217,7 +217,8 @@ def judge_span(
     truth, or an error is too large to be a number.
     """
     if set(model) != set(span.profile.tasks):
-        where, got = f"{span.table.series}, model", listed(sorted(model)) or "no task"
+        where = f"{span.table.series}, model"
+        got = listed(sorted(model)) or "no task"
         rule = f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})"
         raise SeriesError(where=where, rule=rule, got=got, fix="Pass one array for each task of the profile")
     installed = {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
@@ -236,8 +237,10 @@ def judge_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileJu
 
     The model's are per task, shape (N, H, Q, C), in the task's unit; the profile gives the levels.
     """
-    span, levels = data.spans["test"], data.spans["test"].profile.quantiles
-    train, scaling = data.spans["train"], data.scaling
+    span = data.spans["test"]
+    levels = data.spans["test"].profile.quantiles
+    train = data.spans["train"]
+    scaling = data.scaling
     able = {name: baseline for name, baseline in BASELINES.items() if baseline.fit_quantiles}
     made = ((name, baseline.fitted(train, scaling, levels)(span)) for name, baseline in able.items())
     measure = partial(metrics.measure_quantiles, levels=levels)
@@ -259,7 +262,8 @@ def _measured(
 
 
 def _fault(judgement: Judgement, task: str, judged: JudgedTask) -> str | None:
-    names, tested = judged.errors.keys(), judged.significance.keys()
+    names = judged.errors.keys()
+    tested = judged.significance.keys()
     if task not in TASKS or judged.columns != TASKS[task].columns:
         return f"the columns {listed(judged.columns)}"
     grids = [getattr(errors, field.name) for errors in judged.errors.values() for field in fields(errors)]
@@ -274,7 +278,8 @@ def _fault(judgement: Judgement, task: str, judged: JudgedTask) -> str | None:
 
 def _is_about(test: Significance, judgement: Judgement, task: str, baseline: str) -> bool:
     """Say whether a test is of these errors: its mean is their difference, up to rounding."""
-    ours, theirs = judgement.error(task).overall, judgement.error(task, baseline).overall
+    ours = judgement.error(task).overall
+    theirs = judgement.error(task, baseline).overall
     is_same = abs(test.mean_difference - (ours - theirs)) <= 1e-9 * max(ours, theirs)
     has_error = test.standard_error is None or test.lag_bars < test.num_windows
     return is_same and has_error and test.num_windows == judgement.num_windows

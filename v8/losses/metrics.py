@@ -154,11 +154,13 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     returns, shape (N,), unitless: their mean is `TaskErrors.mae_return.overall`. Raises `SeriesError` if the
     shape is not that of the truth, or an error is no number or too large.
     """
-    truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
+    truth = span.truth[task]
+    where = f"{span.table.series}, forecast of {task}"
     # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
     # judge every window against every other one.
     if forecast.shape != truth.shape:
-        rule, got = f"has the shape of its truth, {truth.shape}", f"the shape {forecast.shape}"
+        rule = f"has the shape of its truth, {truth.shape}"
+        got = f"the shape {forecast.shape}"
         raise SeriesError(where=where, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)")
     error = forecast.astype(np.float64) - truth
     relative = in_returns(task, error, span.last_close)
@@ -193,7 +195,8 @@ def measure_quantiles(
             for level, one in by_level.items()
         ]
     )
-    coverage, width = [], []
+    coverage = []
+    width = []
     for low, high in ([by_level[level] for level in pair] for pair in intervals(levels)):
         coverage.append(((low <= truth_NHC) & (truth_NHC <= high)).mean(axis=0))
         width.append(in_returns(task, high - low, span.last_close).mean(axis=0))
@@ -254,7 +257,8 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
 
 def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
-    mae, rmse = np.abs(error).mean(axis=0), np.sqrt((error**2).mean(axis=0))
+    mae = np.abs(error).mean(axis=0)
+    rmse = np.sqrt((error**2).mean(axis=0))
     return ErrorGrid(_tuples(mae)), SquaredErrorGrid(_tuples(rmse))
 
 

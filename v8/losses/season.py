@@ -96,7 +96,9 @@ class Season:
 def season_of(data: SeriesData, losses: table.Losses) -> Season:
     """Describe the test span of a judged series by its losses, those of `judgement.judge_windows`."""
     high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
-    ranges, fitted, bar_s = np.log(high / low), data.split["train"][1], data.series.bar_s
+    ranges = np.log(high / low)
+    fitted = data.split["train"][1]
+    bar_s = data.series.bar_s
     return Season(
         closes_s=data.table.open_time_s[data.spans["test"].anchors].astype(np.int64) + bar_s,
         losses={
@@ -323,7 +325,8 @@ def tested(cells: Sequence[Cell], task: str, other: str) -> tuple[float | None, 
     The mean difference beside the p-value is a share of naive's error.
     """
     closes_s, differences = shared_differences(cells, task, other)
-    bars, horizon = closes_s // cells[0].series.bar_s, cells[0].judgement.horizon_bars
+    bars = closes_s // cells[0].series.bar_s
+    horizon = cells[0].judgement.horizon_bars
     test = table.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
     return test.p_value, test.mean_difference
 
@@ -336,7 +339,8 @@ def shared_differences(
     Returns closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each
     series' naive error, shape (N,), unitless; of `cells` in the order of folds.
     """
-    times, values = [], []
+    times = []
+    values = []
     last_s: dict[Series, int] = {}
     for cell in cells:
         season, losses = cell.season, cell.season.losses[task]

@@ -256,7 +256,8 @@ def diebold_mariano(
     num_windows = len(differences)
     lag_bars = choose_lag(num_windows, horizon_bars)
     mean = math.fsum(differences) / num_windows
-    deviations, standard_error = differences - mean, None
+    deviations = differences - mean
+    standard_error = None
     # Rounding alone leaves a trace of about this size where the true differences are all the same.
     is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(differences).max())
     if not is_constant and num_windows >= MIN_WINDOWS_PER_LAG * (lag_bars + 1):

@@ -51,7 +51,8 @@ INTERVAL: Final = 0.9  # share of closes that a range promises to hold
 BPS: Final = 1e4
 LEAST_DAYS: Final = 10  # fewer tell nothing about how days differ
 NUM_DRAWS: Final = 9_999
-GAIN, EARNED = "gain", "earned"
+GAIN = "gain"
+EARNED = "earned"
 _LEAST_VARIANCE: Final = 1e-12
 _JUST_WITHIN: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
 
@@ -121,7 +122,8 @@ def levelled(past: Market, past_NHC: Floats, last_N: Floats, bars_NHC: Floats, e
     Forecasts of ranges are medians, each on its own level. So the variance is multiplied by what makes its
     QLIKE least in the past, and an interval, if none is given, holds `INTERVAL` of the past's last closes.
     """
-    known, ahead = mean_variance(past_NHC), mean_variance(bars_NHC)
+    known = mean_variance(past_NHC)
+    ahead = mean_variance(bars_NHC)
     moved = np.abs(np.log(past.bars_NHC[:, -1, 3] / past.last_N)) / np.sqrt(known)
     beyond = np.exp(np.quantile(moved, INTERVAL) * np.sqrt(ahead))
     return Outlook(
@@ -135,7 +137,8 @@ def levelled(past: Market, past_NHC: Floats, last_N: Floats, bars_NHC: Floats, e
 
 def foreseen(market: Market) -> Outlook:
     """Return the outlook of who knows the truth; orders are filled just within it."""
-    bars, close = market.bars_NHC, market.bars_NHC[:, -1, 3]
+    bars = market.bars_NHC
+    close = market.bars_NHC[:, -1, 3]
     return levelled(market, bars, market.last_N, bars * _JUST_WITHIN, (close, close))
 
 
@@ -161,7 +164,8 @@ def by_direction(market: Market, outlook: Outlook | None, terms: Terms) -> Playe
 
 def _held(market: Market, held: Floats, terms: Terms) -> Played:
     """Hold positions, shares of wealth, from open to open, and leave them where no window follows."""
-    is_followed, opens = np.append(np.diff(market.bar_numbers) == 1, False), market.bars_NHC[:, 0, 0]
+    is_followed = np.append(np.diff(market.bar_numbers) == 1, False)
+    opens = market.bars_NHC[:, 0, 0]
     returns = np.where(is_followed, np.roll(opens, -1), market.bars_NHC[:, 0, 3]) / opens - 1.0
     before = np.append(0.0, np.where(is_followed, held, 0.0)[:-1])
     traded = np.abs(held - before) + np.where(is_followed, 0.0, np.abs(held))
@@ -194,8 +198,10 @@ def steadied(wanted: Floats, band: float) -> Floats:
 
 def by_limits(market: Market, outlook: Outlook | None, terms: Terms) -> Played:
     """Buy at the forecast low and sell at the forecast high; without an outlook, both at once."""
-    last, bars = market.last_N, market.bars_NHC
-    fills, costs = [1.0], [np.full_like(last, terms.taker)]
+    last = market.last_N
+    bars = market.bars_NHC
+    fills = [1.0]
+    costs = [np.full_like(last, terms.taker)]
     if outlook:
         orders = (1.0, np.minimum(outlook.low, last)), (-1.0, np.maximum(outlook.high, last))
         fills = [(side * bars).min(axis=(1, 2)) < side * price for side, price in orders]
@@ -211,7 +217,8 @@ def by_ranges(market: Market, outlook: Outlook, terms: Terms) -> Played:
     """Count on the interval of the last close, and stop at its ends."""
     (low, high), last, close = outlook.ends, market.last_N, market.bars_NHC[:, -1, 3]
     beyond = np.maximum(low - close, 0.0) + np.maximum(close - high, 0.0)
-    stopped, lost = [], []
+    stopped = []
+    lost = []
     for side, stop in ((1.0, low), (-1.0, high)):
         bars = side * market.bars_NHC
         is_past = bars.min(axis=2) <= side * stop[:, None]
@@ -230,7 +237,8 @@ def by_ranges(market: Market, outlook: Outlook, terms: Terms) -> Played:
 
 def by_variance(market: Market, outlook: Outlook, terms: Terms) -> Played:
     """Score the forecast of variance itself."""
-    ratio, missed = market.realised / outlook.variance, np.sqrt(market.realised) - np.sqrt(outlook.variance)
+    ratio = market.realised / outlook.variance
+    missed = np.sqrt(market.realised) - np.sqrt(outlook.variance)
     error = 100 * math.sqrt(market.a_year) * np.abs(missed)
     return {GAIN: 1.0 + np.log(ratio) - ratio, "MAE of volatility, % a year": error}
 
@@ -291,7 +299,10 @@ class Worth:
 
 def worth_of(studies: Sequence[Study], terms: Terms) -> Worth:
     """Play every rule on every study, at least one; those of a series share no window."""
-    together, each, figures, curves = [], [], {}, {}
+    together = []
+    each = []
+    figures = {}
+    curves = {}
     for key, rule in RULES.items():
         played = pd.concat([_played(study, rule, terms) for study in studies])
         by_day = played.groupby(["series", "day", "who"], sort=False)
@@ -310,7 +321,8 @@ def worth_of(studies: Sequence[Study], terms: Terms) -> Worth:
 
 def _played(study: Study, rule: Rule, terms: Terms) -> pd.DataFrame:
     """Play a rule by every forecaster, by who knows the truth, and without a forecast where that can be."""
-    market, free = study.market, replace(terms, fee=0.0, spread=0.0)
+    market = study.market
+    free = replace(terms, fee=0.0, spread=0.0)
     asked: dict[str, Outlook | None] = {**study.outlooks, **({rule.without: None} if rule.without else {})}
     told = {name: rule.play(market, outlook, terms) for name, outlook in asked.items()}
     told[TRUTH] = rule.play(market, foreseen(market), free)
@@ -332,7 +344,8 @@ def bootstrapped(differences: Floats) -> tuple[tuple[float, float] | None, float
 
     Both are None of days that are too few, or all alike.
     """
-    num_days, mean = len(differences), differences.mean()
+    num_days = len(differences)
+    mean = differences.mean()
     if num_days < LEAST_DAYS or np.ptp(differences) == 0:
         return None, None
     from scipy.special import stdtrit  # noqa: PLC0415 - slow to import

@@ -144,7 +144,8 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str
         return speeds
 
     speeds = kept(dict[str, float], "precision", {**_network(profile), **key}, measure)
-    chosen, why = fastest(speeds), "formats could not be measured"
+    chosen = fastest(speeds)
+    why = "formats could not be measured"
     if base := speeds.get(FORMATS[0]):
         others = [f"{name} {speed / base:.2f}" for name, speed in speeds.items() if name != FORMATS[0]]
         shown = ", ".join(others) or "no other format works"
@@ -260,14 +261,16 @@ def useful_workers(num_cores: int, speed_of: Callable[[int], float] | None = Non
     (2, 6)
     """
     speed_of = speed_of or threads_speed
-    chosen, speed = 1, speed_of(1) if num_cores > 1 else 1.0
+    chosen = 1
+    speed = speed_of(1) if num_cores > 1 else 1.0
     while chosen < num_cores:
         tried = min(2 * chosen, num_cores)
         speeds = map(speed_of, [tried] * NUM_TRIES)
         faster = next((each for each in speeds if each >= WORTHWHILE_GAIN * speed), None)
         if faster is None:
             break
-        chosen, speed = tried, faster
+        chosen = tried
+        speed = faster
     return chosen
 
 
@@ -279,7 +282,9 @@ def threads_speed(num_threads: int) -> float:
         numbers = np.linspace(0.0, 1.0, _NUM_NUMBERS, dtype=np.float32)
         result = np.empty_like(numbers)
         start.wait()
-        num_passes, begun, end = 0, time.thread_time(), time.perf_counter() + STRETCH_S
+        num_passes = 0
+        begun = time.thread_time()
+        end = time.perf_counter() + STRETCH_S
         while time.perf_counter() < end:
             np.exp(numbers, out=result)  # NumPy lets other threads run meanwhile
             num_passes += 1

@@ -25,7 +25,8 @@ MOST_PROBED_WORKERS = 8
 """Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
 LARGE_FLEET = 40  # models of the fleet that is measured on a GPU: the default universe
 BUSY_SHARE = 0.5  # load per core from which other programs disturb a measurement
-ALL_THREADS, ONE_THREAD = "all threads", "one thread"
+ALL_THREADS = "all threads"
+ONE_THREAD = "one thread"
 Line: TypeAlias = dict[str, Any]  # one measurement as JSON values, see `v8.training.probe`
 
 
@@ -205,7 +206,8 @@ def _measure(
 
 def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str, Any]:
     """Turn findings into the document that `--json` prints."""
-    rate, ceiling = findings.best_rate, findings.ceiling_gflop_per_s
+    rate = findings.best_rate
+    ceiling = findings.ceiling_gflop_per_s
     share = ceiling_pct(rate, training_flop_per_window(profile), ceiling) if rate and ceiling else None
     advice = _advice(findings)
     return {
@@ -231,7 +233,8 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
 
 def _verdict(findings: Findings) -> dict[str, str]:
     """Judge by placement first, then by time."""
-    stock, ours = findings.rate("stock", "float32"), findings.best_rate
+    stock = findings.rate("stock", "float32")
+    ours = findings.best_rate
     device = findings.matmul.get(ALL_THREADS, {}).get("device", "nowhere")
     if stock is None or ours is None:
         return {"state": "incomplete", "device": device, "why": "training in float32 could not be measured"}
@@ -249,23 +252,29 @@ def _verdict(findings: Findings) -> dict[str, str]:
 
 def _advice(findings: Findings) -> list[tuple[str, str, str]]:
     """Recommend a value for each flag, and say why."""
-    precision, gains = findings.best_precision, findings.precision_gains
+    precision = findings.best_precision
+    gains = findings.precision_gains
     shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
     network = "the profile's network" if findings.has_gpu else "a small network of the same width"
     formats = f"speed of our layers on {network} as a multiple of float32: {shown}"
     if findings.has_gpu:
         one = findings.rate("ours", precision)
         large = findings.rate("ours", precision, num_models=LARGE_FLEET)
-        size, fleet = "1", f"a fleet of {LARGE_FLEET} could not be measured"
+        size = "1"
+        fleet = f"a fleet of {LARGE_FLEET} could not be measured"
         if one and large:
             size = str(LARGE_FLEET if large > one else 1)
             fleet = f"{LARGE_FLEET} models at once: {large:,.0f} windows/s; one alone: {one:,.0f}"
-        num_workers, workers = "1", "one process fills the GPU with a fleet"
+        num_workers = "1"
+        workers = "one process fills the GPU with a fleet"
     else:
-        one, together = findings.rate("ours", "float32"), findings.workers_rate
+        one = findings.rate("ours", "float32")
+        together = findings.workers_rate
         fleet = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
-        size, fleet = "1", f"{fleet}; workers use the cores"
-        num_workers, workers = str(findings.num_workers), "one a usable core; not measured"
+        size = "1"
+        fleet = f"{fleet}; workers use the cores"
+        num_workers = str(findings.num_workers)
+        workers = "one a usable core; not measured"
         if one and together:
             told = f"{together:,.0f} windows/s together, {one:,.0f} the first"
             workers = f"one single-threaded process a core: {told}"

@@ -110,7 +110,8 @@ class _Child:
 
     def __init__(self, order: BaseModel, program: str, limit_s: float) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
-        self._started, self._limit_s = time.perf_counter(), limit_s
+        self._started = time.perf_counter()
+        self._limit_s = limit_s
         given = getattr(order, "environment", {})
         with children_with_safe_path():
             self._process = subprocess.Popen(  # noqa: S603 - our own program
@@ -131,7 +132,10 @@ class _Child:
 
     def answer(self, tell: Tell) -> Answer:
         """Listen until the process ends."""
-        measured, refusal, error, start_s = [], None, None, 0.0
+        measured = []
+        refusal = None
+        error = None
+        start_s = 0.0
         for line in self._process.stdout or ():
             content = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else {"said": line[:-1]}
             if "ready" in content:

@@ -109,7 +109,8 @@ def _filtered(*, keeps_chatter: bool) -> Iterator[int]:
 
     Yields another descriptor of what descriptor 2 was.
     """
-    original, there = os.dup(2), os.dup(2)
+    original = os.dup(2)
+    there = os.dup(2)
     source, sink = os.pipe()
     os.dup2(sink, 2)
     os.close(sink)

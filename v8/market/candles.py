@@ -167,7 +167,8 @@ class Candles:
         if stop == 0:
             raise none_until(end_s or 0, self.open_time_s[0], f"{self.series} from {self.source}")
         span = slice(max(0, stop - num_bars), stop)
-        outside, newer = len(self) - (span.stop - span.start), len(self) - stop
+        outside = len(self) - (span.stop - span.start)
+        newer = len(self) - stop
         lost = self.report.newest_lost
         is_asked = lost is not None and newer == 0 and (end_s is None or lost.open_s <= end_s)
         return self.picked(
@@ -186,7 +187,9 @@ class Candles:
         """
         if beside is None:
             beside = {name: values[rows] for name, values in self.beside.items()}
-        times_s, values, report = self.open_time_s[rows], self.values[rows], replace(self.report, **found)
+        times_s = self.open_time_s[rows]
+        values = self.values[rows]
+        report = replace(self.report, **found)
         return assembled(self.series, times_s, values, report, self.source, beside=beside)
 
     def noting(self, **found: Any) -> "Candles":
@@ -215,7 +218,8 @@ def require_newest(candles: Candles) -> None:
 
 def require_one_unit(candles: Candles) -> None:
     """Refuse candles of a user's whose prices change their unit, such as from dollars to cents."""
-    opened, close = candles.column(OPEN), candles.column(CLOSE)
+    opened = candles.column(OPEN)
+    close = candles.column(CLOSE)
     leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
     if leaps.max(initial=0.0) > MAX_LEAP:
         row = int(leaps.argmax())
@@ -228,13 +232,15 @@ def require_one_unit(candles: Candles) -> None:
 def require_num_bars(num_bars: int, series: Series) -> None:
     """Refuse a request for no candles at all."""
     if num_bars < 1:
-        rule, fix = "at least 1 bar must be asked for", "Raise the number of bars"
+        rule = "at least 1 bar must be asked for"
+        fix = "Raise the number of bars"
         raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
 
 
 def none_until(end_s: int, first_s: int, where: str) -> DataError:
     """Build the error for a wish for candles from before the first one."""
-    rule, got = f"needs a candle that opens at or before {iso(end_s)}", f"the first one at {iso(first_s)}"
+    rule = f"needs a candle that opens at or before {iso(end_s)}"
+    got = f"the first one at {iso(first_s)}"
     return DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
 
 

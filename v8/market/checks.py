@@ -193,7 +193,8 @@ def _numbers(column: pd.Series, where: str) -> Values:
 
 def _require_rows(num_left: int, num_read: int, where: str) -> None:
     if num_left == 0:
-        rule, got = "needs at least one closed candle", f"none in {num_read} rows"
+        rule = "needs at least one closed candle"
+        got = f"none in {num_read} rows"
         raise DataError(where=where, rule=rule, got=got, fix="Fetch a longer history")
 
 
@@ -226,7 +227,8 @@ def _without_unclosed(rows: _Rows, now_s: float) -> _Rows:
     """Drop and count the running bar; refuse rows from a future beyond it."""
     is_unclosed = rows.open_us + rows.bar_us > now_s * US_PER_S
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
-        rule, got = f"only the running bar may end after now, {iso(now_s)}", rows.opens(is_unclosed)
+        rule = f"only the running bar may end after now, {iso(now_s)}"
+        got = rows.opens(is_unclosed)
         fix = "Check the clock of this machine and the unit and time zone of the file"
         raise DataError(where=rows.where, rule=rule, got=f"bars that open at {got}", fix=fix)
     return rows.at(~is_unclosed, num_unclosed=int(is_unclosed.sum()))
@@ -276,14 +278,17 @@ def _most_precise(
 def _require_opens(rows: _Rows) -> None:
     """Refuse times at which no bar opens: candles would be placed a bar late, or beside the minute."""
     first_us = int(rows.open_us[0])
-    beyond_us, early_us = first_us % (60 * US_PER_S), -first_us % rows.bar_us
+    beyond_us = first_us % (60 * US_PER_S)
+    early_us = -first_us % rows.bar_us
     if beyond_us == 0:
         return
-    got, fix = f"{beyond_us / US_PER_S:g} s off", f"subtract {beyond_us / US_PER_S:g} s, if it is these"
+    got = f"{beyond_us / US_PER_S:g} s off"
+    fix = f"subtract {beyond_us / US_PER_S:g} s, if it is these"
     if early_us <= _LATEST_CLOSE_US:
         got = f"{early_us / US_PER_S:g} s before a bar ends: closes"
         fix = f"add {early_us / US_PER_S:g} s and subtract a bar, {rows.series.bar_s} s"
-    rule, got = "a candle is placed by when it opens, on a full minute", f"{iso(first_us / US_PER_S)}, {got}"
+    rule = "a candle is placed by when it opens, on a full minute"
+    got = f"{iso(first_us / US_PER_S)}, {got}"
     fix = f"Give the times at which the bars open: {fix}"
     raise DataError(where=rows.where, rule=rule, got=f"times such as {got}", fix=fix)
 
@@ -312,7 +317,8 @@ def _newest_life(rows: _Rows) -> _Rows:
 
 def _require_continuity(rows: _Rows) -> None:
     """Refuse prices that do not continue each other as candles in the order of time do."""
-    opened, close = np.log(rows.values[:, 0]), np.log(rows.values[:, 3])
+    opened = np.log(rows.values[:, 0])
+    close = np.log(rows.values[:, 3])
     is_next = np.diff(rows.open_us) == rows.bar_us
     steps = np.abs(opened[1:] - close[:-1])[is_next]
     swapped = np.abs(close[1:] - opened[:-1])[is_next]

@@ -89,13 +89,15 @@ def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
     _wanted(list(map(str, frame.columns)), settings, where)
     if not len(frame):
         raise DataError(where=where, rule="needs at least one row", got="none", fix="Add rows")
-    time_us, columns = _times(frame[settings.time], where), {}
+    time_us = _times(frame[settings.time], where)
+    columns = {}
     fix = "Leave out the rows that have none; the row before them counts on until max_age_s"
     for name in settings.columns:
         values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         with np.errstate(invalid="ignore"):
             is_wrong = ~(np.abs(values) <= MAX_VALUE)
-        place, rule = f"{where}, column {name}", "every row has a number, up to 1e18"
+        place = f"{where}, column {name}"
+        rule = "every row has a number, up to 1e18"
         _require_none(is_wrong, frame[name], place, rule, fix)
         columns[name] = values
     return UserTable(settings, time_us, columns)
@@ -185,7 +187,8 @@ class Companions:
         for origin, plain in map(parted, needed_beside(features)):
             if origin != USER:
                 self._of_symbol.setdefault(origin, []).append(plain)
-        self._settings, self._given = tuple(tables), dict(given or {})
+        self._settings = tuple(tables)
+        self._given = dict(given or {})
         self._kept: dict[tuple[Series, int, int], Candles] = {}
         self._until_s: dict[str, int] = {}
         """Of what lacked beside the newest of the candles that were joined last: the last that had it."""
@@ -262,7 +265,8 @@ class Companions:
         """Return the candles that were joined last, which reach as far as those of the series."""
         if found.open_time_s[-1] == own.open_time_s[-1]:
             return found
-        names, newest = listed([*self._until_s]), iso(own.open_time_s[-1])
+        names = listed([*self._until_s])
+        newest = iso(own.open_time_s[-1])
         rule = f"a forecast needs {names} at its newest candle, too, which opened at {newest}"
         got = listed([f"{name} up to the one of {iso(last_s)}" for name, last_s in self._until_s.items()])
         fix = "Try again when it has come, or give newer candles or a newer table (param:tables FOLDER)"
@@ -285,7 +289,8 @@ class Companions:
             yield _Beside(table.settings.file, rows >= 0, columns, _span(*table.time_us[[0, -1]] // US_PER_S))
 
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
-        series, given = Series(symbol, own.series.timeframe), self._given.get(symbol)
+        series = Series(symbol, own.series.timeframe)
+        given = self._given.get(symbol)
         if isinstance(given, Candles):
             return given
         if symbol in self._given:

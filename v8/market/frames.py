@@ -87,7 +87,8 @@ _NUMBER_UNITS = (("seconds", 1e9), ("milliseconds", 1e12), ("microseconds", 1e15
 
 _RANGE = 5.0
 
-_FIRST, _END = np.datetime64("1970-01-01"), np.datetime64("2262-01-01")
+_FIRST = np.datetime64("1970-01-01")
+_END = np.datetime64("2262-01-01")
 """Dates outside are no open times; the end is that of 64 bits of nanoseconds."""
 
 _WRITTEN_TIMES = (str, Real, Decimal, date, np.datetime64, pd.Period)
@@ -111,7 +112,8 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     for name in TELLING_NAMES.keys() & frame.attrs.keys():
         _require_told(name, [frame.attrs[name]], series)
     if name := _index_name(frame.index, names):
-        names, frame = [*names, name], pd.concat([frame, frame.index.to_series()], axis=1)
+        names = [*names, name]
+        frame = pd.concat([frame, frame.index.to_series()], axis=1)
     wanted = wanted_columns(names, series, where)
     if len(wanted) < len(names) or set(wanted.values()) != set(frame.columns):
         frame = frame.iloc[:, list(wanted)].set_axis(list(wanted.values()), axis=1).reset_index(drop=True)
@@ -125,11 +127,13 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
 
     The volume may be missing. What tells a part of the series has its plain name.
     """
-    plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
+    plain = [plain_name(name) for name in names]
+    symbol = series.symbol.lower()
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
     volumes = tuple(name for name in plain if name in assets)
     if not set(TIME_NAMES) & set(plain) and (closes := [name for name in CLOSE_TIME_NAMES if name in plain]):
-        rule, till = "a candle is placed by when it opens", "what it lies before the next full minute"
+        rule = "a candle is placed by when it opens"
+        till = "what it lies before the next full minute"
         got = f"{closes[0]}, which is when it closes, and no open time"
         fix = f"Add a column open_time: the close time, less a bar and {till}"
         raise DataError(where=where, rule=rule, got=got, fix=fix)
@@ -221,7 +225,8 @@ def _index_name(index: pd.Index, names: Sequence[str]) -> str:
 
     Dates are the open times, and so is what is named so, unless the name says that bars close then.
     """
-    plain, name = [plain_name(each) for each in names], plain_name(str(index.name))
+    plain = [plain_name(each) for each in names]
+    name = plain_name(str(index.name))
     if index.nlevels > 1 or OPEN_TIME in plain:
         return ""
     if name in CLOSE_TIME_NAMES:
@@ -308,7 +313,8 @@ def read_open_times(column: pd.Series) -> OpenTimes:
 
 def is_real(column: pd.Series) -> bool:
     """Tell whether a column holds real numbers: true and false are none, nor are complex ones."""
-    types, kind = pd.api.types, column.dtype
+    types = pd.api.types
+    kind = column.dtype
     is_other = types.is_bool_dtype(kind) or types.is_complex_dtype(kind)
     return types.is_numeric_dtype(kind) and not is_other
 
@@ -334,7 +340,8 @@ def _from_numbers(column: pd.Series) -> OpenTimes:
 def _from_text(column: pd.Series) -> OpenTimes:
     # Digits are numbers, never compact dates: 1518048000 is also a date to a lenient reader.
     values = pd.to_numeric(column, errors="coerce")
-    is_number, numbers = values.notna().to_numpy(dtype=np.bool_), _from_numbers(values.astype("Float64"))
+    is_number = values.notna().to_numpy(dtype=np.bool_)
+    numbers = _from_numbers(values.astype("Float64"))
     dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
     is_open = dates.isna()
     dates[is_open] = pd.to_datetime(column[is_open], format="%Y-%m-%d %I-%p", utc=True, errors="coerce")

@@ -63,7 +63,8 @@ class Series:
         """
         symbol, dash, timeframe = text.rpartition("-")
         if not dash:
-            where, rule = "param:series", "a series is SYMBOL-TIMEFRAME"
+            where = "param:series"
+            rule = "a series is SYMBOL-TIMEFRAME"
             raise ProfileError(where=where, rule=rule, got=repr(text), fix="Write for example BTCUSDT-15m")
         return cls(plain_symbol(symbol), timeframe)
 
@@ -157,7 +158,8 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
     keys = ("series",) if "series" in content else ("symbols", "timeframes")
     if strange := next((key for key in content if key not in keys), None):
         rule = "a universe has the key series, or the keys symbols and timeframes, which are crossed"
-        got, fix = f"{strange!r} where {' and '.join(keys)} belong", advice(strange, keys, "Remove it")
+        got = f"{strange!r} where {' and '.join(keys)} belong"
+        fix = advice(strange, keys, "Remove it")
         raise ProfileError(where=f"{path}, key {strange}", rule=rule, got=got, fix=fix)
     names = product(*(_names(f"{path}, key {key}", content.get(key)) for key in keys))
     found = tuple(Series.parse("-".join(parts)) for parts in names)
@@ -175,5 +177,6 @@ def _names(where: str, value: object) -> list[str]:
 
 def _require_single(where: str, names: Iterable[object]) -> None:
     if repeated := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
-        rule, got = "names each entry once", f"{listed(repeated)} more than once"
+        rule = "names each entry once"
+        got = f"{listed(repeated)} more than once"
         raise ProfileError(where=where, rule=rule, got=got, fix="Remove the repetition")

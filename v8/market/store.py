@@ -54,7 +54,9 @@ SAME_SHARE: Final = 1e-9  # of the larger: two values that differ by less are on
 LEAST_JUMP: Final = 0.05  # a log distance below is none; Bitcoin goes so far in 15 minutes a few times a year
 NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 _NUM_BESIDE: Final = 100  # newest candles that say how far a price of theirs may be from the close before
-ARCHIVE, API, NOBODY = "archive", "API", "nobody"
+ARCHIVE = "archive"
+API = "API"
+NOBODY = "nobody"
 
 SERVED = tuple(f"served_{name}" for name in OHLCV)
 OTHER = tuple(f"other_{name}" for name in OHLCV)
@@ -118,7 +120,8 @@ class History:
 
 def from_candles(candles: Candles, *, is_final: bool, is_whole: bool) -> History:
     """Take checked candles: what the archive has of a series, which is final, or the API."""
-    are_final, first_s = np.full(len(candles), is_final), int(candles.open_time_s[0])
+    are_final = np.full(len(candles), is_final)
+    first_s = int(candles.open_time_s[0])
     return History(candles.series, first_s, candles.open_time_s, candles.values, are_final, is_whole)
 
 
@@ -137,7 +140,8 @@ def joined(known: History, piece: History, now_s: int, *, accepts: bool) -> tupl
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
     at_known, has_known = places(times_s, known.open_time_s)
     at_piece, has_piece = places(times_s, piece.open_time_s)
-    theirs, ours = piece.values[at_piece], known.values[at_known]
+    theirs = piece.values[at_piece]
+    ours = known.values[at_known]
     is_same = np.abs(ours - theirs) <= SAME_SHARE * np.maximum(np.abs(ours), np.abs(theirs))
     differs = ~is_same.all(axis=1) & has_known & has_piece
     is_open = ~known.is_final[at_known]
@@ -152,7 +156,8 @@ def joined(known: History, piece: History, now_s: int, *, accepts: bool) -> tupl
     whole = History(known.series, min(known.first_s, piece.first_s), times_s, values, is_final, is_whole)
     is_common = (times_s >= max(known.first_s, piece.first_s)) & (times_s <= min(known.last_s, piece.last_s))
     chosen = is_common & ((has_known != has_piece) | differs)
-    taken, revisions = is_taken[chosen], pd.DataFrame({"open_time_s": times_s[chosen], "seen_s": now_s})
+    taken = is_taken[chosen]
+    revisions = pd.DataFrame({"open_time_s": times_s[chosen], "seen_s": now_s})
     former, later_said = (_said(each, times_s[chosen]) for each in (known, piece))
     for names, origin, is_later in ((SERVED, "served_from", taken), (OTHER, "other_from", ~taken)):
         revisions[list(names)] = np.where(is_later[:, None], later_said[0], former[0])
@@ -232,8 +237,10 @@ class CandleStore:
             return None
         revised = self._read(self.path(series, ".revised"), series, is_held=is_held)
         frame, told = table
-        times_s, is_final = frame["open_time_s"].to_numpy(np.int64), frame["is_final"].to_numpy(np.bool_)
-        values, is_whole = frame[list(OHLCV)].to_numpy(np.float64), bool(told["is_whole"])
+        times_s = frame["open_time_s"].to_numpy(np.int64)
+        is_final = frame["is_final"].to_numpy(np.bool_)
+        values = frame[list(OHLCV)].to_numpy(np.float64)
+        is_whole = bool(told["is_whole"])
         history = History(series, int(told["first_s"]), times_s, values, is_final, is_whole)
         return Merged(history) if revised is None else Merged(history, revised[0])
 
@@ -309,7 +316,8 @@ def _read(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]
     """Read rows and what is told of them; one of `_BROKEN` where they were not written for this series."""
     table = pq.read_table(io.BytesIO(content))
     told = json.loads(table.schema.metadata[_KEY.encode()])
-    layout, digest = told.pop("layout"), told.pop("sha256")
+    layout = told.pop("layout")
+    digest = told.pop("sha256")
     frame = table.replace_schema_metadata().to_pandas()
     if layout != LAYOUT or digest != _digest(frame, told) or told["series"] != str(series):
         raise ValueError("its rows are not those that were written")

@@ -103,8 +103,10 @@ def _segments(network: keras.Model) -> list[_Segment]:
         node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input
     ]
     makers = {id(one): node for node in nodes for one in node.output_tensors if one.dtype == "bool"}
-    wanted, segments = {id(tensor) for tensor in network.outputs}, []
-    learning, size = _learning(nodes, wanted), math.isqrt(len(nodes))
+    wanted = {id(tensor) for tensor in network.outputs}
+    segments = []
+    learning = _learning(nodes, wanted)
+    size = math.isqrt(len(nodes))
     for start in reversed(range(0, len(nodes), size)):
         piece = nodes[start : start + size]
         needed = [makers.get(id(one)) for node in piece for one in node.input_tensors]
@@ -149,10 +151,12 @@ def _recomputed(call: Call, num_learning: int) -> Call:
         return call
 
     def outer(weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
-        num_weights, num_constants = len(weights), len(constants)
+        num_weights = len(weights)
+        num_constants = len(constants)
 
         def inner(*arrays: Tensor) -> Any:
-            constants, floats = arrays[:num_constants], arrays[num_constants:]
+            constants = arrays[:num_constants]
+            floats = arrays[num_constants:]
 
             def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor | None, ...]:
                 # JAX hands over the gradients of the results as one structure, TensorFlow as arguments.

@@ -80,7 +80,9 @@ def build_network(
         ProfileError: If the profile is a formula, which has no network.
     """
     window = keras.Input((profile.lookback_bars, len(profile.features)), name=WINDOW)
-    seeds, inputs, truth = count(seed * SEEDS_A_NETWORK), window, None
+    seeds = count(seed * SEEDS_A_NETWORK)
+    inputs = window
+    truth = None
     if is_taught and has_teacher(profile):
         truth = keras.Input((profile.horizon_bars, len(OHLC)), name=TRUTH)
         inputs = {WINDOW: window, TRUTH: truth}
@@ -233,7 +235,8 @@ def _stacked(layer: Layer, num_models: int, products: Products) -> Layer:
 
 def _operation(operation: Any, products: Products) -> Any:
     """Let pass what `keras.ops` does, if it counts axes from the last: a model axis then changes nothing."""
-    kind, axis = type(operation).__name__, getattr(operation, "axis", None)
+    kind = type(operation).__name__
+    axis = getattr(operation, "axis", None)
     is_from_last = kind in AXIS_OPERATIONS and isinstance(axis, int) and axis < 0
     if kind == "Matmul" and products.kinds:
         return MixedMatmul(products, operation.name)

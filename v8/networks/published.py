@@ -137,7 +137,8 @@ def portable_config(node: Any) -> Any:
     if node.get("module") is None:
         return {key: portable_config(value) for key, value in node.items()}
     kept = {key: portable_config(node[key]) for key in KEPT_KEYS if key in node}
-    module, defaults = node["module"], _defaults(node["module"], node["class_name"])
+    module = node["module"]
+    defaults = _defaults(node["module"], node["class_name"])
     needed = {}
     for name, value in kept["config"].items():
         # An argument on its way out is in no signature any more, and written while it does nothing.

@@ -128,7 +128,10 @@ def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
         (h_U, c_U), (z_G,) = carry, inputs
         z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
         i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
-        i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), tanh(g_U), ops.sigmoid(o_U)
+        i_U = ops.sigmoid(i_U)
+        f_U = ops.sigmoid(f_U)
+        g_U = tanh(g_U)
+        o_U = ops.sigmoid(o_U)
         next_U = f_U * c_U + i_U * g_U
         h_U = o_U * tanh(next_U)
         return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
@@ -154,8 +157,10 @@ def _lstm_backward(
         tanh_U = tanh(f_U * c_U + i_U * g_U)
         dh_U = dh_U + upstream_U
         dc_U = dc_U + dh_U * o_U * (1 - tanh_U * tanh_U)
-        di_U, df_U = dc_U * g_U * i_U * (1 - i_U), dc_U * c_U * f_U * (1 - f_U)
-        dg_U, do_U = dc_U * i_U * (1 - g_U * g_U), dh_U * tanh_U * o_U * (1 - o_U)
+        di_U = dc_U * g_U * i_U * (1 - i_U)
+        df_U = dc_U * c_U * f_U * (1 - f_U)
+        dg_U = dc_U * i_U * (1 - g_U * g_U)
+        do_U = dh_U * tanh_U * o_U * (1 - o_U)
         dz_G = ops.concatenate([di_U, df_U, dg_U, do_U], axis=-1)
         return (products.matmul(dz_G, recurrent_T, "loop"), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (
             dz_G,
@@ -176,7 +181,8 @@ def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
         update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
         r_G = products.matmul(h_U, recurrent, "loop") + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
-        update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
+        update_U = ops.sigmoid(update_U + update_r_U)
+        reset_U = ops.sigmoid(reset_U + reset_r_U)
         own_U = tanh(own_U + reset_U * own_r_U)
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)

@@ -78,7 +78,8 @@ class ServingModel(PublishedModel):
     """
 
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
-        self._graph, self._scaling = graph, scaling
+        self._graph = graph
+        self._scaling = scaling
         self._ensemble: ranges.RangeFormula | None = None
         self._shares: Mapping[str, Floats] = {}
         self._widths: Mapping[str, Floats] = {}
@@ -104,7 +105,9 @@ class ServingModel(PublishedModel):
         fitted |= {WIDTHS_PREFIX + task: [factor_HLC] for task, factor_HLC in widths.items()}
         for name, weights in fitted.items():
             self._model.get_layer(name).set_weights(weights)
-        self._ensemble, self._shares, self._widths = ensemble, shares, widths
+        self._ensemble = ensemble
+        self._shares = shares
+        self._widths = widths
 
     def network_points(self, span: Span) -> dict[str, NDArray[np.float32]]:
         """Say what the network forecasts for a span, per task, (W, H, C), not yet coherent."""
@@ -237,7 +240,8 @@ def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
 
     Returns what maps the name of constants, and which of them if not all, to their tensor, (B, 1, how many).
     """
-    places, end = {}, 0
+    places = {}
+    end = 0
     for name, values in _numbers(scaling).items():
         places[name] = range(end, end + len(values))
         end += len(values)
@@ -254,9 +258,12 @@ def _scaled(
     window_BTF: Any, close_BT1: Any, last_B11: Any, scaling: Scaling, constants: Callable[..., Any]
 ) -> Any:
     """Scale the raw window column group by column group, then restore the column order."""
-    pieces, order, names = [], [], [column.name for column in scaling.columns]
+    pieces = []
+    order = []
+    names = [column.name for column in scaling.columns]
     for (transform, close), numbers in _groups(scaling).items():
-        close_BTG, anchor_B1G = close_BT1, last_B11
+        close_BTG = close_BT1
+        anchor_B1G = last_B11
         if close != CLOSE:
             close_BTG = ops.take(window_BTF, [names.index(close)], axis=-1)
             anchor_B1G = ops.take(close_BTG, [window_BTF.shape[1] - 1], axis=1)
@@ -302,10 +309,12 @@ def _about_points(
 
 def _ordered(xp: Any, profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
     """Put coherent quantiles about the point forecast so that none crosses its neighbour, (B, H, Q, C)."""
-    levels, median = outer(profile.quantiles), xp.expand_dims(median_BHC, 2)
+    levels = outer(profile.quantiles)
+    median = xp.expand_dims(median_BHC, 2)
     num_below = sum(level < MEDIAN for level in levels)
     one = [xp.take(beside_BHLC, [place], axis=2) for place in range(len(levels))]
-    below, above = [median], [median]
+    below = [median]
+    above = [median]
     for each in reversed(one[:num_below]):
         below.append(xp.minimum(below[-1], each))
     for each in one[num_below:]:
@@ -339,8 +348,10 @@ def _with_formulas(
 
 def _walked(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
-    tasks, levels = profile.shape.tasks, profile.quantiles or (MEDIAN,)
-    medians, beside = {}, {}
+    tasks = profile.shape.tasks
+    levels = profile.quantiles or (MEDIAN,)
+    medians = {}
+    beside = {}
     for task, values_BHQC in ranges.path_quantiles(ops, levels, tasks, closes_BK, moved_BHCP).items():
         medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
         if profile.quantiles:
@@ -354,7 +365,8 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
     row_BK = looked_up(first_B, 3, LIMITS)
     floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))
-    known, newest_BF = ranges.known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
+    known = ranges.known_ranges(profile)
+    newest_BF = ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
     high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
     behind = [candle_deviations(high_BT, low_BT, known.from_candles)]
     if known.from_features:

@@ -207,7 +207,8 @@ class StackedLayerNormalization(StackedLayer):
 
     def call(self, x: Tensor) -> Tensor:
         """Normalise in float32, as the stock layer does, and return the layer's dtype."""
-        x_32, weights = ops.cast(x, "float32"), iter(self.stock_weights)
+        x_32 = ops.cast(x, "float32")
+        weights = iter(self.stock_weights)
         mean, variance = ops.moments(x_32, axes=-1, keepdims=True)
         y = (x_32 - mean) * ops.rsqrt(variance + self.epsilon)
         if self.scale:
@@ -260,7 +261,8 @@ class StackedAdditiveAttention(StackedLayer):
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         """Weigh the values (B, M, S, D) by query (B, M, T, D) and key (B, M, S, D)."""
-        query, value = inputs[0], inputs[1]
+        query = inputs[0]
+        value = inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
         terms = ops.tanh(query[:, :, :, None] + key[:, :, None])
         for scale_MD in self.stock_weights:  # none without `use_scale`
@@ -278,7 +280,8 @@ class StackedMultiHeadAttention(StackedLayer):
 
     def call(self, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
         """Attend from query (B, M, T, D) to key and value (B, M, S, D)."""
-        num, to_heads = 2 if self.use_bias else 1, "bmtd,mdhk->bmthk"
+        num = 2 if self.use_bias else 1
+        to_heads = "bmtd,mdhk->bmthk"
         q_s, k_s, v_s, out_s = (self.stock_weights[first : first + num] for first in range(0, 4 * num, num))
         q = _multiplied(self.products, to_heads, query, *q_s) / float(np.sqrt(self.key_dim))
         k = _multiplied(self.products, to_heads, value if key is None else key, *k_s)
@@ -350,16 +353,19 @@ class StackedBidirectional(StackedLSTM):
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         super().__init__(stock, **common)
-        forward, backward = stock.forward_layer, stock.backward_layer
+        forward = stock.forward_layer
+        backward = stock.backward_layer
         kind = StackedLSTM if isinstance(forward, keras.layers.LSTM) else StackedGRU
         for direction in (forward, backward):
             require(direction, {**kind.needed, "return_state": False, "units": forward.units})
-        self.cell, self.units = kind.cell, 2 * forward.units
+        self.cell = kind.cell
+        self.units = 2 * forward.units
         self.are_directions_merged = False
 
     def call(self, x_BMTF: Tensor) -> Tensor:  # type: ignore[override]  # it begins with zeros only
         """Run both directions."""
-        is_whole, cells = self.return_sequences, (self.stock_weights[:3], self.stock_weights[3:])
+        is_whole = self.return_sequences
+        cells = (self.stock_weights[:3], self.stock_weights[3:])
 
         def run(x_BMTF: Tensor, cell: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
             y_BMTU, last = recurrent(

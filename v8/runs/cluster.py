@@ -117,7 +117,8 @@ def _driver() -> Process:
 
 
 def _without_ray() -> SeriesError:
-    where, got = "param:engine ray", "the end of one of its processes: GCS, raylet or an agent of it"
+    where = "param:engine ray"
+    got = "the end of one of its processes: GCS, raylet or an agent of it"
     fix = "Repeat the same command; it goes on from what is saved"
     return SeriesError(where=where, rule="needs Ray to live until every series is made", got=got, fix=fix)
 
@@ -182,10 +183,13 @@ class _Tasks:
         require_raylet: Callable[[], None] = lambda: None,
     ) -> None:
         self._require_raylet = require_raylet
-        self._ray, self._listen, self._queue = ray, listen, JobQueue(jobs, listen)
+        self._ray = ray
+        self._listen = listen
+        self._queue = JobQueue(jobs, listen)
         is_formula = jobs[0].profile.family.is_formula
         self._kind, variables = _share(ray.cluster_resources(), placement, is_formula=is_formula)
-        self._most, self._fleet_size = placement.num_workers, placement.fleet_size
+        self._most = placement.num_workers
+        self._fleet_size = placement.fleet_size
         # A task of a GPU sees by itself how many of an even share fit into one program.
         even_share = -(-len(jobs) // self._capacity()) if self._kind == "GPU" else 1
         self._shard_size = self._fleet_size or even_share
@@ -388,7 +392,8 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
         return
     yield ()
     told: SimpleQueue[Event] = SimpleQueue()
-    jobs, is_done = pickle.loads(shard), False  # noqa: S301 - our driver's
+    jobs = pickle.loads(shard)  # noqa: S301 - our driver's
+    is_done = False
     making = _bench().submit(_make, jobs, fleet_size, told.put)
     while not is_done:
         is_done = bool(wait([making], POLL_S).done)

@@ -95,7 +95,8 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         ArtifactError: If one is damaged, or they have no series in common, or of other candles.
     """
     records = [read_run(run) for run in runs]
-    first, names = records[0], [record.profile_name for record in records]
+    first = records[0]
+    names = [record.profile_name for record in records]
     _check_names(names, baseline := baseline or names[-1])
     common = [name for name in first.done if all(name in record.done for record in records)]
     pins = [(record.source, name, record.series[name].candles) for record in records for name in common]
@@ -130,7 +131,8 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
     profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
     folders = [served_folder(run, name) for name in series]
     found = [read_metadata(folder) for folder in folders]
-    first, training = found[0], [about.training for about in found]
+    first = found[0]
+    training = [about.training for about in found]
     return {
         "profile": profile.name,
         "repeat": 1,
@@ -151,7 +153,8 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
 
 def _model(folder: Path, about: Metadata) -> dict[str, Any]:
     """Tell of one model; times and speeds of a model in a fleet are its share."""
-    judged, training = about.judgement, about.training
+    judged = about.judgement
+    training = about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
     best = {task: judged.multiple(task, baseline=judged.best_baseline(task)) for task in judged.tasks}
@@ -169,7 +172,8 @@ def _model(folder: Path, about: Metadata) -> dict[str, Any]:
 
 def _check_names(names: Sequence[str], baseline: str) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        rule, got = "compares profiles of different names", f"{twice} {names.count(twice)} times"
+        rule = "compares profiles of different names"
+        got = f"{twice} {names.count(twice)} times"
         raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Give each file its own name: key")
     if baseline not in names:
         rule = f"is one of the compared profiles ({', '.join(names)})"

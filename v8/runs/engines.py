@@ -62,7 +62,8 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
     """Start TensorFlow only where it trains: in the workers, or here when there are none."""
     num_workers = min(placement.num_workers, len(jobs))
     if placement.is_measured and num_workers > 1:
-        bound, num_workers = num_workers, measured_workers(placement.num_workers, num_workers)
+        bound = num_workers
+        num_workers = measured_workers(placement.num_workers, num_workers)
         told = f"Workers: {num_workers} of at most {bound}, measured (param:workers sets another number)."
         listen(Note(with_parameters(told)))
     if num_workers > 1:
@@ -110,7 +111,8 @@ def choose_engine(
         require_package(engine.package, where=f"param:engine {engine.name}", rule=rule)
     if address is not None and not (engine.is_elsewhere and address and "://" not in address):
         told = repr(address) if engine.is_elsewhere else "an address"
-        where, rule = "param:address", "is auto or HOST:PORT of a Ray cluster, with param:engine ray"
+        where = "param:address"
+        rule = "is auto or HOST:PORT of a Ray cluster, with param:engine ray"
         fix = "Write for example param:engine ray param:address 10.0.0.1:6379, or leave it out"
         raise ProfileError(where=where, rule=rule, got=f"{told} with param:engine {engine.name}", fix=fix)
     choose_device(device, is_elsewhere=engine.is_elsewhere)
@@ -126,7 +128,8 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     One thread a process is also what makes results repeatable: the same sums in the same order,
     whether a series is trained alone or beside others. The device is one of `DEVICES`, already chosen.
     """
-    may_have_gpu, num_cores = _settle_threads(device), hardware.num_usable_cores()
+    may_have_gpu = _settle_threads(device)
+    num_cores = hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
     return choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus)
 
@@ -163,7 +166,8 @@ def choose_placement(
         return Placement(num_processes, wanted_size, gpus=tuple(gpus[:num_processes]))
     if (wanted_size or 1) > 1:
         if (wanted_workers or 1) > 1:
-            rule, got = "above 1 trains in one process", f"{wanted_size} with param:workers {wanted_workers}"
+            rule = "above 1 trains in one process"
+            got = f"{wanted_size} with param:workers {wanted_workers}"
             raise ProfileError(where="param:fleet_size", rule=rule, got=got, fix="Leave one of them out")
         return Placement(1, wanted_size)
     num_workers = wanted_workers or (1 if may_have_gpu else num_cores)
@@ -202,7 +206,8 @@ def _require_gpu() -> None:
         with children_with_safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
-        where, rule = "param:device gpu", "needs a GPU that the Keras backend can compute on"
+        where = "param:device gpu"
+        rule = "needs a GPU that the Keras backend can compute on"
         fix = "Install the GPU's driver and tensorflow[and-cuda], or use param:device auto"
         raise ProfileError(where=where, rule=rule, got=f"work on {device}" if is_visible else device, fix=fix)
 

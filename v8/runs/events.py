@@ -110,7 +110,8 @@ def told_once(listen: Listener) -> Listener:
 @contextmanager
 def log_told_as_notes(listen: Listener) -> Iterator[None]:
     """Turn the warnings of modules that know no listener into notes until the block ends."""
-    log, notes = logging.getLogger("v8"), logging.Handler(logging.WARNING)
+    log = logging.getLogger("v8")
+    notes = logging.Handler(logging.WARNING)
     notes.emit = lambda record: listen(Note(record.getMessage()))  # type: ignore[method-assign]
     log.addHandler(notes)
     try:
@@ -128,7 +129,8 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
     The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
     and the limit of recursion afterwards is what it was before: the other series go on.
     """
-    started, recursion_limit = time.perf_counter(), sys.getrecursionlimit()
+    started = time.perf_counter()
+    recursion_limit = sys.getrecursionlimit()
     try:
         made = work()
     except KeyboardInterrupt:

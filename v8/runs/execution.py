@@ -177,7 +177,8 @@ def execute(
     failures = [*damaged.values(), *unread]
     settled = _settled(jobs, folder, listen)
     jobs = [replace(job, keeps_season=is_fold, has_importance=plan.has_importance) for job in settled]
-    num_trained, pace = 0, Pace(len(jobs))
+    num_trained = 0
+    pace = Pace(len(jobs))
     if outputs is None:
         outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 
@@ -217,7 +218,8 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     if not jobs:
         return []
     listen(GettingReady(f"Getting ready to train {len(jobs)} series."))
-    profile, is_gpu = jobs[0].profile, may_have_gpu()
+    profile = jobs[0].profile
+    is_gpu = may_have_gpu()
 
     def tell(text: str) -> None:
         listen(Note(text))
@@ -267,7 +269,8 @@ def _read_all(
     newer: list[NewerCandles] = []
     companions = Companions.of(plan.profile)
     for series, status in plan.series.items():
-        is_done, pinned = status == "done", folder.state(series).candles
+        is_done = status == "done"
+        pinned = folder.state(series).candles
         end_s = pinned.last_open_s if pinned else None
         read = partial(companions.candles, source, series, plan.profile.newest_bars, end_s)
         found, outcome = events.read_isolated(series, listen, read)
@@ -280,7 +283,8 @@ def _read_all(
             seconds = outcome.seconds
             _, outcome = events.isolated(series, partial(folder.pin, series, pin_of(found)))
             if not outcome.reason and not is_done:
-                seed, path = series_seed(plan.profile, series), plan.path / str(series)
+                seed = series_seed(plan.profile, series)
+                path = plan.path / str(series)
                 job = partial(Job, is_judged=plan.is_judged, champion=plan.champions.get(series))
                 jobs.append(job(found, plan.profile, seed, path, source.is_publishable, seconds))
         if isinstance(outcome.error, UnknownSeriesError):
@@ -350,10 +354,12 @@ def fewest_step_bars(profile: Profile) -> int:
 def _ends(timeframe: str, histories: Mapping[Series, History], profile: Profile, num_folds: int) -> list[int]:
     """Return the open time of the newest candle of each fold of one timeframe."""
     chosen = [one for one in histories if one.timeframe == timeframe]
-    bar_s, bars = chosen[0].bar_s, profile.newest_bars
+    bar_s = chosen[0].bar_s
+    bars = profile.newest_bars
     start_s = median_low(histories[one].first_s for one in chosen)
     newest_s = median_high(histories[one].newest_s for one in chosen)
-    num_bars, needed = (newest_s - start_s) // bar_s + 1, bars + (num_folds - 1) * fewest_step_bars(profile)
+    num_bars = (newest_s - start_s) // bar_s + 1
+    needed = bars + (num_folds - 1) * fewest_step_bars(profile)
     if num_bars < needed and num_folds > 1:
         raise DataError(
             where=f"{num_folds} folds of {timeframe}",
@@ -417,7 +423,8 @@ def begin_or_continue(
     histories, missing = _histories(asked, source, listen)
     if not histories:
         why = next(iter(missing.values()))
-        where, rule = str(path), "a back-test needs the candles of one series at least"
+        where = str(path)
+        rule = "a back-test needs the candles of one series at least"
         raise DataError(where=where, rule=rule, got=f"none of {len(missing)}; {why}", fix="Mend that first")
     plan = replace(wanted, folds=lay_folds(histories, asked.profile, asked.num_folds), missing=missing)
     nested_runs.begin_plan(path, plan)
@@ -453,7 +460,8 @@ def run_fold(
     path: Path, asked: AskedBacktest, fold: Fold, source: CandleSource, train_all: TrainAll, *, show: Show
 ) -> Summary:
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
-    chosen, cut = [Series.parse(name) for name in fold.newest_s], CutOffSource(source, fold.newest_s)
+    chosen = [Series.parse(name) for name in fold.newest_s]
+    cut = CutOffSource(source, fold.newest_s)
     plan = make_plan(asked.profile, chosen, path / fold.folder)
     return run(plan, cut, train_all, show, command=asked.command, is_fold=True)
 
@@ -462,7 +470,9 @@ def _histories(
     asked: AskedBacktest, source: CandleSource, listen: Listener
 ) -> tuple[dict[Series, History], Mapping[str, str]]:
     """Read which candles there are of each series, and why there are none of others."""
-    found, missing, num_bars = {}, {}, asked.history_bars or ALL_BARS
+    found = {}
+    missing = {}
+    num_bars = asked.history_bars or ALL_BARS
     companions = Companions.of(asked.profile)
     for series in asked.series:
         read = partial(companions.candles, source, series, num_bars)

@@ -106,8 +106,10 @@ def write_forecasts(
         DataError: If the source has other candles than those that the first model was made from, and no
             other can be written.
     """
-    models, opened_source = list_models(place, names), cache(open_source)
-    missing, notes = dict(models.missing), list[str]()
+    models = list_models(place, names)
+    opened_source = cache(open_source)
+    missing = dict(models.missing)
+    notes = list[str]()
     refusals: list[ArtifactError | DataError] = []
     num_rows = 0
 
@@ -189,7 +191,8 @@ def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
     unknown = {*names} - known - {name for _, name in missing}
     wanted = [model for model in finished if not names or model.series in names]
     if unknown or not wanted:
-        rule, fix = "must have a finished model of every series that is named", "Train it first"
+        rule = "must have a finished model of every series that is named"
+        fix = "Train it first"
         got = f"none of {listed(sorted(unknown or names))}" if names else "none at all"
         raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix)
     reasons = {_named(name, fold): why for (fold, name), why in missing.items() if not names or name in names}
@@ -217,14 +220,16 @@ def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
             return kept
     candles = _read_candles(forecaster, source)
     if candles.digest != about.candles.digest:
-        where, rule = str(forecaster.series), f"its model was made from {about.candles}"
+        where = str(forecaster.series)
+        rule = f"its model was made from {about.candles}"
         fix = "Name where these are: param:source, param:data_dir, param:tables"
         raise DataError(where=where, rule=rule, got=str(pin_of(candles)), fix=fix)
     return candles
 
 
 def _read_candles(forecaster: Forecaster, source: CandleSource) -> Candles:
-    profile, last_s = forecaster.about.trained_profile, forecaster.about.candles.last_open_s
+    profile = forecaster.about.trained_profile
+    last_s = forecaster.about.candles.last_open_s
     return Companions.of(profile).candles(source, forecaster.series, profile.newest_bars, last_s)
 
 

@@ -118,11 +118,13 @@ class Workshop:
         store: FeatureStore | None = None,
         **settled: Any,
     ) -> None:
-        self.listen, self.check = listen, check
+        self.listen = listen
+        self.check = check
         # Whoever takes the workshop up again has another check.
         self._make_trainer = partial(make_trainer, profile, check=lambda: self.check(), **settled)  # noqa: PLW0108
         self._trainer = self._make_trainer()
-        self._store, self._models = store or FeatureStore(), SharedModels()
+        self._store = store or FeatureStore()
+        self._models = SharedModels()
 
     def close(self) -> None:
         """Let its programs go."""
@@ -130,13 +132,15 @@ class Workshop:
 
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
         """Make artefacts in programs of at most so many series; yield each outcome as it comes."""
-        self._fleet_size, todo = fleet_size, list(jobs)
+        self._fleet_size = fleet_size
+        todo = list(jobs)
         if isinstance(self._trainer, Trainer) and self._trainer.without_twins:
             self._fleet_size = 1
             layers = listed(self._trainer.without_twins)
             self.listen(Note(f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."))
         while todo:
-            fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
+            fleet = todo[: self._fleet_size]
+            todo = todo[self._fleet_size :]
             ready: list[_PreparedSeries] = []
             for job in fleet:
                 self.check()
@@ -159,11 +163,13 @@ class Workshop:
             return None
         about = Forecaster.load(job.champion, models=self._models).about
         weights = self._models.load(job.champion / MODEL_FILE).trained()
-        profile, network = about.trained_profile, self._trainer.network
+        profile = about.trained_profile
+        network = self._trainer.network
         others = [key for key in Profile.model_fields if getattr(profile, key) != getattr(job.profile, key)]
         if others or [one.shape for one in weights] != [one.shape for one in network.trainable_variables]:
             rule = "must be of the profile and the layers that are trained, to begin from its weights"
-            got, fix = f"another {listed(others or ['network'])}", "Train anew, without param:from champion"
+            got = f"another {listed(others or ['network'])}"
+            fix = "Train anew, without param:from champion"
             raise ArtifactError(where=str(job.champion), rule=rule, got=got, fix=fix)
         return about.model_sha256, weights
 
@@ -193,7 +199,8 @@ class Workshop:
             gc.collect()
             why = "ran out of memory"
         else:
-            size, why = min(size, -(-len(left) // 2)), f"met an error ({reason})"
+            size = min(size, -(-len(left) // 2))
+            why = f"met an error ({reason})"
         self.listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
         for start in range(0, len(left), size):
             yield from self._trained(left[start : start + size])
@@ -204,7 +211,9 @@ class _PreparedSeries:
 
     def __init__(self, job: Job, store: FeatureStore, listen: Listener, begun_from: BegunFrom) -> None:
         self.series = job.series
-        self._job, self._listen, self._first = job, listen, begun_from(job)
+        self._job = job
+        self._listen = listen
+        self._first = begun_from(job)
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         with self._stage("features"):
@@ -246,7 +255,9 @@ class _PreparedSeries:
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             forecasts = model.forecast_span(self._data.spans["test"])  # once
-            judgement, losses, judged = None, None, dict[str, Any]()
+            judgement = None
+            losses = None
+            judged = dict[str, Any]()
             if self._job.is_judged:
                 judgement, losses = judge_windows(self._data, forecasts.points)
                 judged["judgement"] = judgement.to_json()
@@ -280,7 +291,10 @@ class _PreparedSeries:
         That is what went in, how it was trained in a fleet of so many, what its calibration folded in, by
         task, and how it was judged.
         """
-        job, data, profile, candles = self._job, self._data, self._data.profile, self._job.candles
+        job = self._job
+        data = self._data
+        profile = self._data.profile
+        candles = self._job.candles
         seen = np.sort(data.table.select(profile.features)[data.anchors["train"]], axis=0)[[0, -1]].T.tolist()
         return {
             "format": ARTIFACT_FORMAT,
@@ -347,7 +361,8 @@ class _PreparedSeries:
 
 def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
     """Fit the formulas' say on the validation span and fold it in; None where the network has every share."""
-    span, profile = data.spans["validation"], data.profile
+    span = data.spans["validation"]
+    profile = data.profile
     if not profile.has_paths:
         return None
     ensemble = fit_ensemble(data.spans["train"])
@@ -355,7 +370,8 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     is_mixed = profile.calibration == "ensemble"
     alone = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
     shares = fit_shares(span, said) if is_mixed else alone
-    points, levels = mix(shares, said), profile.quantiles
+    points = mix(shares, said)
+    levels = profile.quantiles
     widths = conformal_widths(levels, span.truth, points, distances) if levels else {}
     model.fold(ensemble, shares, widths)
     return told_shares(shares) if is_mixed else None

@@ -70,7 +70,8 @@ def measure_training(
     """
     choose_device(device)
     candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
-    begun, companions = read_run(Path(run)), Companions.of(profile)
+    begun = read_run(Path(run))
+    companions = Companions.of(profile)
     plan = make_plan(profile, [Series.parse(name) for name in begun.series], Path(run))
     size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
     with tempfile.TemporaryDirectory() as place:

@@ -88,7 +88,8 @@ class RunOptions(BaseModel):
             V8Error: If one of the parameters cannot mean anything, or what it names is not there.
         """
         load_plugins(self.plugin)  # which the profile may mean
-        profile, asked = self.budgeted(), asked_series(self.series, self.universe)
+        profile = self.budgeted()
+        asked = asked_series(self.series, self.universe)
 
         from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see above
         from v8.runs.engines import choose_engine  # noqa: PLC0415
@@ -106,7 +107,8 @@ class RunOptions(BaseModel):
             chosen = asked or served_series(source)
         redone = tuple(Series.parse(name) for name in self.redo)
         if strange := [one for one in redone if one not in chosen]:
-            rule, fix = "names series that this call trains", "Name it with param:series too, or leave it out"
+            rule = "names series that this call trains"
+            fix = "Name it with param:series too, or leave it out"
             raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
         plan = replace(

@@ -42,9 +42,11 @@ def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | Non
     with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
         _ = metadata.is_judged and metadata.result
-        history, epochs_run = leaderboard.read_history(folder / HISTORY_FILE), metadata.training.epochs_run
+        history = leaderboard.read_history(folder / HISTORY_FILE)
+        epochs_run = metadata.training.epochs_run
         if len(history) != epochs_run:
-            rule, got = f"must have a row for each of {epochs_run} epochs", str(len(history))
+            rule = f"must have a row for each of {epochs_run} epochs"
+            got = str(len(history))
             raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
         return metadata, history, read_sample(folder / FORECASTS_FILE)
 
@@ -62,7 +64,9 @@ class RunOutputs:
     """
 
     def __init__(self, run: Path, tell: Callable[[V8Error], object], *, is_anew: bool = False) -> None:
-        self._run, self._tell, self._is_anew = run, tell, is_anew
+        self._run = run
+        self._tell = tell
+        self._is_anew = is_anew
         self._shown: dict[str, tuple[SeriesResult, Html] | None] = {}
         """By name, the result of a finished series and its part of the page; None of one that is damaged."""
         self._versions: dict[str, tuple[Path, int]] = {}

@@ -28,8 +28,11 @@ class Pace:
     """Which of `num_series` series are at work, how many have ended, and how long the others may take."""
 
     def __init__(self, num_series: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.num_series, self.num_ended = num_series, 0
-        self._clock, self._begun_s, self._num_side_by_side = clock, clock(), 1
+        self.num_series = num_series
+        self.num_ended = 0
+        self._clock = clock
+        self._begun_s = clock()
+        self._num_side_by_side = 1
         self.at_work: dict[Series, tuple[float, bool]] = {}
         """When each was begun, and whether it is the first one of its process."""
         self._freed_s: deque[float] = deque()  # when those ended in whose place nothing is begun yet
@@ -62,7 +65,8 @@ class Pace:
     def left_s(self) -> float | None:
         """About how long the rest takes, seconds; None while nothing is known, and when nothing is left."""
         # Copies: a display asks from a thread of its own.
-        at_work, ends_s = [*self.at_work.values()], [*self._ends_s]
+        at_work = [*self.at_work.values()]
+        ends_s = [*self._ends_s]
         times = [*self._later_s] or [each_s for each_s in self._first_s if each_s >= _LONG_S]
         num_left = self.num_series - self.num_ended
         num_waiting = num_left - len(at_work)

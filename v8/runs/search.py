@@ -88,7 +88,8 @@ class Search:
         self.trials = trials.assign(plateau=plateaus(trials, self.ranges, begun))
         whole = self.trials[trials["state"] == "complete"].sort_values(["plateau", "objective"])
         if whole.empty:
-            rule, fix = "needs a trial that goes through all folds", "Allow more time, or mend the ranges"
+            rule = "needs a trial that goes through all folds"
+            fix = "Allow more time, or mend the ranges"
             raise SeriesError(where=str(self.path), rule=rule, got=f"{len(trials)} others", fix=fix)
         winner = changed(start, self.ranges, {key: whole.iloc[0][key] for key in self.ranges})
         self.trials.loc[whole.index[0], "state"] = "winner"
@@ -119,7 +120,8 @@ class Search:
 
     def _judged(self, profile: Profile, folds: Sequence[Fold]) -> Iterator[BacktestResults]:
         """Finish folds of a profile's back-test; yield after each what those so far come to."""
-        path, asked = self._folder(profile), replace(self.start, profile=profile, like=self._plan)
+        path = self._folder(profile)
+        asked = replace(self.start, profile=profile, like=self._plan)
         path.mkdir(exist_ok=True)
         begin_or_continue(path, asked, self.source, lambda event: None)
         cells = list[Cell]()
@@ -127,7 +129,8 @@ class Search:
             self.tell(f"{profile.name}: {fold.folder}.")
             done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
             for one in done.failures:
-                where, fix = f"{one.series} in {fold.folder}", "Mend that and repeat"
+                where = f"{one.series} in {fold.folder}"
+                fix = "Mend that and repeat"
                 raise SeriesError(where=where, rule="must be judged", got=str(one.reason), fix=fix)
             cells += self._cells(profile, [fold])
             yield results_of(self._plan, cells, {})
@@ -177,7 +180,8 @@ def verdict_of(later: Mapping[str, BacktestResults], cells: Sequence[Cell], othe
 
     Of both, by name, what the later folds come to, and the cells, the winner's first.
     """
-    both, tests = [*map(_beside, cells, others)], {}
+    both = [*map(_beside, cells, others)]
+    tests = {}
     for timeframe in dict.fromkeys(cell.series.timeframe for cell in both):
         those = [cell for cell in both if cell.series.timeframe == timeframe]
         for task in those[0].judgement.tasks:

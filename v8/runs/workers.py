@@ -58,7 +58,8 @@ class JobQueue:
     """Jobs, each of another series, that wait for a worker, and those that workers have."""
 
     def __init__(self, jobs: Sequence[Job], listen: Listener) -> None:
-        self._waiting, self._listen = deque(jobs), listen
+        self._waiting = deque(jobs)
+        self._listen = listen
         self._num_deaths: Counter[Series] = Counter()
         self.held: dict[Any, list[Job]] = {}
         """By worker, the jobs whose outcome has not come."""
@@ -178,7 +179,8 @@ class _Worker(Process):
     """A process, its GPU, and the most series that it takes at a time."""
 
     def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
-        self.gpu, self.fleet_size = gpu, 1
+        self.gpu = gpu
+        self.fleet_size = 1
         super().__init__("v8-worker", _serve, job.profile, gpu, fleet_size, num_series)
 
 
@@ -218,7 +220,9 @@ class _WorkerPool:
     """Workers, and the jobs of the run under way that are still to be given out."""
 
     def __init__(self, gpus: Sequence[str], fleet_size: int | None) -> None:
-        self._queue, self._gpus, self._fleet_size = JobQueue([], lambda event: None), gpus, fleet_size
+        self._queue = JobQueue([], lambda event: None)
+        self._gpus = gpus
+        self._fleet_size = fleet_size
 
     def close(self) -> None:
         """End every worker: the idle at once, the busy after their batch."""
@@ -235,7 +239,8 @@ class _WorkerPool:
 
     def take_up(self, jobs: Sequence[Job], listen: Listener, num_workers: int) -> None:
         """Begin a run: hand jobs to the workers of the one before, and start those that are missing."""
-        idle, self._queue = [*self._queue.held], JobQueue(jobs, listen)
+        idle = [*self._queue.held]
+        self._queue = JobQueue(jobs, listen)
         self._even_share = -(-len(jobs) // num_workers)
         for worker in idle:
             self._fill(worker)

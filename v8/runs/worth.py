@@ -48,9 +48,12 @@ def measure_worth(
     not there or cannot be trusted, or a forecast knows what comes later; `DataError` if the source has other
     candles than those that a model was made from.
     """
-    studies, last, is_demo = [], dict[str, int](), False
+    studies = []
+    last = dict[str, int]()
+    is_demo = False
     for _, forecaster, candles in opened_models(place, open_source, names):
-        profile, name = forecaster.about.trained_profile, str(forecaster.series)
+        profile = forecaster.about.trained_profile
+        name = str(forecaster.series)
         data = prepare_series(compute_table(candles, table_columns(profile)), profile)
         if study := study_of(data, candles, forecasts_of(data, forecaster), after=last.get(name, -1)):
             studies.append(study)
@@ -75,7 +78,8 @@ def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, Candlest
 
 
 def _formula(data: SeriesData, baseline: Baseline) -> Candlesticks:
-    fitted, levels = (data.spans["train"], data.scaling), data.profile.quantiles
+    fitted = (data.spans["train"], data.scaling)
+    levels = data.profile.quantiles
     points = baseline.fit(*fitted)
     quantiles = baseline.fit_quantiles(*fitted, levels) if levels and baseline.fit_quantiles else None
     return lambda span: (points(span)[TASK_OHLC], quantiles(span)[TASK_OHLC] if quantiles else None)
@@ -88,11 +92,16 @@ def study_of(
 
     Raises `ArtifactError` if one of them knows what comes later.
     """
-    past, test, levels = data.spans["validation"], data.spans["test"], data.profile.quantiles
+    past = data.spans["validation"]
+    test = data.spans["test"]
+    levels = data.profile.quantiles
     span = Span(data.table, data.profile, test.anchors[test.bar_numbers > after])
     if not len(span):
         return None
-    known, market, outlooks, cut = _market(past), _market(span), {}, cut_behind(span, candles)
+    known = _market(past)
+    market = _market(span)
+    outlooks = {}
+    cut = cut_behind(span, candles)
     pair = next((each for each in intervals(levels) if nominal(each) == INTERVAL), ())
     columns = [levels.index(level) for level in pair]
     for name, forecast in those.items():

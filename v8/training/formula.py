@@ -43,7 +43,8 @@ class FormulaModel(PublishedModel):
     """
 
     def __init__(self, model: keras.Model, weights: Weights) -> None:
-        self._shared, self._weights = model, weights
+        self._shared = model
+        self._weights = weights
 
     @property
     def _model(self) -> keras.Model:
@@ -71,7 +72,8 @@ def build_formula(profile: Profile) -> keras.Model:
     deviations_BR = serving.candle_deviations(high_BT, low_BT, RANGE_BARS)
     moved_BHCP = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
     known = [*range(profile.lookback_bars - BAND_PERIOD_BARS, profile.lookback_bars)]
-    history_BK, tasks = ops.take(close_BT, known, axis=1), profile.shape.tasks
+    history_BK = ops.take(close_BT, known, axis=1)
+    tasks = profile.shape.tasks
     made = path_quantiles(ops, (MEDIAN,), tasks, history_BK, moved_BHCP)
     last_B11 = ops.expand_dims(ops.take(history_BK, [BAND_PERIOD_BARS - 1], axis=1), -1)
     least_B11 = ops.expand_dims(least_B1, -1)
@@ -96,8 +98,11 @@ class FormulaTrainer:
         check: Callable[[], None] = lambda: None,
         num_parts: int | None = None,
     ) -> None:
-        self.profile, self.precision, self.num_parts = profile, precision, num_parts or 1
-        self._check, self._model = check, build_formula(profile)
+        self.profile = profile
+        self.precision = precision
+        self.num_parts = num_parts or 1
+        self._check = check
+        self._model = build_formula(profile)
 
     @property
     def num_parameters(self) -> int:
@@ -109,7 +114,8 @@ class FormulaTrainer:
         """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
         for place, member in enumerate(members):
             self._check()
-            started, device = time.perf_counter(), device_of(self._model.weights[0].value)
+            started = time.perf_counter()
+            device = device_of(self._model.weights[0].value)
             weights = _fitted_weights(member.data)
             seconds = {"train": time.perf_counter() - started}
             yield place, TrainingResult("fit", weights, seconds, device, peak_bytes_of(device))

@@ -150,7 +150,8 @@ def format_speeds(
 def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     network = stock_network(profile, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
-    x_BTF, y_BHC = x_BMTF[:, 0], {task: y_BMHC[task][:, 0] for task in profile.tasks}
+    x_BTF = x_BMTF[:, 0]
+    y_BHC = {task: y_BMHC[task][:, 0] for task in profile.tasks}
     weights = network.trainable_variables[0]
     work = _chain(lambda _: network.train_on_batch(x_BTF, y_BHC), None, lambda _: weights.value)
     return work, f"stock keras.layers, jit_compile={network.jit_compile}"
@@ -183,7 +184,8 @@ def measured_fleet_size(
     """
 
     def products_per_s(size: int) -> float:
-        units, draws = profile.network.first_units, np.random.default_rng(0)
+        units = profile.network.first_units
+        draws = np.random.default_rng(0)
         shapes = ((size, profile.training.batch_size, units), (size, units, 4 * units))
         state, kernel = (ops.convert_to_tensor(draws.standard_normal(shape, np.float32)) for shape in shapes)
         work = _chain(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
@@ -270,7 +272,8 @@ def random_tables(profile: Profile, num_models: int) -> tuple[Tables, Indices]:
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return repetitions per second: the median over stretches of about `seconds` in all."""
-    num_repetitions, rates = 1, list[float]()
+    num_repetitions = 1
+    rates = list[float]()
     end = clock() + seconds
     while not rates or clock() < end:
         started = clock()

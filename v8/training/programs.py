@@ -58,7 +58,8 @@ def kept_programs() -> Iterator[None]:
 
     Where TensorFlow has been started, is too old or is told of a folder by the user, nothing is kept.
     """
-    programs, before = _opened() if _can_be_kept() else None, os.environ.get(_FLAGS)
+    programs = _opened() if _can_be_kept() else None
+    before = os.environ.get(_FLAGS)
     if programs is None:
         yield
         return
@@ -87,12 +88,14 @@ class _Programs:
     """
 
     def __init__(self, kept: Path, passing: Path) -> None:
-        self._kept, self._passing = kept, passing
+        self._kept = kept
+        self._passing = passing
         self._known: set[str] = set()
         for file in self._newest()[:MOST_PROGRAMS]:
             with suppress(OSError):
                 content = read_given(file, _MAX_BYTES)
-                digest, program = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+                digest = content[:_DIGEST_BYTES]
+                program = content[_DIGEST_BYTES:]
                 if digest == digest_bytes(program).encode("ascii"):
                     aside = passing / f"{file.name}.aside"
                     aside.write_bytes(program)
@@ -128,7 +131,8 @@ class _Programs:
 
 def _opened() -> _Programs | None:
     """Return the programs that were kept; None where the place for them cannot be written."""
-    place, settings = home() / "programs", {name: os.environ.get(name, "") for name in _SETTINGS}
+    place = home() / "programs"
+    settings = {name: os.environ.get(name, "") for name in _SETTINGS}
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         # TensorFlow knows the folder for as long as the process lives.

@@ -87,7 +87,8 @@ class FleetState(NamedTuple):
 def initial_state(fleet: keras.Model, precision: str) -> FleetState:
     """Return the state of an untrained fleet, as NumPy arrays; under `mixed_float16` losses are scaled."""
     weights_MP = ops.convert_to_numpy(flattened(fleet.trainable_variables))
-    zeros_MP, zeros_M = np.zeros_like(weights_MP), np.zeros(len(weights_MP), np.float32)
+    zeros_MP = np.zeros_like(weights_MP)
+    zeros_M = np.zeros(len(weights_MP), np.float32)
     return FleetState(
         weights=weights_MP,
         constants=[ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
@@ -108,7 +109,8 @@ def flattened(arrays: Sequence[Tensor]) -> Tensor:
 
 def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
     """Take weights (M, P) that `flattened` laid apart, in the shapes and order of `fleet`'s own."""
-    arrays, first = [], 0
+    arrays = []
+    first = 0
     for weight in fleet.trainable_variables:
         shape = tuple(weight.shape[1:])
         last = first + math.prod(shape)
@@ -153,7 +155,8 @@ def optimiser_step(
     not take the step. Under `mixed_float16` losses are scaled, and a model skips a step that overflows. A
     batch is gathered in `num_parts`; None as the profile says for a GPU.
     """
-    is_scaled, settings = precision == "mixed_float16", profile.training
+    is_scaled = precision == "mixed_float16"
+    settings = profile.training
     parts = num_parts or settings.num_parts(is_on_gpu=True)
     forward: Call = partial(fleet.stateless_call, training=True)
     if settings.checkpoint_activations:
@@ -329,7 +332,8 @@ class _Compiled:
 
     def _trace(self, arguments: Any, arrays: Sequence[Tensor]) -> tuple[Any, Any]:
         """Return the traced function of flat arrays and a structure like its result."""
-        function, results = backend().function, list[Any]()
+        function = backend().function
+        results = list[Any]()
         # The traced function lives on, and the arrays of this call, tables of a series, must not.
         structure = keras.tree.map_structure(lambda array: 0, arguments)
 

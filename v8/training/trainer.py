@@ -126,7 +126,9 @@ class Trainer:
         check: Callable[[], None] = lambda: None,
         num_parts: int | None = None,
     ) -> None:
-        self.profile, self.precision, self.check = profile, precision, check
+        self.profile = profile
+        self.precision = precision
+        self.check = check
         self.products = products_of(precision, is_on_gpu=has_gpu(), processor_flags=processor_flags())
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.network = networks.build_network(profile, seed=0, precision=precision)
@@ -233,9 +235,12 @@ class _FleetFit:
     """A fleet from its first or next epoch until its last member has ended."""
 
     def __init__(self, trainer: Trainer, members: Sequence[Member]) -> None:
-        self._trainer, self._members, self._settings = trainer, members, trainer.profile.training
+        self._trainer = trainer
+        self._members = members
+        self._settings = trainer.profile.training
         self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
-        self._saving_s, self._started = 0.0, time.perf_counter()
+        self._saving_s = 0.0
+        self._started = time.perf_counter()
 
     def run(self) -> Results:
         """Train epoch by epoch."""
@@ -297,7 +302,8 @@ class _FleetFit:
         num = len(self._members)
         with self._clock("compile"):
             indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
-            rates, active = np.zeros(num, np.float32), np.ones(num, bool)
+            rates = np.zeros(num, np.float32)
+            active = np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
             np.asarray(state.window_sum)  # lets the device finish
             return device_of(state.weights)
@@ -312,7 +318,8 @@ class _FleetFit:
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
         for index in self._active:
-            running, part = self._running[index], state.take(index)
+            running = self._running[index]
+            part = state.take(index)
             record = EpochRecord(
                 epoch=running.progress.epoch + 1,
                 train_loss=float(train_losses[index]),
@@ -340,8 +347,11 @@ class _FleetFit:
         for step, indices_BM in enumerate(next(self._epochs)):
             rates = np.zeros(len(active), np.float32)
             for index, (running, num) in enumerate(zip(self._running, num_steps, strict=True)):
-                epoch, last = running.progress.epoch, min(step, num - 1)  # after its last one nothing moves
-                rate, done, then = running.progress.patience.learning_rate, last / num, (last + 1) / num
+                epoch = running.progress.epoch  # after its last one nothing moves
+                last = min(step, num - 1)
+                rate = running.progress.patience.learning_rate
+                done = last / num
+                then = (last + 1) / num
                 rates[index] = rate_at(self._settings, rate, epoch + done, epoch + then)
             self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
@@ -375,7 +385,8 @@ class _FleetFit:
 
     def _repack(self, epoch_s: float) -> None:
         """Go on with those that still train, if that saves more time than compiling their program takes."""
-        kept, num = self._active, len(self._running)
+        kept = self._active
+        num = len(self._running)
         if not kept or len(kept) > num // 2:
             return
         left = max(self._settings.epochs - self._running[index].progress.epoch for index in kept)
@@ -407,7 +418,8 @@ class _FleetFit:
             running.member.tell(f"{shown(f'{running.member.data.series}: {why}', 300)}. {_DROPPED}.")
             return
         self._state = self._state.put(running.place, stored.state)
-        running.progress, running.best_weights = stored.progress, stored.best_weights
+        running.progress = stored.progress
+        running.best_weights = stored.best_weights
         running.resumed_from = stored.progress.epoch
 
     def _identity(self, member: Member) -> dict[str, Any]:
@@ -436,6 +448,7 @@ def _divergence(running: _Running) -> DivergedError | None:
         return None
     is_validation = math.isfinite(last.train_loss)
     stage, loss = ("validation", last.validation_loss) if is_validation else ("training", last.train_loss)
-    where, rule = str(running.member.data.series), f"the {stage} loss must be a finite number"
+    where = str(running.member.data.series)
+    rule = f"the {stage} loss must be a finite number"
     fix = "Lower learning_rate, set clip_norm, or train with param:precision float32"
     return DivergedError(where=where, rule=rule, got=f"{loss} in epoch {last.epoch}", fix=fix)

@@ -106,7 +106,8 @@ def read_cells(
     What an earlier call judged of series that failed now, per folder of a fold in `refused`, is left out: it
     was of other candles, or its files are not as they were saved.
     """
-    cells, failures = [], {}
+    cells = []
+    failures = {}
     for fold in plan.folds:
         run = path / fold.folder
         states = read_run(run).series if (run / RUN_FILE).exists() else {}
@@ -141,7 +142,8 @@ def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = N
 
 def headline(results: BacktestResults) -> str:
     """Say what was asked for, how much of it is finished, and which folds the figures are of."""
-    plan, shares = results.plan, results.judged
+    plan = results.plan
+    shares = results.judged
     failed = sum(len(those) for those in results.failures.values())
     lacking = say(" {models} failed or not finished.", models=plural(failed, "model")) if failed else ""
     parts = ", ".join(
@@ -226,7 +228,8 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
 
 def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
     """Return the page, and in it what forecasts are worth in money where that was asked for."""
-    plan, tasks = results.plan, results.tasks
+    plan = results.plan
+    tasks = results.tasks
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
     failed = Table(["Model", "Reason"], [*rows, *sorted((plan.missing or {}).items())], is_prose=True)
     folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}

@@ -75,8 +75,10 @@ def model_card(
     """
     fix = "Restore the file, or start a new run with param:fresh"
     told = checked(_Told, vars(run), where=RUN_FILE, fix=fix)
-    results, first = [about.result for about in metadata], metadata[0]
-    rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
+    results = [about.result for about in metadata]
+    first = metadata[0]
+    rows = rank_results(results)
+    tasks = [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
     renewed = change_table(changes)
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
@@ -146,7 +148,9 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
-    every, header, lines = compared(rows), ["series"], []
+    every = compared(rows)
+    header = ["series"]
+    lines = []
     for task, name in every:
         header += [f"{TASKS[task].title} × {name}", *(["p"] if is_tested else [])]
     for row in rows:
@@ -175,7 +179,8 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
     judged = [result.quantiles for result in results if result.quantiles]
     if not judged:
         return ""
-    names, rows = interval_names(judged[0].levels), []
+    names = interval_names(judged[0].levels)
+    rows = []
     for task, about in judged[0].tasks.items():
         those = [one.tasks[task] for one in judged if one.levels == judged[0].levels and task in one.tasks]
         for name in about.errors:
@@ -200,7 +205,8 @@ def _data(metadata: Sequence[Metadata]) -> str:
     header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
     rows = []
     for about in metadata:
-        candles, test = about.candles, about.split.test
+        candles = about.candles
+        test = about.split.test
         read = [moment(candles.first_open), moment(candles.last_open), count(candles.num_bars)]
         judged = moment(test.first_open), count(test.num_windows)
         rows.append([about.series, shown(candles.source), *read, *judged])
@@ -219,7 +225,8 @@ def distinct_versions(makings: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_many_runs: bool) -> str:
-    makings, results = metadata if is_of_many_runs else [run], [about.result for about in metadata]
+    makings = metadata if is_of_many_runs else [run]
+    results = [about.result for about in metadata]
     made_with = distinct_versions(making.versions for making in makings)
     machines = [about.machine for about in metadata] if is_of_many_runs else [told.machine]
     times = sorted(making.created_at for making in makings)
@@ -242,7 +249,8 @@ def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_
 
 
 def _machine(machine: MachineAbout) -> str:
-    memory, known = machine.memory_bytes, f"{machine.cpu}, {machine.num_cores} cores"
+    memory = machine.memory_bytes
+    known = f"{machine.cpu}, {machine.num_cores} cores"
     return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known
 
 

@@ -230,7 +230,8 @@ class Worth(NamedTuple):
     projected_s: float  # seconds of 40 models with its own epochs
 
     def __str__(self) -> str:
-        told, time = beside_naive(1.0 + self.change_pct / 100.0), duration(self.projected_s, is_estimate=True)
+        told = beside_naive(1.0 + self.change_pct / 100.0)
+        time = duration(self.projected_s, is_estimate=True)
         cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
         return say("{told}, mean over tasks; {cost}", told=told, cost=cost)
 
@@ -418,7 +419,8 @@ def _shown(spread: Mapping[str, float] | None, write: Callable[[float], str]) ->
 
 def budget_sentence(comparison: Comparison) -> str:
     """Say what was trained, and what that is too little for."""
-    num, names = len(comparison.series), ", ".join(comparison.series)
+    num = len(comparison.series)
+    names = ", ".join(comparison.series)
     bars = say(" or ").join(f"{number:,}" for number in sorted({*comparison.num_bars.values()}))
     what = say("{num} series ({names}), {bars} newest candles each", num=num, names=names, bars=bars)
     if comparison.epochs is None:

@@ -53,7 +53,8 @@ def error_figure(judgement: Judgement, task: str) -> Chart:
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     shown = {name: style for name, style in styles.items() if name in judgement.errors[task]}
     lines = [_error_line(judgement, task, name, style) for name, style in shown.items()]
-    x, y = axis(say("steps ahead"), nticks=11), axis(say("error ÷ naive"))
+    x = axis(say("steps ahead"), nticks=11)
+    y = axis(say("error ÷ naive"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
@@ -76,12 +77,15 @@ def _error_line(judgement: Judgement, task: str, name: str, style: Json) -> Json
 
 def learning_figure(history: History, best_epoch: int) -> Chart:
     """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
-    epochs, mode = [int(one["epoch"]) for one in history], "lines" if len(history) > 1 else "markers"
+    epochs = [int(one["epoch"]) for one in history]
+    mode = "lines" if len(history) > 1 else "markers"
     lines = []
     for name, colour, width in (("train", "$other", 1.5), ("validation", "$blue", 3)):
-        losses, style = [one[f"{name}_loss"] for one in history], {"color": colour, "width": width}
+        losses = [one[f"{name}_loss"] for one in history]
+        style = {"color": colour, "width": width}
         lines.append(charts.line(term(name), epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
-    x, y = axis(say("training epoch"), dtick=max(1, -(-len(history) // 10))), axis(say("loss, scaled units"))
+    x = axis(say("training epoch"), dtick=max(1, -(-len(history) // 10)))
+    y = axis(say("loss, scaled units"))
     label: Json = {"text": say("best: {epoch}", epoch=best_epoch), "font": {"color": "$orange"}}
     label |= {"textangle": 0, "textposition": "end", "yanchor": "top"}
     label["xanchor"] = "left" if 2 * best_epoch <= len(history) else "right"
@@ -103,7 +107,8 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     What may be luck is hollow. A diamond is the median of its row. Colours are names of the palette, by row.
     """
     middles = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
-    edge, traces = max([FAR_PCT, *middles.values()]), []
+    edge = max([FAR_PCT, *middles.values()])
+    traces = []
     for row, dots in rows.items():
         shapes = ["circle" if dot.change_pct <= edge else "triangle-right" for dot in dots]
         symbols = [shape if dot.is_sure else f"{shape}-open" for shape, dot in zip(shapes, dots, strict=True)]
@@ -117,7 +122,8 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     traces.append(charts.marks([*middles.values()], [*middles], texts, "$ink", diamonds))
     x = axis(say("difference of errors, in %"), zeroline=False)
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
-    height, rules = 110 + _ROW_HEIGHT * len(rows), [rule(0, "$soft")]
+    height = 110 + _ROW_HEIGHT * len(rows)
+    rules = [rule(0, "$soft")]
     return Chart(traces, height, x, y, rules=rules, has_legend=False, title=title)
 
 
@@ -210,8 +216,10 @@ def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, 
     if has_candles:
         traces += _hollow(shown)
     else:
-        points, style = _broken(shown.paths(CLOSE)), {"color": "$blue", "width": 2.5}
-        close, marker = say("forecast, close"), {"size": 3}
+        points = _broken(shown.paths(CLOSE))
+        style = {"color": "$blue", "width": 2.5}
+        close = say("forecast, close")
+        marker = {"size": 3}
         traces.append(charts.line(close, *points, style, mode="lines+markers", marker=marker))
     for each in (each for task in below for each in _task_lines(shown, task)):
         traces.append(each | {"showlegend": False, "yaxis": "y2"})
@@ -282,7 +290,8 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
     Bars are numbered, the newest known one 0; the ticks below tell their times.
     """
     newest = candles.newest(SHOWN_BARS).to_frame()
-    first, end = 1 - len(newest), len(forecast) + 1
+    first = 1 - len(newest)
+    end = len(forecast) + 1
     every = [name for task in TASKS.values() for name in task.columns if name in forecast]
     for name, (values,) in compute_columns(candles, [name for name in every if name not in OHLC]).items():
         newest[name] = values[-len(newest) :]  # nan where too little came before

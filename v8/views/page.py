@@ -78,7 +78,8 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         leaderboard=_leaderboard(rows, sections) if rows else "",
         provenance=provenance(run),
     )
-    title, heading = f"v8: {run.profile_name}", say("Run of profile {name}", name=run.profile_name)
+    title = f"v8: {run.profile_name}"
+    heading = say("Run of profile {name}", name=run.profile_name)
     is_demo = not run.is_publishable or any(result.is_demo for result in results)
     return document(title, heading, [content], is_demo=is_demo, has_files=is_in_files(run))
 
@@ -173,7 +174,8 @@ def series_line(result: SeriesResult) -> Html:
 
 def _summary(result: SeriesResult) -> Html:
     """Compare one series with naive and with the baseline that is best on this series alone."""
-    judgement, told = result.judgement, []
+    judgement = result.judgement
+    told = []
     for task in judgement.tasks:
         those = (judgement.against(task, one) for one in (NAIVE, judgement.best_baseline(task)))
         said = dict.fromkeys(in_words(one.outcome, one.name) for one in those)
@@ -236,7 +238,8 @@ def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
     head += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
     for name in (MODEL, *judgement.tasks[task].significance):
-        errors, beside = judgement.errors[task][name], [ABSENT] * 3
+        errors = judgement.errors[task][name]
+        beside = [ABSENT] * 3
         if name != MODEL:
             absolute, squared = (number(judgement.multiple(task, kind, name)) for kind in ("mae", "rmse"))
             beside = [absolute, p_value(judgement.against(task, name).p_value), squared]
@@ -263,9 +266,11 @@ def _intervals(judged: QuantileJudgement) -> Html:
     within = [say("within {interval}", interval=name) for name in names]
     widths = [say("width of {interval}", interval=name) for name in names]
     each = [title for pair in zip(within, widths, strict=True) for title in pair]
-    head, tables = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"], []
+    head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
+    tables = []
     for task, about in judged.tasks.items():
-        title, rows = titled(task), []
+        title = titled(task)
+        rows = []
         for name, errors in about.errors.items():
             cells = [term(spaced(name)), percent(errors.crps, 4)]
             for place in range(len(names)):
@@ -298,7 +303,8 @@ def _direction_cells(step: StepDirection) -> list[str]:
 
 
 def _training(result: SeriesResult, history: History) -> Iterator[Html]:
-    best, run = result.best_epoch, result.epochs_run
+    best = result.best_epoch
+    run = result.epochs_run
     kept = say("Weights of epoch {best} of {run} were kept.", best=best, run=run)
     if run == 0:
         kept = say("There is no network: the formula was fitted to the train span.")
@@ -346,7 +352,8 @@ def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html]
     for name in (METADATA_FILE, HISTORY_FILE, FORECASTS_FILE):
         with suppress(FileNotFoundError):  # older models have no forecasts beside them
             parts.append(read_given(served / name, MAX_FILE_BYTES))
-    file, stamp = run / section_file(series), f"// drawn from {digest_bytes(*parts)}"
+    file = run / section_file(series)
+    stamp = f"// drawn from {digest_bytes(*parts)}"
     if not is_anew:
         with suppress(OSError), open_given(file) as stream:
             if stream.readline(_MAX_STAMP) == f"{stamp}\n".encode():

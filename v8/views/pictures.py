@@ -83,13 +83,16 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
         _write_png(file, _drawn(title, [chart], inches=(10.0, 6.4 if chart.below else 5.0), notes=notes))
     except OSError as error:
         rule = "must be a file that can be written"
-        got, fix = error.strerror or "an output error", "Choose another place for param:plot"
+        got = error.strerror or "an output error"
+        fix = "Choose another place for param:plot"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
 
 
 def _write_png(file: Path, sheet: Figure) -> None:
     """Write a sheet, atomically."""
-    drawing, picture, about = io.BytesIO(), io.BytesIO(), PngInfo()
+    drawing = io.BytesIO()
+    picture = io.BytesIO()
+    about = PngInfo()
     sheet.savefig(drawing, dpi=_DPI, format="png")
     about.add_text("Software", PICTURE_SOFTWARE)
     # With 256 colours it looks the same and takes a third of the room.
@@ -129,7 +132,8 @@ def _draw(panels: Sequence[Axes], chart: Chart) -> None:
     if layout.get("yaxis2", {}).get("rangemode") == "tozero":
         panels[1].set_ylim(bottom=0)
     panels[0].set_title(chart.title, fontsize=10)
-    time, last = layout["xaxis"], panels[-1]
+    time = layout["xaxis"]
+    last = panels[-1]
     last.set_xlabel(_title(time))
     if "range" in time:
         last.set_xlim(*time["range"])
@@ -185,7 +189,8 @@ def _draw_trace(axes: Axes, trace: Json) -> None:
         _draw_dots(axes, trace)
     else:
         # None becomes nan, which breaks a line.
-        points, label = np.array([trace["x"], trace["y"]], np.float64), html.unescape(trace["name"])
+        points = np.array([trace["x"], trace["y"]], np.float64)
+        label = html.unescape(trace["name"])
         shown: dict[str, Any] = {"label": label if trace.get("showlegend", True) else None}
         if "fill" in trace:
             axes.fill(*points, color=trace["line"]["color"], alpha=_FAN_OPACITY, linewidth=0, **shown)
@@ -197,8 +202,10 @@ def _draw_trace(axes: Axes, trace: Json) -> None:
 
 def _draw_dots(axes: Axes, trace: Json) -> None:
     """Draw dots, filled or hollow, and arrows with their numbers."""
-    x, rows = np.array(trace["x"], np.float64), [html.unescape(row) for row in trace["y"]]
-    colour, symbols = trace["marker"]["color"], trace["marker"]["symbol"]
+    x = np.array(trace["x"], np.float64)
+    rows = [html.unescape(row) for row in trace["y"]]
+    colour = trace["marker"]["color"]
+    symbols = trace["marker"]["symbol"]
     # All rows in their order, before some are drawn.
     axes.yaxis.update_units(rows)  # type: ignore[no-untyped-call]
     for kind, shape in (("circle", "o"), ("triangle", ">"), ("diamond", "D")):
@@ -214,10 +221,12 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
 def _draw_candles(axes: Axes, trace: Json) -> None:
     opened, high, low, close = (np.array(trace[name]) for name in ("open", "high", "low", "close"))
     styles = [trace["increasing" if rises else "decreasing"] for rises in close >= opened]
-    edges, fills = [style["line"]["color"] for style in styles], [style["fillcolor"] for style in styles]
+    edges = [style["line"]["color"] for style in styles]
+    fills = [style["fillcolor"] for style in styles]
     axes.vlines(trace["x"], low, high, colors=edges, linewidth=0.8)
     # A body without height would be invisible; a thousandth of the range is a line.
     least = 1e-3 * float(high.max() - low.min())
-    heights, bottoms = np.maximum(np.abs(close - opened), least), np.minimum(opened, close)
+    heights = np.maximum(np.abs(close - opened), least)
+    bottoms = np.minimum(opened, close)
     style: dict[str, Any] = {"color": fills, "edgecolor": edges, "linewidth": 0.8, "zorder": 3}
     axes.bar(trace["x"], heights, _BODY_BARS, bottoms, **style, label=trace["name"])

@@ -40,7 +40,9 @@ class Beside:
     @property
     def sureness(self) -> str:
         """In words; nothing where both err alike."""
-        num, smaller, larger = len(self.outcomes), self.outcomes.count(BEATS), self.outcomes.count(LOSES)
+        num = len(self.outcomes)
+        smaller = self.outcomes.count(BEATS)
+        larger = self.outcomes.count(LOSES)
         sure = smaller + larger
         if sure and sure == (smaller if (self.multiple or 1.0) < 1.0 else larger):
             return say("sure") if num == 1 else say("sure for {n} of {num} series", n=sure, num=num)
@@ -114,7 +116,8 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
     """Put renewed models beside those that served, and the best baseline, by their errors over naive's."""
     rows = []
     for one in sorted(decisions, key=lambda one: one.series):
-        new, old = one.challenger, one.champion
+        new = one.challenger
+        old = one.champion
         best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
         told = [", ".join(map(number, each.multiples.values())) for each in (new, old)]
         times = [moment(each.trained_until) for each in (new, old)]

@@ -61,7 +61,9 @@ def rules_table(results: Iterable[Result], title: str = "") -> Table:
 
 
 def _cells(one: Result) -> Iterator[str]:
-    gains, best, rule = one.gains, one.best, RULES[one.rule]
+    gains = one.gains
+    best = one.best
+    rule = RULES[one.rule]
     other = term(spaced(best.baseline))
     yield from (f"{term(rule.title)}, {term(rule.unit)}", one.series or say("all"))
     yield from (number(gains[MODEL]), number(gains[NAIVE]), other)
@@ -94,7 +96,8 @@ def _curves(earned: pd.DataFrame) -> Chart:
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     lines = [line(term(spaced(name)), days, earned[name].tolist(), style) for name, style in styles.items()]
     # Day after day that was judged: seasons lie years apart, in which nothing was earned.
-    x, y = axis(type="category", nticks=4), axis(say("earned, %"))
+    x = axis(type="category", nticks=4)
+    y = axis(say("earned, %"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 

@@ -120,7 +120,8 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
     found = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     if not len(found):
         window_bars = profile.lookback_bars + profile.horizon_bars
-        where, rule = str(table.series), f"the {name} span needs an unbroken stretch of {window_bars} bars"
+        where = str(table.series)
+        rule = f"the {name} span needs an unbroken stretch of {window_bars} bars"
         fix = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
         raise DataError(where=where, rule=rule, got="holes in the candles that leave none", fix=fix)
     return Span(table, profile, found)

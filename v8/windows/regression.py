@@ -33,7 +33,8 @@ def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
     """
     # Rows of numbers are gone through several times as fast as columns; of a product of two terms and its
     # mirror image one will do.
-    x_PN, y_MN = np.ascontiguousarray(x_NP.T), np.ascontiguousarray(y_NM.T)
+    x_PN = np.ascontiguousarray(x_NP.T)
+    y_MN = np.ascontiguousarray(y_NM.T)
     first, second = np.triu_indices(len(x_PN))
     products_KN = x_PN[first] * x_PN[second]
     left_MPP = np.empty((len(y_MN), len(x_PN), len(x_PN)))

@@ -133,7 +133,8 @@ class Scaling:
         scaled = []
         for column, x_N in zip(self.columns, table_NF.T, strict=True):
             origin = parted(column.name)[0]
-            price, close_N = 1.0 if origin else self.reference_price, closes.get(origin)
+            price = 1.0 if origin else self.reference_price
+            close_N = closes.get(origin)
             shaped = shape_inputs(np, column.transform, x_N, close=close_N, anchor=price, floor=column.floor)
             scaled.append((shaped - column.center) / column.scale)
         return np.stack(scaled, axis=1).astype(np.float32)
@@ -152,7 +153,8 @@ class Scaling:
 
     def scale_truth(self, span: Span, task: str) -> NDArray[np.float32]:
         """Turn the truth of a task into a network's targets, (W, H, C), unitless."""
-        constants, truth_WHC = self.task(task), span.truth[task]
+        constants = self.task(task)
+        truth_WHC = span.truth[task]
         if constants.form is TargetForm.LEVEL:
             moved = truth_WHC - np.array(constants.center)
         elif constants.form is TargetForm.RANGED:
@@ -194,14 +196,18 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     Inputs are fitted to features, close, volatility and recent range in `columns`. A SeriesError tells that
     the close never moves, so that nothing can be scaled by it.
     """
-    profile, where = train.profile, str(train.table.series)
+    profile = train.profile
+    where = str(train.table.series)
     raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}
-    close, volatility = raw[CLOSE], raw[VOLATILITY]
+    close = raw[CLOSE]
+    volatility = raw[VOLATILITY]
     floor = VOLATILITY_FLOOR_SHARE * _positive_median(volatility)
-    is_ranged, fix = profile.scaling == "ranged", "Leave this series out or fetch another span"
+    is_ranged = profile.scaling == "ranged"
+    fix = "Leave this series out or fetch another span"
     range_floor = RANGE_FLOOR_SHARE * _positive_median(raw[RECENT_RANGE]) if is_ranged else 0.0
     if not floor or float(np.std(np.diff(np.log(close)))) == 0:
-        rule, got = "the close must move on the train span", "one price throughout"
+        rule = "the close must move on the train span"
+        got = "one price throughout"
         raise SeriesError(where=where, rule=rule, got=got, fix=fix)
     if is_ranged and not range_floor:
         rule = "some bar of the train span must trade at more than one price with scaling: ranged"
@@ -220,7 +226,8 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
 
 def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
     """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
-    rolled_WHC, ratio_WHC = span.rolled[task], np.empty(values_WHC.shape)
+    rolled_WHC = span.rolled[task]
+    ratio_WHC = np.empty(values_WHC.shape)
     for start in range(0, len(span), WINDOWS_AT_ONCE):
         part = slice(start, start + WINDOWS_AT_ONCE)
         rolled = rolled_WHC[part]
@@ -238,9 +245,11 @@ def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: floa
 
 
 def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
-    x_N, origin = raw[name], parted(name)[0]
+    x_N = raw[name]
+    origin = parted(name)[0]
     if profile.scaling == "minmax":
-        low, high = float(x_N.min()), float(x_N.max())
+        low = float(x_N.min())
+        high = float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
     transform = Transform.LEVEL
     if profile.scaling != "standard":
@@ -256,8 +265,10 @@ def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> Colum
 
 
 def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
-    profile, num_columns = train.profile, len(TASKS[task].columns)
-    weight_W, truth_WHC = np.maximum(train.recent_range, range_floor), train.truth[task]
+    profile = train.profile
+    num_columns = len(TASKS[task].columns)
+    weight_W = np.maximum(train.recent_range, range_floor)
+    truth_WHC = train.truth[task]
     ratio = _log_ratio(task, train, truth_WHC, floor)
     offset = tuple(map(tuple, np.median(ratio, axis=0).tolist()))
     form = _FORMS.get(profile.scaling, TargetForm.LEVEL)
@@ -266,16 +277,19 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
         spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
-        moved, scale = truth_WHC - center, np.array([_positive(float(value)) for value in spread])
+        moved = truth_WHC - center
+        scale = np.array([_positive(float(value)) for value in spread])
     else:
         if form is TargetForm.ROLL_FORWARD:
-            moved, size = ratio, np.sqrt(ratio.var(axis=0).mean())
+            moved = ratio
+            size = np.sqrt(ratio.var(axis=0).mean())
         else:
             moved = _range_distance(task, train, truth_WHC, range_floor)
             # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
             size = np.average(np.abs(moved), axis=0, weights=weight_W).mean()
         # One scale for all columns of a task keeps their order: high above close stays above.
-        center, scale = np.zeros(num_columns), np.full(num_columns, _positive(float(size)))
+        center = np.zeros(num_columns)
+        scale = np.full(num_columns, _positive(float(size)))
     scaled = np.divide(moved, scale, out=moved)
     start = _typical(scaled, weight_W, is_mean=profile.tasks[task].loss == "mse")
     return TaskScaling(

@@ -46,7 +46,8 @@ class PerTask(Mapping[str, Floats]):
     """
 
     def __init__(self, tasks: Iterable[str], compute: Callable[[str], Floats]) -> None:
-        self._tasks, self._compute = tuple(tasks), compute
+        self._tasks = tuple(tasks)
+        self._compute = compute
         self._kept: dict[str, Floats] = {}
 
     def __getitem__(self, task: str) -> Floats:
@@ -91,7 +92,8 @@ class Span:
 
     def parted(self, moment_s: float) -> tuple["Span", "Span"]:
         """Return the windows of which all has closed by a moment, seconds, UTC, and those issued since."""
-        closed_s, anchors = self.table.open_time_s + self.table.series.bar_s, self.anchors
+        closed_s = self.table.open_time_s + self.table.series.bar_s
+        anchors = self.anchors
         before = anchors[closed_s[anchors + self.horizon_bars] <= moment_s]
         since = anchors[closed_s[anchors] >= moment_s]
         return Span(self.table, self.profile, before), Span(self.table, self.profile, since)
@@ -125,7 +127,9 @@ class Span:
     @cached_property
     def truth(self) -> PerTask:
         """What followed each window, per task, shape (W, H, C), by column name; in the task's unit."""
-        table, anchors, steps = self.table, self.anchors, np.arange(1, self.horizon_bars + 1)
+        table = self.table
+        anchors = self.anchors
+        steps = np.arange(1, self.horizon_bars + 1)
 
         def compute(name: str) -> Floats:
             return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
@@ -233,7 +237,8 @@ class KnownSpan(Span):
     @property
     def truth(self) -> PerTask:
         """Refuse to tell: a SeriesError."""
-        rule, got = "a forecast reads what is known at each window", "a read of the actual values after it"
+        rule = "a forecast reads what is known at each window"
+        got = "a read of the actual values after it"
         fix = "Read for example last_close, history_close or rolled; target_shape(task) gives the shape"
         raise SeriesError(where=f"{self.table.series}, span.truth", rule=rule, got=got, fix=fix)
 
@@ -269,7 +274,8 @@ def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
     Columns that do not tell the time are never listed; no place where the span holds every period
     `LEAST_PERIODS` times.
     """
-    held_s, plain = len(train) * train.table.series.bar_s, [parted(name)[1] for name in names]
+    held_s = len(train) * train.table.series.bar_s
+    plain = [parted(name)[1] for name in names]
     return [
         place
         for place, name in enumerate(plain)

@@ -56,10 +56,13 @@ class CcxtApi(rest.KlinesApi):
     """One exchange, asked by ccxt as `rest` asks its own: the same pages, the same doubts."""
 
     def __init__(self, exchange: Any, kind: str) -> None:
-        self.exchange, self.kind, self.errors = exchange, kind, import_module("ccxt")
+        self.exchange = exchange
+        self.kind = kind
+        self.errors = import_module("ccxt")
         self.addresses = (downloads.Address(f"https://{exchange.id}"),)
         self.downloader: Any = self  # one request at a time: ccxt keeps the exchange's limits that way
-        self._order, self._asking = [*self.addresses], threading.Lock()
+        self._order = [*self.addresses]
+        self._asking = threading.Lock()
 
     def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Do some work for each item, one after the other."""
@@ -95,7 +98,8 @@ class CcxtApi(rest.KlinesApi):
         return found[0]
 
     def _page(self, span: rest.Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
-        market, step_s = self.market(span.series), self._limit(span.series) * span.series.bar_s
+        market = self.market(span.series)
+        step_s = self._limit(span.series) * span.series.bar_s
         if is_newest:
             rows = self._rows(market, span)[-most:]
         elif most < span.num_bars:
@@ -115,7 +119,8 @@ class CcxtApi(rest.KlinesApi):
 
     def _oldest(self, market: dict[str, Any], span: rest.Span, step_s: int) -> list[Any]:
         """Return the oldest rows of a span, halving the time in which they may begin."""
-        low_s, high_s = max(span.first_s, FIRST_S), span.last_s
+        low_s = max(span.first_s, FIRST_S)
+        high_s = span.last_s
         if rows := self._rows(market, span, low_s):
             return rows
         while high_s - low_s >= step_s:
@@ -130,7 +135,8 @@ class CcxtApi(rest.KlinesApi):
     def _rows(self, market: dict[str, Any], span: rest.Span, since_s: int | None = None) -> list[Any]:
         """Ask for the rows from a time on, or the newest, and return those of a span."""
         given = {} if since_s is None else {"since": since_s * 1_000}
-        limit, timeframe = self._limit(span.series), span.series.timeframe
+        limit = self._limit(span.series)
+        timeframe = span.series.timeframe
         rows = self._asked("fetch_ohlcv", market["symbol"], timeframe, limit=limit, **given)
         try:
             return [row for row in rows if span.first_s * 1_000 <= row[0] <= span.last_s * 1_000]
@@ -156,7 +162,8 @@ class CcxtApi(rest.KlinesApi):
                 self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
 
         def refuse(refused: Refused) -> DataError:
-            where, rule = f"{self.exchange.id} by ccxt", f"must answer ccxt's {call}"
+            where = f"{self.exchange.id} by ccxt"
+            rule = f"must answer ccxt's {call}"
             return DataError(where=where, rule=rule, got=str(refused.trouble), fix=_FIX)
 
         def tell(trouble: PassingTroubleError, pause_s: float) -> None:
@@ -176,7 +183,9 @@ class CcxtSource(LiveSource):
 
     def __init__(self) -> None:
         api = CcxtApi(*opened_exchange())
-        self.exchange, self.rest, self.archive = api.exchange.id, rest.RestSource(api), NoArchive()
+        self.exchange = api.exchange.id
+        self.rest = rest.RestSource(api)
+        self.archive = NoArchive()
         self.now_s = self.rest.now_s
         folder = (
             f"ccxt-{self.exchange}-{api.kind}-{storage.digest_json(os.environ.get(OPTIONS_VARIABLE))[:8]}"
@@ -219,7 +228,8 @@ def opened_exchange() -> tuple[Any, str]:
     try:
         ccxt = import_module("ccxt")
     except ModuleNotFoundError:
-        rule, fix = "is read by the package ccxt", "Install it: python -m pip install ccxt"
+        rule = "is read by the package ccxt"
+        fix = "Install it: python -m pip install ccxt"
         raise ProfileError(where="param:source ccxt", rule=rule, got="none", fix=fix) from None
     name, _, kind = os.environ.get(EXCHANGE_VARIABLE, "").strip().partition(":")
     if name not in ccxt.exchanges:
@@ -232,11 +242,13 @@ def opened_exchange() -> tuple[Any, str]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        rule, fix = "is a JSON object of ccxt's options", 'Write for example {"timeout": 20000}'
+        rule = "is a JSON object of ccxt's options"
+        fix = 'Write for example {"timeout": 20000}'
         raise ProfileError(where=OPTIONS_VARIABLE, rule=rule, got="another text", fix=fix)
     exchange = getattr(ccxt, name)({"enableRateLimit": True, **options})
     if exchange.has.get("fetchOHLCV") is not True:
-        rule, fix = "names an exchange that gives candles", "Choose another one"
+        rule = "names an exchange that gives candles"
+        fix = "Choose another one"
         raise ProfileError(where=EXCHANGE_VARIABLE, rule=rule, got=f"{name}, which does not", fix=fix)
     return exchange, kind or "spot"
 

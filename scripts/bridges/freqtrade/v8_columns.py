@@ -44,7 +44,8 @@ def forecasts_from(settings: Mapping[str, str]) -> Forecasts:
     """
     kinds: dict[str, Callable[[str], Forecasts]] = {"export": of_export, "models": of_models, "api": of_app}
     if len(settings) != 1 or not settings.keys() <= kinds.keys():
-        rule, got = f"names one of {', '.join(kinds)}", ", ".join(settings) or "none"
+        rule = f"names one of {', '.join(kinds)}"
+        got = ", ".join(settings) or "none"
         raise ValueError(f'"v8" of the configuration: {rule}; got {got}. Say where they are.')
     ((kind, where),) = settings.items()
     return kinds[kind](where)
@@ -102,7 +103,8 @@ def of_app(address: str) -> Forecasts:
         return row_of(answer.json())
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
-        known, closed = kept.setdefault(series, {}), closes(candles).iloc[-1]
+        known = kept.setdefault(series, {})
+        closed = closes(candles).iloc[-1]
         ends = time.monotonic() + WAITING_S
         while closed not in known:
             row = asked(series)

@@ -59,7 +59,8 @@ class DemoSource:
         num_after = (newest_s - series.last_wanted_s(END_S, end_s)) // series.bar_s
         most_bars = (newest_s - START_S) // series.bar_s + 1
         if num_after >= most_bars:
-            where, rule = f"{series} from {self.name}", f"the demo market opens at {iso(START_S)}"
+            where = f"{series} from {self.name}"
+            rule = f"the demo market opens at {iso(START_S)}"
             got = f"a wish for candles until {iso(end_s or 0)}"
             raise DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
         frame = _simulated(series, min(num_after + num_bars, most_bars))
@@ -141,7 +142,8 @@ def _candle_columns(
     steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * volatility
     path = np.cumsum(steps, axis=1)
     log_end = np.log(price) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
-    opened, close = np.exp(log_end[1:]), np.exp(log_end[:-1])
+    opened = np.exp(log_end[1:])
+    close = np.exp(log_end[:-1])
     # The largest value of a Brownian path between two known ends has this law (its reflection principle).
     middle = path - steps / 2
     highest = (middle + np.sqrt(steps**2 + 2 * step_spread**2 * draws["reach_up"]) / 2).max(axis=1)

@@ -132,7 +132,8 @@ class Downloader:
         patience: Patience = PATIENCE,
         limits: TimeLimits = TimeLimits(),
     ) -> None:
-        self._etiquette, self._limits = etiquette or Etiquette(variable), limits
+        self._etiquette = etiquette or Etiquette(variable)
+        self._limits = limits
         self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
         self._waiting: list[_Waiting] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
@@ -205,7 +206,8 @@ class Downloader:
             tell_waiting(f"waiting for {longest.name} from {urlsplit(longest.url).netloc}, {limit}; {tries}")
 
     def _ask(self, waiting: "_Waiting", max_bytes: int, auth: Auth | None, _: float) -> bytes | None:
-        etiquette, url = self._etiquette, waiting.url
+        etiquette = self._etiquette
+        url = waiting.url
         etiquette.wait(url)
         handle = waiting.handle_of_try()
 
@@ -215,7 +217,8 @@ class Downloader:
         try:
             return self._client.ask("GET", url, read, times=self._times, auth=auth, handle=handle)
         except _NO_ADDRESS as error:
-            rule, got = "must be an address that can be requested", str(error)
+            rule = "must be an address that can be requested"
+            got = str(error)
             raise DataError(where=url, rule=rule, got=got, fix=f"Check {etiquette.variable}") from error
         except DataError:
             raise
@@ -277,7 +280,8 @@ def read_address(variable: str, default: str, kind: str, *, url: str | None = No
     """Check a base address, that of a variable or else a default, and split off user and password."""
     url = (os.environ.get(variable) or default) if url is None else url
     try:
-        address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
+        address = urlsplit(url)
+        prepared = requests.Request("GET", url).prepare()
         is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
     except ValueError:  # of requests, too: for a host that is none
         is_sound = False

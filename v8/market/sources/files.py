@@ -112,7 +112,8 @@ class FilesSource:
         """List the series that the names of the files tell, by name; see `SeriesLister`."""
         found = {series for each in self._tables for series in each.told}
         if not found:
-            where, rule = f"param:data_dir {self.folder}", "whose names tell series and timeframe"
+            where = f"param:data_dir {self.folder}"
+            rule = "whose names tell series and timeframe"
             fix = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
             raise DataError(where=where, rule=f"needs files ({_ENDINGS}) {rule}", got=self._there, fix=fix)
         return tuple(sorted(found))
@@ -123,7 +124,8 @@ class FilesSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
-        tables, fix = [], "Check its permissions, and split what is longer into several files"
+        tables = []
+        fix = "Check its permissions, and split what is longer into several files"
         for path, _, ending, _ in self._matching(series):
             content = read_plain(path, fix=fix, most_bytes=MAX_FILE_BYTES, kind=DataError)
             tables.append(read_table(content, ending, series, str(path)))

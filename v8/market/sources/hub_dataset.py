@@ -82,7 +82,8 @@ class HubSource:
     @cached_property
     def _commit(self) -> str:
         """The commit that the revision is now."""
-        repo, revision = self.dataset.repo, self.dataset.revision
+        repo = self.dataset.repo
+        revision = self.dataset.revision
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
         answer = self.downloader.fetch(url, max_bytes=MAX_ANSWER_BYTES, auth=self._address.auth)
         try:

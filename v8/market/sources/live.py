@@ -106,7 +106,8 @@ class LiveSource:
 
     def __init__(self, rest: RestSource | None = None) -> None:
         self.rest = rest or RestSource()
-        self.now_s, self.require = self.rest.now_s, self.rest.require
+        self.now_s = self.rest.now_s
+        self.require = self.rest.require
         self.archive = VisionSource(now=self.now_s)
         # A market's place is named by all addresses that it comes from, whatever their order.
         addresses = self.rest.api.addresses
@@ -127,7 +128,8 @@ class LiveSource:
         """Return the candles up to a time that the store holds; see `KeepsCandles`."""
         merged = self.store.read(series)
         if merged is None:
-            rule, fix = "needs candles that are kept on this machine", "Ask the exchange for them"
+            rule = "needs candles that are kept on this machine"
+            fix = "Ask the exchange for them"
             raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
         # Every bar up to then was closed when it was kept.
         closed_s = end_s + series.bar_s
@@ -142,7 +144,8 @@ class LiveSource:
 
         Where the user accepts, all of the newest `num_bars` candles that only the API told serve as told now.
         """
-        wants, before = self._wants(series, num_bars), [self.store.read(one) for one in series]
+        wants = self._wants(series, num_bars)
+        before = [self.store.read(one) for one in series]
         known = list(map(partial(_tried, self._accepted), wants, before)) if accepts else before
         brought = self._brought_up(wants, known)
         updated = map(partial(_tried, self._compared), wants, before, brought)
@@ -159,7 +162,8 @@ class LiveSource:
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
         now_s = self.rest.confirmed_now_s(series)
-        last_s, newest_s = series.last_wanted_s(now_s, end_s), series.last_closed_s(now_s)
+        last_s = series.last_wanted_s(now_s, end_s)
+        newest_s = series.last_closed_s(now_s)
         return Want(series, num_bars, last_s, newest_s, now_s)
 
     def _brought_up(
@@ -221,10 +225,12 @@ class LiveSource:
     def _past(self, want: Want, num_bars: int) -> History:
         """Fetch so many final candles from the archive; where it lacks the series, up to now from the API."""
         try:
-            found, is_final = self.archive.candles(want.series, num_bars, want.final_s), True
+            found = self.archive.candles(want.series, num_bars, want.final_s)
+            is_final = True
         except NotArchivedError:
             num_bars += (want.newest_s - want.final_s) // want.series.bar_s
-            found, is_final = self.rest.candles(want.series, num_bars, want.newest_s), False
+            found = self.rest.candles(want.series, num_bars, want.newest_s)
+            is_final = False
         return from_candles(found, is_final=is_final, is_whole=len(found) < num_bars)
 
     def _from_rest(self, span: Span) -> list[History]:
@@ -244,7 +250,8 @@ class LiveSource:
 
     def _compared(self, want: Want, before: Merged | None, found: Merged) -> Updated:
         """Compare what only the API said with the archive, once their month is over; count what is new."""
-        span, note = want.unconfirmed(found.history), ""
+        span = want.unconfirmed(found.history)
+        note = ""
         if span:
             archived = _tried(self.archive.candles, span.series, span.num_bars, span.last_s)
             if isinstance(archived, DataError):
@@ -252,7 +259,8 @@ class LiveSource:
             else:
                 found = self._merged(want, found, from_candles(archived, is_final=True, is_whole=False))
         num_candles, num_revisions = (len(before.history), len(before.revisions)) if before else (0, 0)
-        num_added, num_revised = len(found.history) - num_candles, len(found.revisions) - num_revisions
+        num_added = len(found.history) - num_candles
+        num_revised = len(found.revisions) - num_revisions
         return Updated(want.series, found, num_added, num_revised, note)
 
 
@@ -266,7 +274,8 @@ def _tried(work: Callable[..., Found], *given: Any) -> Found | DataError:
 
 def _served(want: Want, merged: Merged) -> Candles:
     """Check what is served as any source's candles, and count what was told in two versions."""
-    series, frame = want.series, merged.history.frame(want.num_bars, want.last_s)
+    series = want.series
+    frame = merged.history.frame(want.num_bars, want.last_s)
     if frame.empty:
         raise none_until(want.last_s, merged.history.open_time_s[0], f"{series} from {LiveSource.name}")
     found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)

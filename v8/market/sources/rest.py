@@ -59,7 +59,8 @@ MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
 NUM_FIELDS: Final = 12
 _CLOSE_TIME: Final = 6
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
-FIRST_TIME_S, LAST_TIME_S = 1_500_000_000, 4_102_444_800
+FIRST_TIME_S = 1_500_000_000
+LAST_TIME_S = 4_102_444_800
 """2017-07-14, when the exchange opened, and the year 2100: its time lies between."""
 
 URL_VARIABLE: Final = "V8_REST_URL"
@@ -95,7 +96,8 @@ class Span:
 
     def pages(self) -> "list[Span]":
         """Part it into spans that one answer holds, newest first."""
-        page_s, series = MOST_ROWS * self.series.bar_s, self.series
+        page_s = MOST_ROWS * self.series.bar_s
+        series = self.series
         stops_s = range(self.last_s, self.first_s - 1, -page_s)
         return [Span(series, max(self.first_s, stop_s - page_s + series.bar_s), stop_s) for stop_s in stops_s]
 
@@ -127,7 +129,8 @@ class RestSource:
         differs: one that opens later proves the answer old. One that is over proves nothing by itself, for
         the symbol may no longer be traded, but against a time that this machine's has not reached either.
         """
-        now_s, ahead_s = self.now_s(), self.clock.ahead_s
+        now_s = self.now_s()
+        ahead_s = self.clock.ahead_s
         if abs(ahead_s) <= MOST_APART_S or ahead_s == self._confirmed_ahead_s:
             return now_s
         machine_s = int(now_s + ahead_s)
@@ -156,7 +159,8 @@ class RestSource:
         require_num_bars(num_bars, series)
         require_listed(series, self.name)
         now_s = self.confirmed_now_s(series)
-        newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
+        newest_s = series.last_closed_s(now_s)
+        last_s = series.last_wanted_s(now_s, end_s)
         found = self._collected(series, num_bars, last_s, now_s).newest(num_bars, last_s)
         return found.noting(num_newer=(newest_s - last_s) // series.bar_s)
 
@@ -164,7 +168,8 @@ class RestSource:
         """Fetch pages, newest first, until they hold enough candles or there are no more."""
         begin_s = self._begin_s(series, last_s) if num_bars > MOST_ROWS else None
         tables: list[pd.DataFrame] = []
-        stop_s, num_missing = last_s, num_bars
+        stop_s = last_s
+        num_missing = num_bars
         while True:
             first_s = max(stop_s - (num_missing - 1) * series.bar_s, begin_s or 0)
             spans = Span(series, first_s, stop_s).pages()
@@ -204,7 +209,10 @@ class ExchangeClock:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._ask, self._most_age_s, self._monotonic, self._wall = ask, most_age_s, monotonic, wall
+        self._ask = ask
+        self._most_age_s = most_age_s
+        self._monotonic = monotonic
+        self._wall = wall
         self._told_s = self._wall_s = 0.0
         self._heard_s = -inf
         self._refusal: DataError | None = None
@@ -214,7 +222,8 @@ class ExchangeClock:
     def now_s(self) -> int:
         """Return the exchange's time, whole seconds since the epoch."""
         with self._asking:
-            age_s, passed_s = self._monotonic() - self._heard_s, self._wall() - self._wall_s
+            age_s = self._monotonic() - self._heard_s
+            passed_s = self._wall() - self._wall_s
             if age_s >= self._most_age_s or abs(passed_s - age_s) > MOST_DRIFT_S:
                 self._told_s = self._asked()
                 self._heard_s, self._wall_s = self._monotonic(), self._wall()
@@ -280,13 +289,15 @@ class KlinesApi:
             if again.equals(rows[known].reset_index(drop=True)):
                 return rows
             rows = pd.concat([rows[~known], again]).sort_values(OPEN_TIME, ignore_index=True)
-        where, got = f"{span.series} from {self._order[0].host}", f"{_NUM_AGREEING + 1} answers that differ"
+        where = f"{span.series} from {self._order[0].host}"
+        got = f"{_NUM_AGREEING + 1} answers that differ"
         fix = f"Try again later, or ask another address with {URL_VARIABLE}"
         raise DataError(where=where, rule="the same candles must be answered twice alike", got=got, fix=fix)
 
     def _page(self, span: Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         """Ask for the oldest candles of a span, or for the newest."""
-        series, first = span.series, {} if is_newest else {"startTime": span.first_s * 1_000}
+        series = span.series
+        first = {} if is_newest else {"startTime": span.first_s * 1_000}
         until = {"endTime": span.last_s * 1_000, "limit": most}
         query = urlencode({"symbol": series.symbol, "interval": series.timeframe, **first, **until})
         return self._ask(f"klines?{query}", str(series), partial(read_klines, span=span, most=most))
@@ -330,7 +341,8 @@ def read_addresses(given: str | None = None) -> tuple[downloads.Address, ...]:
     read = partial(downloads.read_address, URL_VARIABLE, DEFAULT_URLS, kind)
     found = tuple(read(url=text.strip()) for text in texts)
     if len({address.url for address in found}) < len(found):
-        where, got = URL_VARIABLE, ", ".join(address.url for address in found)
+        where = URL_VARIABLE
+        got = ", ".join(address.url for address in found)
         raise ProfileError(where=where, rule="names each address once", got=got, fix="Remove the repetition")
     return found
 
@@ -396,7 +408,8 @@ def _require_row(row: Any, bar_s: int, where: str) -> None:
 
 def _require_true(open_ms: np.ndarray, values: np.ndarray, span: Span, where: str) -> None:
     """Refuse rows that were not asked for, and those that cannot be true; see `v8.market.checks`."""
-    bar_s, first_ms = span.series.bar_s, span.first_s * 1_000
+    bar_s = span.series.bar_s
+    first_ms = span.first_s * 1_000
     opened, high, low, close, volume = values.T
     is_wild = ~((values <= MAX_VALUE).all(axis=1) & (np.minimum(low, high) >= 1 / MAX_VALUE) & (volume >= 0))
     is_wild |= (low > np.minimum(opened, close)) | (high < np.maximum(opened, close))

@@ -111,7 +111,8 @@ class KeptCandles:
 
     def __init__(self, source: CandleSource) -> None:
         self._source = source
-        self.name, self.is_publishable = source.name, source.is_publishable
+        self.name = source.name
+        self.is_publishable = source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return candles up to a time from this machine alone; see `CandleSource`.
@@ -119,7 +120,8 @@ class KeptCandles:
         Raises `DataError` if none are kept, or the source keeps nothing.
         """
         if end_s is None or not isinstance(self._source, KeepsCandles):
-            rule, got = "needs candles that are kept on this machine", "none"
+            rule = "needs candles that are kept on this machine"
+            got = "none"
             fix = f"Ask the source {self.name} itself"
             raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
         return self._source.kept(series, num_bars, end_s)
@@ -175,8 +177,10 @@ class CutOffSource:
     """
 
     def __init__(self, source: CandleSource, newest_s: Mapping[str, int]) -> None:
-        self.source, self._newest_s = source, newest_s
-        self.name, self.is_publishable = source.name, source.is_publishable
+        self.source = source
+        self._newest_s = newest_s
+        self.name = source.name
+        self.is_publishable = source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
@@ -207,7 +211,8 @@ def with_nearest(
         known: Series that may have been meant.
     """
     others = [str(one) for one in known if one != series]
-    where, fix = str(error.where), series_advice(str(series), others, error.fix)
+    where = str(error.where)
+    fix = series_advice(str(series), others, error.fix)
     if not where.startswith(str(series)):
         where = f"{series} from {source}"
     return UnknownSeriesError(where=where, rule=error.rule, got=error.got, fix=fix)

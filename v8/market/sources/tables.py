@@ -74,7 +74,8 @@ _INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an i
 _FAULTS: Final = (*FAULTS, struct.error)
 _FEATHER_START: Final = b"ARROW1\0\0"
 _BATCH: Final = "record batch"
-_MEMBER_2, _MEMBER_3 = 8, 10  # where a flatbuffer says which bytes are a table's third and fourth member
+_MEMBER_2 = 8  # where a flatbuffer says which bytes are a table's third and fourth member
+_MEMBER_3 = 10
 MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
 MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
@@ -95,7 +96,8 @@ def require_even(text: str, separator: str, num_columns: int, where: str) -> Non
                 next(csv.reader([line], delimiter=separator, strict=True))
             except csv.Error as error:
                 rule = "must be a CSV in which a quote closes on its own line, around a whole value"
-                got, fix = f"{error} in line {number:,}", "Close or remove the quote: rows behind it are lost"
+                got = f"{error} in line {number:,}"
+                fix = "Close or remove the quote: rows behind it are lost"
                 raise DataError(where=where, rule=rule, got=got, fix=fix) from error
         if line.count(separator) >= num_columns:
             values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
@@ -133,11 +135,13 @@ def read_rows(
 
 def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str, list[str]]:
     """Find the first row of a CSV: a stream that stands before it, the separator, and the column names."""
-    stream, separators = io.StringIO(text, newline=None), SEPARATORS
+    stream = io.StringIO(text, newline=None)
+    separators = SEPARATORS
     best: list[str] = []
     above: list[list[str]] = []
     for _ in range(_MOST_LINES_TO_HEADER):
-        start, line = stream.tell(), stream.readline(_MAX_LINE)
+        start = stream.tell()
+        line = stream.readline(_MAX_LINE)
         if len(line) == _MAX_LINE or "\0" in line:
             raise unlike_a_table(where, f"a line of {_MAX_LINE:,} characters or more, or with a NUL")
         if told := re.fullmatch(r'"?sep=([,;|\t])"?\s*', line, re.IGNORECASE):
@@ -230,10 +234,12 @@ def _unpacked_sizes(batch: pa.Message) -> Iterator[int]:
 
     The places of the buffers are in the header, a flatbuffer: see Message.fbs of the Arrow format.
     """
-    header, body = bytearray(batch.metadata.to_pybytes()), memoryview(batch.body)
+    header = bytearray(batch.metadata.to_pybytes())
+    body = memoryview(batch.body)
     message = Table(header, struct.unpack_from("<I", header)[0])
     record = Table(header, message.Indirect(message.Pos + message.Offset(_MEMBER_2)))
-    buffers, is_packed = record.Offset(_MEMBER_2), record.Offset(_MEMBER_3) > 0
+    buffers = record.Offset(_MEMBER_2)
+    is_packed = record.Offset(_MEMBER_3) > 0
     if not buffers:
         raise ValueError("its header lacks a part")
     for number in range(record.VectorLen(buffers)):
@@ -364,5 +370,6 @@ def unlike_a_table(where: str, got: str) -> DataError:
     """Build the error for a file that is no table of candles."""
     names = f"open time (or timestamp, time, date), {', '.join(OHLC)} and volume"
     rows = f"rows of these six values or of the {len(ARCHIVE_COLUMNS)} of the exchange archive"
-    rule, fix = f"needs a header that names {names}, or {rows}", "Add a header line that names the columns"
+    rule = f"needs a header that names {names}, or {rows}"
+    fix = "Add a header line that names the columns"
     return DataError(where=where, rule=rule, got=got, fix=fix)

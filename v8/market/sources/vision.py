@@ -79,14 +79,16 @@ class VisionSource:
 
     def require(self, series: Series) -> None:
         """Refuse a series of which the archive has nothing, by asking for checksums; see `ChecksSeries`."""
-        zips, now_s = self._zips(series), int(self.now())
+        zips = self._zips(series)
+        now_s = int(self.now())
         if zips.newest_month(now_s) is None and zips.newest(_days_of_young(now_s)) is None:
             raise _not_archived(zips, now_s)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the archive; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        zips, now_s = self._zips(series), int(self.now())
+        zips = self._zips(series)
+        now_s = int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
         found = _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
         if end_s is None:
@@ -181,7 +183,8 @@ class _SeriesZips:
 
     def _downloaded(self, period: pd.Period) -> bytes | None:
         """Return a zip as its checksum promises it; None where there is no checksum."""
-        url, got = self.url(period), "another one"
+        url = self.url(period)
+        got = "another one"
         for _ in range(_NUM_CHECKSUM_TRIES):
             if (promise := self._promised(period)) is None:
                 return None
@@ -197,7 +200,8 @@ class _SeriesZips:
 
     def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
-            url, path = f"{self.url(period)}.CHECKSUM", _zip_path(self.series, period)
+            url = f"{self.url(period)}.CHECKSUM"
+            path = _zip_path(self.series, period)
             content = self._fetch(url, MAX_CHECKSUM_BYTES)
             self._promises[period] = None if content is None else _read_checksum(content, path, url)
         return self._promises[period]
@@ -215,7 +219,8 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
     """Gather zips, newest first, until they hold enough candles or there are no more."""
     newest = zips.newest_month(last_s)
     if newest is None:  # a symbol that is young has no monthly zip yet
-        tables, older = zips.tables(_days_of_young(last_s)), _months_back(FIRST_MONTH - 1)
+        tables = zips.tables(_days_of_young(last_s))
+        older = _months_back(FIRST_MONTH - 1)
         if not tables:
             zips.require_absent([_period(last_s, "M") - 1])
             raise _not_archived(zips, last_s)
@@ -252,7 +257,8 @@ def _num_newer(zips: _SeriesZips, last_open_s: int, now_s: int) -> int:
 
 def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
     """Tell whether candles of a month or day are missing up to `last_s`: within the series, or beside it."""
-    bar_s, times_s = found.series.bar_s, found.open_time_s
+    bar_s = found.series.bar_s
+    times_s = found.open_time_s
     begin_s, end_s = (int(each.start_time.timestamp()) for each in (period, period + 1))
     first_s = max(begin_s, int(times_s[0]) - bar_s)
     behind_s = min(end_s, int(times_s[-1]) + 2 * bar_s, last_s + 1)

@@ -68,13 +68,15 @@ class YahooSource:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles that Yahoo has; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        ticker, now_s = ticker_of(series), int(self.now())
+        ticker = ticker_of(series)
+        now_s = int(self.now())
         if series.timeframe not in REACH_DAYS:
             rule = f"Yahoo has bars of {', '.join(REACH_DAYS)}, and none is made of others"
             fix = "Choose one of these timeframes, or another source"
             raise _refused(series, rule, series.timeframe, fix)
         oldest_s = now_s - REACH_DAYS[series.timeframe] * DAY_S + _MARGIN_S
-        newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
+        newest_s = series.last_closed_s(now_s)
+        last_s = series.last_wanted_s(now_s, end_s)
         if last_s < oldest_s:
             rule = f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days"
             fix = f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source"
@@ -116,7 +118,8 @@ def ticker_of(series: Series) -> str:
     parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
     if None in parts:
         rule = "names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated"
-        got, fix = repr(shown(text, 120)), "Correct it or unset it"
+        got = repr(shown(text, 120))
+        fix = "Correct it or unset it"
         raise ProfileError(where=SYMBOLS_VARIABLE, rule=rule, got=got, fix=fix)
     named = {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
     if series.symbol in named:
@@ -146,15 +149,19 @@ def _rows(told: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
 @contextmanager
 def _heard() -> Iterator[list[str]]:
     """Collect what the package writes into its log, where it tells its errors, instead of showing it."""
-    log, said = logging.getLogger(PACKAGE), list[str]()
+    log = logging.getLogger(PACKAGE)
+    said = list[str]()
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    propagates, log.propagate = log.propagate, False
-    handlers, log.handlers = log.handlers, [handler]
+    propagates = log.propagate
+    log.propagate = False
+    handlers = log.handlers
+    log.handlers = [handler]
     try:
         yield said
     finally:
-        log.propagate, log.handlers = propagates, handlers
+        log.propagate = propagates
+        log.handlers = handlers
 
 
 def _refused(series: Series, rule: str, got: str, fix: str) -> DataError:

@@ -97,7 +97,10 @@ class Follower:
     """Tells one tracker what happens in a run folder, until the tracker fails, which `listen` is told."""
 
     def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
-        self._name, self._tracker, self._run, self._listen = name, tracker, run, listen
+        self._name = name
+        self._tracker = tracker
+        self._run = run
+        self._listen = listen
         self._is_well = True
         self._steps: dict[Series, int] = {}
         """Last epoch of each series that is open."""
@@ -116,7 +119,8 @@ class Follower:
             self._steps[event.series] = record.epoch
             self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
         elif isinstance(event, Outcome):
-            name, step = str(event.series), self._steps.get(event.series, 0)
+            name = str(event.series)
+            step = self._steps.get(event.series, 0)
             if event.reason is None:
                 self._attempt(lambda: self._tracker.log(name, step, _results(self._run / name)))
             self._finish(event.series)
@@ -148,7 +152,8 @@ def _results(artifact: Path) -> dict[str, float]:
     about = read_metadata(artifact)
     values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
     for task in (judgement := about.judgement).errors if about.is_judged else ():
-        naive, best = judgement.against(task), judgement.against(task, judgement.best_baseline(task))
+        naive = judgement.against(task)
+        best = judgement.against(task, judgement.best_baseline(task))
         values[f"test/{task}/error_over_naive"] = naive.multiple
         values[f"test/{task}/error_over_best"] = best.multiple
         values[f"test/{task}/skill"] = naive.skill
