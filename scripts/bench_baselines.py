@@ -230,7 +230,8 @@ def candles_of(what: Plan, series: Series) -> Candles:
     if pinned is None or what.run is None:
         return what.source.candles(series, what.profile.newest_bars)
     candles = what.source.candles(series, pinned.num_bars, pinned.last_open_s)
-    if (found := pin_of(candles)).digest != pinned.digest:
+    found = pin_of(candles)
+    if found.digest != pinned.digest:
         raise other_span(what.run / str(series), f"{found} where the run read {pinned}")
     return candles
 

@@ -392,7 +392,8 @@ def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, ho
                 key = jax.random.fold_in(jax.random.key(seed), epoch * num_chunks + number)
                 state = _compiled(how)(state, on_device, chunk, share, key)
             layers = [np.asarray(one) for one in state[0]]
-            if (error := _error(layers, data, held)) < least:
+            error = _error(layers, data, held)
+            if error < least:
                 least = error
                 kept = layers
         made.append(_said(np, kept, inputs[judged]))
@@ -758,7 +759,8 @@ def decode_all(timeframe: str, folds: Sequence[Fold], candles: Sequence[Candles]
                 for name, made in fold.made.items()
                 if name.removesuffix(f" + {OWN}") in DECODED
             }
-            if (one := decoded(fold, place, those, ranges)) is not None:
+            one = decoded(fold, place, those, ranges)
+            if one is not None:
                 cells.append(one)
         found.append((f"{fold.kind} {ORIGINS[timeframe][number][0]}", cells))
         tell(f"decoded fold {number + 1}")

@@ -103,7 +103,8 @@ def parted(name: str) -> tuple[str, str]:
     >>> parted("BTCUSDT.ta.rsi(window=9)"), parted("csv.funding_rate"), parted("ta.rsi")
     (('BTCUSDT', 'ta.rsi(window=9)'), ('csv', 'funding_rate'), ('', 'ta.rsi'))
     """
-    if found := _OF_USER.fullmatch(name):
+    found = _OF_USER.fullmatch(name)
+    if found:
         return USER, found[1]
     found = _OF_NEIGHBOUR.fullmatch(name) if len(name) <= MOST_WORDS else None
     return (found[1], found[2]) if found and is_symbol(found[1]) else ("", name)

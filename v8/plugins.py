@@ -73,7 +73,8 @@ def digest_of(function: Any) -> dict[str, str]:
 
 def require_no_strays(where: str) -> None:
     """Refuse to start a process that would not know what was registered in this one, by `ProfileError`."""
-    if names := [f"{kind.kind} {one.name}" for kind, one in strays if kind.get(one.name) is one]:
+    names = [f"{kind.kind} {one.name}" for kind, one in strays if kind.get(one.name) is one]
+    if names:
         rule = "trains in processes of its own, which know what a plug-in registers"
         fix = "Put it into a file, restart this process, and name the file: param:plugin"
         raise ProfileError(where=where, rule=rule, got=f"{listed(names)}, registered in this one", fix=fix)

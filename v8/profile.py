@@ -109,14 +109,16 @@ _Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(indicato
 
 
 def _fault_of_features(features: tuple[str, ...]) -> str | None:
-    if (num := len(c.neighbours(features))) > c.MOST_NEIGHBOURS:
+    num = len(c.neighbours(features))
+    if num > c.MOST_NEIGHBOURS:
         return f"must name features of at most {c.MOST_NEIGHBOURS} other series, not {num}"
     missing = ", ".join(name for name in c.OHLC if name not in features)
     return f"must hold open, high, low, close; missing: {missing}" if missing else None
 
 
 def _fault_of_tasks(tasks: dict[str, TaskSettings]) -> str | None:
-    if strange := next((name for name in tasks if name not in TASKS), None):
+    strange = next((name for name in tasks if name not in TASKS), None)
+    if strange:
         return f"{strange!r} is no task, which are {', '.join(TASKS)}{or_rather(strange, TASKS)}"
     lacking = "must hold ohlc: the candles are what everything else is drawn on"
     return None if c.TASK_OHLC in tasks else lacking

@@ -39,7 +39,8 @@ def refusing(fault_of: Callable[[Any], str | None]) -> AfterValidator:
     """Return a check of values by a function that says what is wrong with one; None where nothing is."""
 
     def faultless(value: Any) -> Any:
-        if fault := fault_of(value):
+        fault = fault_of(value)
+        if fault:
             raise ValueError(fault)
         return value
 
@@ -134,7 +135,8 @@ def _tamed(node: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError(f"more than {_MAX_DEPTH} values inside each other")
     if isinstance(node, dict):
-        if strange := next((key for key in node if shown(key) != key), None):
+        strange = next((key for key in node if shown(key) != key), None)
+        if strange:
             raise ValueError(f"the key {shown(repr(strange))}")
         return {key: _tamed(value, depth + 1) for key, value in node.items()}
     if isinstance(node, list):

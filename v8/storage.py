@@ -156,7 +156,8 @@ def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
     """
     with suppress(OSError):  # of a folder that is not there, or went meanwhile
         for entry in list(os.scandir(folder)):
-            if (found := pattern.fullmatch(entry.name)) and not entry.is_symlink():
+            found = pattern.fullmatch(entry.name)
+            if found and not entry.is_symlink():
                 is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
                 is_here = found["machine"] in (None, _machine())
                 if is_old or (is_here and not psutil.pid_exists(int(found["pid"]))):
@@ -271,7 +272,8 @@ class WriterLock:
 def _named(holder: Path) -> str:
     """Name the process that holds a lock, as far as its file can be read: it may be another user's, or go."""
     with suppress(OSError, UnicodeDecodeError):
-        if (pid := read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()).isdecimal():
+        pid = read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()
+        if pid.isdecimal():
             return f"process {pid}"
     return "another process"
 

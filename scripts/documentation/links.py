@@ -48,7 +48,8 @@ def broken_links(site: Path) -> Iterator[str]:
         where = file.relative_to(site.resolve())
         yield from (f"{where}: fetches {address} from another host" for address in page.fetched)
         for link in dict.fromkeys(page.links):
-            if why := _why_broken(link, file, site.resolve(), pages):
+            why = _why_broken(link, file, site.resolve(), pages)
+            if why:
                 yield f"{where}: {link} {why}"
 
 

@@ -172,7 +172,8 @@ def unit(name: str, meaning: str = "") -> str:
 def _limits(field: Any) -> Iterator[str]:
     for each in field.metadata:
         for name, sign in LIMITS.items():
-            if (bound := getattr(each, name, None)) is not None:
+            bound = getattr(each, name, None)
+            if bound is not None:
                 yield f"{sign} {bound:,}"
 
 
@@ -299,7 +300,8 @@ def api() -> str:
 def _operation(told: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
     yield escaped(told["summary"])
     yield escaped(told.get("description", ""))
-    if parameters := told.get("parameters"):
+    parameters = told.get("parameters")
+    if parameters:
         rows = [
             (
                 f"`{one['name']}`",
@@ -314,7 +316,8 @@ def _operation(told: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[
         (status, escaped(one["description"]), _answered(one)) for status, one in told["responses"].items()
     ]
     yield table(("status", "answer", "form"), rows)
-    if metrics := told.get("x-metrics"):
+    metrics = told.get("x-metrics")
+    if metrics:
         yield table(("metric", "meaning"), [(f"`{name}`", escaped(said)) for name, said in metrics.items()])
 
 
@@ -324,9 +327,11 @@ def _answered(answer: Mapping[str, Any]) -> str:
 
 def _form(schema: Mapping[str, Any]) -> str:
     """Write the form of a value, with links to those that have a name."""
-    if name := schema.get("$ref", "").rpartition("/")[2]:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name:
         return f"[{name}](#{name.lower()})"
-    if several := schema.get("anyOf") or schema.get("oneOf"):
+    several = schema.get("anyOf") or schema.get("oneOf")
+    if several:
         return " or ".join(map(_form, several))
     kind = schema.get("type", "value")
     kind = " or ".join(kind) if isinstance(kind, list) else kind

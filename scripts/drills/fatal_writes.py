@@ -40,12 +40,14 @@ def fatal_replace(source: Any, target: Any, **options: Any) -> None:
 
 def _is_the_one(label: str) -> bool:
     _counted[label] += 1
-    if chosen := os.environ.get("V8_DRILL_AT"):
+    chosen = os.environ.get("V8_DRILL_AT")
+    if chosen:
         return f"{label} {_counted[label]}" == chosen
     with Path(os.environ["V8_DRILL_SEEN"]).open("a+") as seen:
         fcntl.flock(seen, fcntl.LOCK_EX)
         seen.seek(0)
-        if is_new := label not in seen.read().splitlines():
+        is_new = label not in seen.read().splitlines()
+        if is_new:
             seen.write(f"{label}\n")
     return is_new
 

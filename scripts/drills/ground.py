@@ -225,7 +225,8 @@ class Place:
 
     def require_tidy(self) -> None:
         """Note what is left with a temporary name after a call that went well."""
-        if left := leftovers(self.folder):
+        left = leftovers(self.folder)
+        if left:
             self.troubles.append(f"left behind: {', '.join(left[:4])}")
 
     def close(self) -> None:

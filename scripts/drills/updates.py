@@ -64,7 +64,8 @@ def kill_an_update(ground: Ground, place: Place) -> str:
     train(place)
     straight = place.runs / "straight"
     shutil.copytree(place.run, straight)
-    if (ended := place.call(update_words(place, straight))).status != 0:
+    ended = place.call(update_words(place, straight))
+    if ended.status != 0:
         raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.said}")
     place.more_env["V8_DRILL_SEEN"] = str(place.folder.parent / "seen")
     num_kills = 0

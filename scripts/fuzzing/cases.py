@@ -198,7 +198,8 @@ def changed_tree(random: Random, tree: Any) -> Any:
     """Drop, replace, nest, scale or move one to three values of a tree, or rename a key."""
     tree = json.loads(json.dumps(tree))
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        if not (places := list(_places(tree))):
+        places = list(_places(tree))
+        if not places:
             return random.choice(ODD_VALUES)
         # By depth first, so that long lists of numbers do not hide the keys above them.
         container, key = random.choice(

@@ -176,9 +176,11 @@ def _words(case: Case) -> None:
             app(args=list(case.words), prog_name="python -m v8")
         except SystemExit as end:
             code = end.code or 0
-    if fault := next(filter(None, map(_fault_of, errors.getvalue().splitlines())), None):
+    fault = next(filter(None, map(_fault_of, errors.getvalue().splitlines())), None)
+    if fault:
         raise AssertionError(fault)
-    if strange := [letter for letter in told.getvalue() if not letter.isprintable() and letter != "\n"]:
+    strange = [letter for letter in told.getvalue() if not letter.isprintable() and letter != "\n"]
+    if strange:
         raise AssertionError(f"{strange[0]!r} on standard output")
     if code:
         raise _ExitedError(str(code))

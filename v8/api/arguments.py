@@ -73,7 +73,8 @@ def _bound(
         ArgumentError: If one is unknown, missing, or not what its annotation says.
     """
     signature, kinds, is_open = _signature(function)
-    if unknown := next((name for name in named if name not in kinds and not is_open), None):
+    unknown = next((name for name in named if name not in kinds and not is_open), None)
+    if unknown:
         raise unknown_argument(called, unknown, list(kinds))
     try:
         bound = signature.bind(*positional, **named)

@@ -322,6 +322,7 @@ class Forecaster(Shown, artifacts.Forecaster):
             {task: [judgement.multiple(task), judgement.against(task).verdict] for task in judgement.tasks},
             index=["error / naive", "verdict"],
         )
-        if judged := self.about.quantiles:
+        judged = self.about.quantiles
+        if judged:
             table = pd.concat([table, sureness(judged)])
         return f"<p>{html.escape(repr(self))}</p>{table.to_html()}"

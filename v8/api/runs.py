@@ -279,7 +279,8 @@ def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         ArgumentError: If a name is neither, or an option not of its kind.
     """
     known = key_places()
-    if unknown := next((name for name in given if name not in OPTIONS and name not in known), None):
+    unknown = next((name for name in given if name not in OPTIONS and name not in known), None)
+    if unknown:
         arguments = [*train.__annotations__, *OPTIONS]
         raise unknown_argument("v8.train", unknown, arguments, known)
     chosen = [name for name in OPTIONS if given.get(name) is not None]
@@ -362,7 +363,8 @@ def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
     checked = {name: check_candles(each, Series.parse(name), source=FRAMES) for name, each in frames.items()}
     folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
     for name, each in checked.items():
-        if not (file := folder / f"{name}.parquet").exists():
+        file = folder / f"{name}.parquet"
+        if not file.exists():
             write_with(file, each.to_frame().to_parquet)
     return folder
 

@@ -156,7 +156,8 @@ class Guard:
             where = "header Content-Length"
             rule = "stands beside no Transfer-Encoding"
             return refused(400, where, rule, "both", "Send one", connection="close")
-        if (method := scope["method"]) not in ("GET", "HEAD"):
+        method = scope["method"]
+        if method not in ("GET", "HEAD"):
             got = shown(method, 20)
             allowed = "GET, HEAD"
             return refused(405, "method", "is GET or HEAD", got, "Ask with GET", allow=allowed)
@@ -207,12 +208,14 @@ class Gate:
 
     def refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that is not let in, None to one that is."""
-        if (path := request.scope["path"]) in self._open:
+        path = request.scope["path"]
+        if path in self._open:
             return None
         is_known = self._token is None or self._is_shown_by(request)
         if path == _HEALTH:
             return None if is_known else json_answer({"status": "ok"})
-        if refusal := self.rate_refusal(request):
+        refusal = self.rate_refusal(request)
+        if refusal:
             return refusal
         if self._token and _is_same(request.query_params.get("token", ""), self._token):
             return self._traded(request)

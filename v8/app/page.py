@@ -203,7 +203,8 @@ class Shown:
 
     def _inputs(self) -> str:
         """Say whether what the forecast is made from lies within what training saw."""
-        if (outside := self.issued.outside) is None:
+        outside = self.issued.outside
+        if outside is None:
             return say("Whether its inputs lie within what training saw is not known.")
         if not outside:
             return say("Its inputs lie within what training saw.")
@@ -259,7 +260,8 @@ class Shown:
 
     def _shaded(self) -> str:
         """Say what the fans are."""
-        if names := " / ".join(interval_names(self.issued.forecaster.quantiles)):
+        names = " / ".join(interval_names(self.issued.forecaster.quantiles))
+        if names:
             return say(
                 "Shaded: intervals of the close ({names}): so often should it stay within.", names=names
             )

@@ -86,7 +86,8 @@ class Site:
 
     async def _overview(self, request: Request) -> Page:
         """Return a tile a series, or their page; a series in the query is led to its own address."""
-        if name := request.query_params.get("series"):
+        name = request.query_params.get("series")
+        if name:
             return Html(""), 308, {"location": f"/series/{self._series(name)}"}
         fleet = self._desk.fleet
         sought = request.query_params.get("q", "")

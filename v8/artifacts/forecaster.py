@@ -308,7 +308,8 @@ class Forecaster:
 
     def _moved(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
-        if (layer := self.model.up_to(PATH_LAYERS)) is None:
+        layer = self.model.up_to(PATH_LAYERS)
+        if layer is None:
             rule = "paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0"
             got = f"a model of {self.about.profile.name}"
             fix = "Use a model of frontier, or another of these"
@@ -322,7 +323,8 @@ class Forecaster:
         quote currency are left out: models measure them from the newest close. None where a model of an older
         v8 does not tell.
         """
-        if not (seen := self.about.seen):
+        seen = self.about.seen
+        if not seen:
             return None
         values = compute_table(candles, tuple(seen)).select(tuple(seen))[-1].tolist()
         beyond = {
@@ -513,7 +515,8 @@ class Forecaster:
         }
 
     def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
-        if num_seen := int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s)):
+        num_seen = int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s))
+        if num_seen:
             warnings.warn(
                 f"{self.series}: {num_seen:,} of {len(open_time_s):,} forecasts are issued before "
                 f"{iso(self.seen_until_s)}, in candles that training has seen; their errors promise nothing",
@@ -567,7 +570,8 @@ class Forecaster:
             rule += f"({self.lookback_bars}, {len(self.features)}) to {expected}"
             got = f"{', '.join(map(str, window))} to {found}"
             raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
-        if wrong := _contradictions(self.about):
+        wrong = _contradictions(self.about)
+        if wrong:
             rule = f"must be what {METADATA_FILE} says in all of its keys"
             raise ArtifactError(where=where, rule=rule, got=f"a contradiction in {listed(wrong)}", fix=_FIX)
 

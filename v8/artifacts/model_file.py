@@ -135,7 +135,8 @@ def require_enough_weights(file: Path, model: Any) -> None:
     """Refuse a network with more weights than its checked file holds, by `ArtifactError`."""
     with zipfile.ZipFile(file) as archive:
         most = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
-    if (num_weights := sum(math.prod(one.shape) for one in model.variables)) > most:
+    num_weights = sum(math.prod(one.shape) for one in model.variables)
+    if num_weights > most:
         raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {most:,}")
 
 
@@ -176,7 +177,8 @@ def _require_bounded(file: Path, config: Any) -> None:
     shapes = [*_worked_shapes(model)]
     if any(None in shape for shape in shapes):
         raise _foreign(file, "a network that works on a number of values that depends on them")
-    if (num_worked := sum(math.prod(shape) for shape in shapes)) > FORECAST_BATCH * MAX_WORKED_NUMBERS:
+    num_worked = sum(math.prod(shape) for shape in shapes)
+    if num_worked > FORECAST_BATCH * MAX_WORKED_NUMBERS:
         raise _foreign(file, f"a network that works on {num_worked:,} numbers a batch")
 
 
@@ -196,12 +198,14 @@ def _worked_shapes(model: Any) -> Iterator[Any]:
 def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
     """Look at the archive's own list; nothing is unpacked."""
     for member in members:
-        if (wrong := _fault_of(member)) is not None:
+        wrong = _fault_of(member)
+        if wrong is not None:
             raise _foreign(file, f"the member {member.filename[:80]!r}, {wrong}")
     names = sorted(member.filename for member in members)
     if names != sorted(KERAS_MEMBERS):
         raise _foreign(file, f"an archive of {listed(names) if names else 'nothing'}")
-    if (unpacked := sum(member.file_size for member in members)) > MAX_UNPACKED_BYTES:
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > MAX_UNPACKED_BYTES:
         raise _foreign(file, f"an archive that unpacks to {unpacked:,} bytes")
 
 
@@ -242,7 +246,8 @@ def _check_config(file: Path, content: bytes) -> None:
         strange.add(_strange_class(node))
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
-    if named := sorted(name for name in strange if name is not None):
+    named = sorted(name for name in strange if name is not None)
+    if named:
         rule = "may hold stock Keras layers, operations and initializers only"
         fix = "Do not load this file with anything; train the model again or ask whoever published it"
         raise ArtifactError(where=str(file), rule=rule, got=listed(named), fix=fix)

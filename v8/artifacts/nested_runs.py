@@ -276,11 +276,13 @@ class BacktestPlan(run_folder.Begun):
             return "folds", f"{plural(self.num_folds, 'fold')} asked for, and in the plan {told}"
         ends_s: dict[str, int] = {}
         for fold in self.folds:
-            if strange := [name for name in fold.newest_s if name not in self.series]:
+            strange = [name for name in fold.newest_s if name not in self.series]
+            if strange:
                 return "folds", f"{listed(strange)} in {fold.folder}, which the back-test was not asked for"
             if len(set(fold.ends)) > len(dict(fold.ends)):
                 return "folds", f"series of one timeframe that end {fold.folder} at different times"
-            if late := [name for name, end_s in fold.ends if end_s <= ends_s.get(name, -1)]:
+            late = [name for name, end_s in fold.ends if end_s <= ends_s.get(name, -1)]
+            if late:
                 return "folds", f"{fold.folder} of {late[0]}, which does not end after the one before"
             ends_s |= dict(fold.ends)
         return None
@@ -306,7 +308,8 @@ def read_plan(path: Path) -> BacktestPlan:
     records.check_format(content, (BACKTEST_FORMAT,), what="back-test", where=where, fix=_PLAN_FIX)
     plan = records.checked(BacktestPlan, content, where=where, fix=_PLAN_FIX, rule=records.AS_WRITTEN)
     run_folder.require_own_profile(file, fix=_PLAN_FIX)
-    if found := plan.contradiction():
+    found = plan.contradiction()
+    if found:
         where = records.under_key(where, found[0])
         raise ArtifactError(where=where, rule=records.AS_WRITTEN, got=found[1], fix=_PLAN_FIX)
     return plan

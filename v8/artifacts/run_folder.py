@@ -301,7 +301,8 @@ class RunFolder(FolderLock):
 
     def pin(self, series: Series, candles: CandlePin) -> None:
         """Pin a series to its candles, or refuse others than it is pinned to, by `DataError`."""
-        if not (pinned := self.state(series).candles):
+        pinned = self.state(series).candles
+        if not pinned:
             self.set_state(series, candles=candles)
         elif pinned.digest != candles.digest:
             rule = f"{self.path} was started with {pinned}"
@@ -330,7 +331,8 @@ class RunFolder(FolderLock):
         if not self._refusal:
             for folder, _, _ in os.walk(self.path):
                 sweep(Path(folder))
-        if refusal := self._other_start(begun):
+        refusal = self._other_start(begun)
+        if refusal:
             if not self._is_bare():
                 raise refusal
             self.note = f"{self.path}: nothing of this run was finished or in training; it begins anew."
@@ -366,7 +368,8 @@ class RunFolder(FolderLock):
 
 def require_empty(path: Path, *, rule: str, fix: str) -> None:
     """Refuse to begin where something but hidden files lies: models, or a user's own files."""
-    if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
+    found = sorted(each.name for each in path.iterdir() if not each.name.startswith("."))
+    if found:
         raise ArtifactError(where=str(path), rule=rule, got=listed(found), fix=fix)
 
 
@@ -415,7 +418,8 @@ def require_own_files(folder: Path) -> None:
     """
     if not folder.is_dir():
         return
-    if linked := sorted(part.name for part in folder.iterdir() if part.is_symlink()):
+    linked = sorted(part.name for part in folder.iterdir() if part.is_symlink())
+    if linked:
         rule = "a run holds its files itself; what a link leads to is neither read nor published"
         fix = "Put the files in their place, or remove the links"
         raise ArtifactError(where=str(folder), rule=rule, got=f"links named {listed(linked)}", fix=fix)

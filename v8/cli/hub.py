@@ -42,7 +42,8 @@ def publish_run(
         staged = stage_run(run, folder, repo, **choice)
         print_lines(*_summary(staged))
         published = _publish(staged, repo, is_private=is_private, collection=collection)
-        if sent := published.sent:
+        sent = published.sent
+        if sent:
             print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
         print_lines(*_where(published))
 

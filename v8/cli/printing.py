@@ -275,7 +275,8 @@ def _print_event(pace: Pace, event: events.Event) -> None:
 def _state(pace: Pace) -> str:
     """Say, after other words, how many still train, and about how long the rest takes."""
     said = [f"{len(pace.at_work)} still training"] if pace.at_work else []
-    if (left_s := pace.left_s) is not None:
+    left_s = pace.left_s
+    if left_s is not None:
         about = f"about {duration(left_s, is_estimate=True)}" if left_s >= FEW_S else "a few seconds"
         said.append(f"{about} left")
     return "".join(f", {one}" for one in said)

@@ -109,7 +109,8 @@ def train(options: RunOptions) -> Iterator[Any]:
 def preview(prepared: PreparedRun) -> int:
     """Print the plan; return the exit code of the run where the source lacks series that were named."""
     printing.print_plan(prepared.plan, prepared.source)
-    if not (lacking := prepared.lacking()):
+    lacking = prepared.lacking()
+    if not lacking:
         return 0
     print_reasons(f"{len(lacking)} series would fail", lacking)
     is_all = len(lacking) == len(prepared.plan.series)
@@ -176,7 +177,8 @@ def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
     for generation, undecided in renewal.unfinished(chosen):
         print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
         begun.update(undecided)
-    if left := [one for one in chosen if one not in begun]:
+    left = [one for one in chosen if one not in begun]
+    if left:
         _print(looked := renewal.look(left))
         if looked.stale:
             plan = renewal.plan(renewal.next_generation(looked.stale), [*looked.stale])

@@ -109,7 +109,8 @@ def definitions(columns: Iterable[str]) -> dict[str, str]:
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return names, in the wanted order; a `DataError` if they break a rule of `fault_of`."""
-    if fault := fault_of(columns):
+    fault = fault_of(columns)
+    if fault:
         got = listed([repr(name) for name in columns]) or "none"
         fix = "Name known features, each once"
         raise DataError(where="feature columns", rule=fault, got=got, fix=fix)
@@ -122,7 +123,8 @@ def fault_of(columns: Sequence[str]) -> str | None:
     None is named, one twice, an unknown one, one of a plug-in that does not pass its examination, or so many
     of the package `ta` that they would take minutes to examine, as a stranger's file may.
     """
-    if (num := sum(map(is_of_package, columns))) > MOST_OF_PACKAGE:
+    num = sum(map(is_of_package, columns))
+    if num > MOST_OF_PACKAGE:
         return f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}"
     if len(counts := Counter(columns)) < len(columns):
         return f"{counts.most_common(1)[0][0]!r} is listed twice; a repeated column adds nothing"
@@ -226,7 +228,8 @@ def _examination(feature: Feature) -> str | None:
     if feature.formula is None:
         return f"{name!r} needs a formula: only prices of the candle itself have none"
     unknown = [each for each in feature.formula.inputs if not is_given(each) and each not in FEATURES]
-    if unknown := [each for each in unknown if each not in _FORMULAS]:
+    unknown = [each for each in unknown if each not in _FORMULAS]
+    if unknown:
         return f"{name!r} is computed from {listed(unknown)}, of which there is no column"
     try:
         return _fault_of_values(name)

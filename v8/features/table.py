@@ -55,7 +55,8 @@ class FeatureTable:
         arrays = {**self.runs, "segment": (self.segment,)}
         shapes = {name: (sum(map(len, runs)), *runs[0].shape[1:]) for name, runs in arrays.items()}
         expected = self.open_time_s.shape
-        if wrong := [name for name, shape in shapes.items() if shape != expected]:
+        wrong = [name for name, shape in shapes.items() if shape != expected]
+        if wrong:
             where = f"features of {self.series}"
             got = f"{shapes[wrong[0]]} in {listed(wrong)}"
             rule = f"every array has the shape of the open times, {expected}"

@@ -20,7 +20,8 @@ def hub_endpoint() -> str:
     Raises `PublishError` if it is no address of a Hub. It is not quoted where it may hold a password.
     """
     address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
-    if fault := _fault(address):
+    fault = _fault(address)
+    if fault:
         rule = "is the address of a Hub: http or https, a host, and no password, query or blank"
         fix = f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org"
         raise PublishError(where="HF_ENDPOINT", rule=rule, got=fault, fix=fix)

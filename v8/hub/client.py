@@ -143,7 +143,8 @@ class Traffic:
                         words = {"where": where, "most": self.retries.timeout_s}
                         raise UnreachableError(**told("wait", "SAME_FILE", **words))
                     raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
-                if past_s := call.next_told():
+                past_s = call.next_told()
+                if past_s:
                     silence = f"{call.silence()} for {past_s} s of at most {timeout_s:.3g} s"
                     self.retries.tell(f"{where}: {silence}")
         finally:
@@ -439,8 +440,10 @@ def check_repo_name(name: str, flag: str = "param:repo") -> None:
 
 def cache_folder() -> Path:
     """Return the client's cache, from the environment as it is now and not as it was at import."""
-    if chosen := os.environ.get("HF_HUB_CACHE"):
+    chosen = os.environ.get("HF_HUB_CACHE")
+    if chosen:
         return Path(chosen).expanduser()
-    if home := os.environ.get("HF_HOME"):
+    home = os.environ.get("HF_HOME")
+    if home:
         return Path(home).expanduser() / "hub"
     return Path(constants.HF_HUB_CACHE)

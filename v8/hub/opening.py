@@ -74,7 +74,8 @@ class ModelPlace(ABC):
         known, (_, _, timeframe) = self.series, series.rpartition("-")
         if series in known:
             return (series,)
-        if found := tuple(each for each in known if each.endswith(f"-{timeframe}")):
+        found = tuple(each for each in known if each.endswith(f"-{timeframe}"))
+        if found:
             return found
         words = {"timeframe": timeframe, "said": listed(known), "place": self.name}
         raise ArtifactError(**told("open", "TIMEFRAME", where=series, **words))
@@ -126,7 +127,8 @@ class _Folder(ModelPlace):
     def _finished(self) -> dict[str, Path]:
         for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
             paths = (file.parent for file in sorted(Path(self.name).glob(pattern)))
-            if finished := {path.name: path for path in paths if is_series_name(path.name)}:
+            finished = {path.name: path for path in paths if is_series_name(path.name)}
+            if finished:
                 return finished
         return {}
 

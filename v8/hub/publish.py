@@ -260,7 +260,8 @@ def publish(
         sent = missing
         remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=seen.revision)
         found = remote.look()
-        if lost := staged.difference(found):
+        lost = staged.difference(found)
+        if lost:
             paths = listed([*lost.additions, *lost.deletions])
             raise PublishError(**remote.told("publish", "LOST", paths=paths))
         return found.revision

@@ -123,7 +123,8 @@ class PublishedRevision(HubRepo):
 
     def cached(self, series: Sequence[str] | None) -> Pulled:
         """Take all of it from the cache."""
-        if (manifest_file := self._cached_manifest()) is None:
+        manifest_file = self._cached_manifest()
+        if manifest_file is None:
             raise PullError(**self.told("pull", "NOT_CACHED", revision=self.revision, cache=self.cache))
         folder = manifest_file.parent
         manifest = read_manifest(manifest_file)

@@ -58,7 +58,8 @@ class Staged(Publication):
 
     def __post_init__(self) -> None:
         digest = self.record.profile_digest
-        if others := [series for series, about in self.staying.items() if about.profile_digest != digest]:
+        others = [series for series, about in self.staying.items() if about.profile_digest != digest]
+        if others:
             words = {"profile": self.record.profile_name, "digest": digest, "num": len(others)}
             raise PublishError(**told("stage", "OTHERS", where=self.repo, **words, series=listed(others)))
         self._describe()

@@ -431,7 +431,8 @@ def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
-            if found := schema_fault(connection):
+            found = schema_fault(connection)
+            if found:
                 rule = f"must be a ledger of schema {SCHEMA_VERSION}"
                 raise ArtifactError(where=str(path), rule=rule, got=found, fix=_OTHER_FIX)
             # A power cut must not lose what was said to be written.

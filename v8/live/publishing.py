@@ -181,7 +181,8 @@ def _tables(ledger: Ledger, place: Path | str, day_s: int) -> dict[str, pd.DataF
     for _, those in groupby(written, lambda one: one[0].issuer):
         pairs = [*those]
         tables["forecasts"].append(_forecast_rows([entry for entry, _ in pairs]))
-        if scored := [(entry, score) for entry, score in pairs if score]:
+        scored = [(entry, score) for entry, score in pairs if score]
+        if scored:
             tables["scores"].append(_score_rows(scored))
     return {kind: pd.concat(frames) for kind, frames in tables.items() if frames}
 

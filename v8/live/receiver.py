@@ -32,10 +32,12 @@ class Receiver:
     """
 
     def __init__(self, url: str, times: RequestTimes = TIMES) -> None:
-        if not (address := _ADDRESS.fullmatch(url)):
+        address = _ADDRESS.fullmatch(url)
+        if not address:
             rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
             raise ProfileError(where="param:post", rule=rule, got="another text", fix="Name your receiver")
-        if not (found := _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))):
+        found = _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))
+        if not found:
             rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"
             got = "another text" if SECRET_VARIABLE in os.environ else "none"
             make = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'

@@ -103,7 +103,8 @@ def back_tested_losses(
     by_task = {}
     for task, values in forecaster.forecast(since.raw_windows()).items():
         made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
-        if (name := opponents[task]) not in made and BASELINES[name].is_installed():
+        name = opponents[task]
+        if name not in made and BASELINES[name].is_installed():
             made[name] = BASELINES[name].fitted(before, forecaster.about.scaling)(since)[task]
         by_task[task] = {who: measure_errors(since, task, what)[1] for who, what in made.items()}
     return Losses(by_task, since.bar_numbers, since.horizon_bars, "of a back-test")
@@ -244,7 +245,8 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
         return Ruling(True, "the champion forecasts something else than the profile says")
     data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
     span = _unseen(data.spans["test"], old.seen_until_s)
-    if lacks := too_few(len(span), span.horizon_bars):
+    lacks = too_few(len(span), span.horizon_bars)
+    if lacks:
         return Ruling(False, lacks)
     made = [each.forecast_all(span.raw_windows()) for each in (old, new)]
     theirs, ours = ({task: one.astype(np.float64) for task, one in each.points.items()} for each in made)
@@ -306,7 +308,8 @@ def _sureness(
     found = {}
     for task, forecast in quantiles.items():
         errors, _ = measure_quantiles(span, task, forecast.astype(np.float64), levels)
-        if (naive := contest.judged.error(task, NAIVE).overall) > 0:
+        naive = contest.judged.error(task, NAIVE).overall
+        if naive > 0:
             coverage = {name: errors.mean_coverage(at) for at, name in enumerate(interval_names(levels))}
             found[task] = Sureness(errors.crps / naive, coverage)
     return found
@@ -351,7 +354,8 @@ class Renewal:
         if not self.record.is_judged:
             raise not_judged(str(self.run))
         fix = "Name the same with param:plugin"
-        if other := other_plugins(self.record.plugins, where=str(self.run), fix=fix):
+        other = other_plugins(self.record.plugins, where=str(self.run), fix=fix)
+        if other:
             raise other
         where = f"{self.run / RUN_FILE}, key profile"
         self.profile = recorded_profile(self.record.profile, where=where)

@@ -174,7 +174,8 @@ def _tests(judged: Judgement, losses: Losses) -> Iterator[tuple[str, Significanc
     for task, by_name in losses.by_task.items():
         means = {name: losses.mean(task, name) for name in by_name}
         best = judged.best_baseline(task)
-        if (promised := judged.multiple(task)) is not None and by_name[NAIVE].any():
+        promised = judged.multiple(task)
+        if promised is not None and by_name[NAIVE].any():
             found = number(means[MODEL] / means[NAIVE])
             said = f"{task} {found} times naive, {number(promised)} on its test span"
             test = losses.test(task, MODEL, NAIVE, times=promised)

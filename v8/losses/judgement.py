@@ -56,7 +56,8 @@ class Written:
         rule = f"must be a {cls.what} of format {cls.formats[-1]}"
         check_format(content, cls.formats, what=cls.what, where=where, fix=_FIX)
         judgement = checked(cls, content, where=where, fix=_FIX, rule=rule)
-        if faults := [*judgement.faults()]:
+        faults = [*judgement.faults()]
+        if faults:
             raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
         return judgement
 
@@ -140,7 +141,8 @@ class Judgement(Written):
             if not step.adds_up(self.num_windows):
                 yield f"counts of step {step.step} that are not those of {self.num_windows} windows"
         for task, judged in self.tasks.items():
-            if (fault := _fault(self, task, judged)) is not None:
+            fault = _fault(self, task, judged)
+            if fault is not None:
                 yield f"{task} with {fault}"
 
 

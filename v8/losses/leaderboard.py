@@ -94,7 +94,8 @@ def read_history(file: Path) -> list[dict[str, float]]:
     try:
         lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
         table = csv.DictReader(lines)
-        if missing := [name for name in HISTORY_COLUMNS if name not in (table.fieldnames or ())]:
+        missing = [name for name in HISTORY_COLUMNS if name not in (table.fieldnames or ())]
+        if missing:
             raise KeyError(missing[0])
         rows = [{name: float(row[name]) for name in HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
@@ -168,7 +169,8 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     judged = list(results)
     scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
     for task in TASKS:
-        if having := {one.series: one.judgement for one in judged if task in one.judgement.tasks}:
+        having = {one.series: one.judgement for one in judged if task in one.judgement.tasks}
+        if having:
             best = best_baseline([*having.values()], task)
             those = [TaskScore(one.against(task), one.against(task, best)) for one in having.values()]
             for series, score in zip(having, with_corrected(those), strict=True):

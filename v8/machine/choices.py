@@ -139,14 +139,16 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str
         tell("Measuring which number format this machine trains fastest in, once: 20 s, a busy one a minute.")
         options: dict[str, Any] = {"seconds": FORMAT_S, "num_models": FLEET_ON_GPU if may_have_gpu else 1}
         (speeds,) = _timed(profile, FORMATS, **options, is_short=True)
-        if (best := fastest(speeds)) != FORMATS[0]:
+        best = fastest(speeds)
+        if best != FORMATS[0]:
             (speeds,) = _timed(profile, (FORMATS[0], best), **options, is_short=False)
         return speeds
 
     speeds = kept(dict[str, float], "precision", {**_network(profile), **key}, measure)
     chosen = fastest(speeds)
     why = "formats could not be measured"
-    if base := speeds.get(FORMATS[0]):
+    base = speeds.get(FORMATS[0])
+    if base:
         others = [f"{name} {speed / base:.2f}" for name, speed in speeds.items() if name != FORMATS[0]]
         shown = ", ".join(others) or "no other format works"
         why = f"measured here, as multiples of float32's speed: {shown}"

@@ -210,7 +210,8 @@ def places(times_s: Times, open_time_s: Times) -> tuple[NDArray[np.intp], Mask]:
 
 def require_newest(candles: Candles) -> None:
     """Refuse candles of which the newest was dropped: a closed bar would be forecast as the future."""
-    if lost := candles.report.newest_lost:
+    lost = candles.report.newest_lost
+    if lost:
         rule = "a forecast begins behind the newest candle, which must be usable"
         fix = f"Mend it; to forecast from {candles.report.last_open} all the same, take it out"
         raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=lost.told, fix=fix)

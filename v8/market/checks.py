@@ -123,7 +123,8 @@ def check_candles(
     _require_rows(len(rows.open_us), len(frame), where)
     _require_opens(rows)
     rows = _newest_life(rows)
-    if closed := closed_hours(rows.open_us // US_PER_S, series.bar_s):
+    closed = closed_hours(rows.open_us // US_PER_S, series.bar_s)
+    if closed:
         rule = "v8 forecasts markets that never close, such as those of coins"
         fix = "Take a market that trades around the clock; a longer history does not help"
         raise DataError(where=where, rule=rule, got=f"a market without candles in {closed}", fix=fix)

@@ -193,7 +193,8 @@ class Companions:
         self._until_s: dict[str, int] = {}
         """Of what lacked beside the newest of the candles that were joined last: the last that had it."""
         read = [*self._of_symbol, *(each.file for each in self._settings)]
-        if strange := [repr(name) for name in self._given if name not in read]:
+        strange = [repr(name) for name in self._given if name not in read]
+        if strange:
             rule = f"names what the features read beside their candles: {listed(read) or 'nothing'}"
             fix = "Give candles by their symbol and tables by the name of their file, and nothing else"
             raise DataError(where="covariates", rule=rule, got=listed(strange), fix=fix)
@@ -227,7 +228,8 @@ class Companions:
         """Return candles of a source with what lies beside them; as it is asked for in `CandleSource`."""
         own = source.candles(series, num_bars, end_s)
         found = self.joined(own, source)
-        if (last_s := int(found.open_time_s[-1])) == int(own.open_time_s[-1]):
+        last_s = int(found.open_time_s[-1])
+        if last_s == int(own.open_time_s[-1]):
             return found
         whole = self.joined(source.candles(series, num_bars, last_s), source)
         # What lacks is no news to a run that did not ask until a time of the past.

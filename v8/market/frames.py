@@ -111,7 +111,8 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     names = flat_names(levels, series, where)
     for name in TELLING_NAMES.keys() & frame.attrs.keys():
         _require_told(name, [frame.attrs[name]], series)
-    if name := _index_name(frame.index, names):
+    name = _index_name(frame.index, names)
+    if name:
         names = [*names, name]
         frame = pd.concat([frame, frame.index.to_series()], axis=1)
     wanted = wanted_columns(names, series, where)
@@ -143,7 +144,8 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
         found = next((name for name in known if name in plain), "")
         if not found and column == VOLUME:
             continue
-        if (num_found := plain.count(found) if found else 0) != 1:
+        num_found = plain.count(found) if found else 0
+        if num_found != 1:
             others = f" (or {', '.join(known[1:])})" if column == OPEN_TIME else ""
             got = f"{num_found or 'none'} among {', '.join(names)}"
             fix = "Rename the columns; prices without open, high, low and close are no candles"
@@ -236,7 +238,8 @@ def _index_name(index: pd.Index, names: Sequence[str]) -> str:
 
 def _require_told(name: str, values: Iterable[object], series: Series) -> None:
     told = dict.fromkeys(map(str, values))
-    if others := [shown(value) for value in told if not _tells(TELLING_NAMES[name], value, series)]:
+    others = [shown(value) for value in told if not _tells(TELLING_NAMES[name], value, series)]
+    if others:
         raise of_another_series(series, f"{name} {listed(others)}")
 
 

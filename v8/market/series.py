@@ -156,7 +156,8 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
     path = path or config_path("universe")
     content = read_yaml(path)
     keys = ("series",) if "series" in content else ("symbols", "timeframes")
-    if strange := next((key for key in content if key not in keys), None):
+    strange = next((key for key in content if key not in keys), None)
+    if strange:
         rule = "a universe has the key series, or the keys symbols and timeframes, which are crossed"
         got = f"{strange!r} where {' and '.join(keys)} belong"
         fix = advice(strange, keys, "Remove it")
@@ -176,7 +177,8 @@ def _names(where: str, value: object) -> list[str]:
 
 
 def _require_single(where: str, names: Iterable[object]) -> None:
-    if repeated := sorted(name for name, count in Counter(map(str, names)).items() if count > 1):
+    repeated = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
+    if repeated:
         rule = "names each entry once"
         got = f"{listed(repeated)} more than once"
         raise ProfileError(where=where, rule=rule, got=got, fix="Remove the repetition")

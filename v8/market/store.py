@@ -186,7 +186,8 @@ def _is_mended(ours: Values, theirs: Values, differs: Mask, has_known: Mask) -> 
 
 def _require_no_jump(series: Series, times_s: Times, ours: Values, theirs: Values, is_disputed: Mask) -> None:
     away = np.abs(np.log(theirs[is_disputed, :4] / ours[is_disputed, :4])).max(axis=1)
-    if num_far := int((away > LEAST_JUMP).sum()):
+    num_far = int((away > LEAST_JUMP).sum())
+    if num_far:
         row = np.flatnonzero(is_disputed)[np.argmax(away)]
         told = f"a close of {theirs[row, 3]:g} at {iso(int(times_s[row]))} that was {ours[row, 3]:g} before"
         rule = "a price is told again as before, or one of the two versions does not fit its neighbours"
@@ -233,7 +234,8 @@ class CandleStore:
 
         What is damaged is set aside only while this process holds the lock.
         """
-        if (table := self._read(self.path(series), series, is_held=is_held)) is None:
+        table = self._read(self.path(series), series, is_held=is_held)
+        if table is None:
             return None
         revised = self._read(self.path(series, ".revised"), series, is_held=is_held)
         frame, told = table
@@ -274,7 +276,8 @@ class CandleStore:
             revised = merged.revisions.iloc[len(before.revisions) if before else 0 :]
             if is_near and is_free:
                 self._write(series, merged, is_revised=len(revised) > 0)
-        if num := len(revised):
+        num = len(revised)
+        if num:
             told = f"{num} {'candle was' if num == 1 else 'candles were'}"
             opens = listed([iso(open_s) for open_s in revised["open_time_s"]])
             _log.warning("%s: %s told differently before (%s); both versions are kept", series, told, opens)

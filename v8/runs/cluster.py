@@ -387,7 +387,8 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
     The versions that are wanted are the driver's, and the sign is a file that it has left in the run folder.
     Without the most series of one program, what suits the GPU is measured.
     """
-    if refusal := _refusal(wanted, Path(sign)):
+    refusal = _refusal(wanted, Path(sign))
+    if refusal:
         yield (refusal,)
         return
     yield ()
@@ -397,7 +398,8 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
     making = _bench().submit(_make, jobs, fleet_size, told.put)
     while not is_done:
         is_done = bool(wait([making], POLL_S).done)
-        if events := tuple(told.get_nowait() for _ in range(told.qsize())):
+        events = tuple(told.get_nowait() for _ in range(told.qsize()))
+        if events:
             yield events
     making.result()
 
@@ -409,7 +411,8 @@ def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
         found = _wanted()
     except V8Error as error:
         return error
-    if different := [name for name in wanted if found.get(name) != wanted[name]]:
+    different = [name for name in wanted if found.get(name) != wanted[name]]
+    if different:
         rule = "must have the versions of the machine that v8 was called on"
         got = ", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different)
         fix = "Install the same versions there, or results would differ from machine to machine"

@@ -75,7 +75,8 @@ def compare(
             known = {"repeat": repeat, "import_s": round(answer.start_s, 4)}
             known["own_epochs"] = profile.training.epochs
             measurements += [{**found, **known} for found in answer.measured if found]
-            if reason := _why_failed(answer, run):
+            reason = _why_failed(answer, run)
+            if reason:
                 failures[name] = reason
                 tell(f"{name}: failed: {reason}")
     return replace(planned, download_s=download_s, measurements=tuple(measurements), failures=failures)
@@ -171,7 +172,8 @@ def _model(folder: Path, about: Metadata) -> dict[str, Any]:
 
 
 def _check_names(names: Sequence[str], baseline: str) -> None:
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
         rule = "compares profiles of different names"
         got = f"{twice} {names.count(twice)} times"
         raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Give each file its own name: key")
@@ -195,7 +197,8 @@ def _read_candles(
         tell(f"{series}: {len(candles):,} candles, read in {duration(seconds[str(series)])}")
         for profile in profiles:
             own = candles.newest(profile.newest_bars)
-            if beside := Companions.of(profile):
+            beside = Companions.of(profile)
+            if beside:
                 own = beside.candles(source, series, profile.newest_bars, int(own.open_time_s[-1]))
             pins[profile.name][series] = pin_of(own)
     return pins, seconds

@@ -209,7 +209,8 @@ def execute(
 
 def _tell_page(run: Path, listen: Listener) -> None:
     """Tell where the page of a run is as soon as it is there; of what is told again, nobody hears."""
-    if (page := run.absolute() / REPORT_FILE).is_file():
+    page = run.absolute() / REPORT_FILE
+    if page.is_file():
         listen(PageWritten(f"Report, drawn again after each series: {page.as_uri()}", page))
 
 
@@ -278,7 +279,8 @@ def _read_all(
             listen(Note(f"{series}: finished; its candles could not be read again: {outcome.reason}"))
             continue
         if found:
-            if num_newer := found.report.num_newer:
+            num_newer = found.report.num_newer
+            if num_newer:
                 newer.append(NewerCandles(series, num_newer, int(found.open_time_s[-1]) + series.bar_s))
             seconds = outcome.seconds
             _, outcome = events.isolated(series, partial(folder.pin, series, pin_of(found)))
@@ -417,7 +419,8 @@ def begin_or_continue(
         begun = nested_runs.read_plan(path)
         nested_runs.require_same(path, begun, wanted)
         return begun
-    if like := asked.like:
+    like = asked.like
+    if like:
         nested_runs.begin_plan(path, plan := replace(wanted, folds=like.folds, missing=like.missing))
         return plan
     histories, missing = _histories(asked, source, listen)

@@ -78,7 +78,8 @@ def measure_training(
         store = FeatureStore(Path(place))
         train = partial(train_all, fleet_size=size, store=store)
         carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
-        if not (done := read_run(plan.path).done):
+        done = read_run(plan.path).done
+        if not done:
             return None
         found = measurement_of(plan.path, done)
         for model in found["models"]:

@@ -106,7 +106,8 @@ class RunOptions(BaseModel):
         else:
             chosen = asked or served_series(source)
         redone = tuple(Series.parse(name) for name in self.redo)
-        if strange := [one for one in redone if one not in chosen]:
+        strange = [one for one in redone if one not in chosen]
+        if strange:
             rule = "names series that this call trains"
             fix = "Name it with param:series too, or leave it out"
             raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
@@ -187,7 +188,8 @@ def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> t
     if universe:
         raise contradiction("param:universe", "param:series", "chooses the series")
     chosen = tuple(Series.parse(name) for name in names)
-    if twice := next((f"{one} {count} times" for one, count in Counter(chosen).items() if count > 1), None):
+    twice = next((f"{one} {count} times" for one, count in Counter(chosen).items() if count > 1), None)
+    if twice:
         rule = "each series is given once"
         raise ProfileError(where="param:series", rule=rule, got=twice, fix="Remove the repetition")
     return chosen
@@ -203,7 +205,8 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
     from v8.artifacts.run_folder import read_run  # noqa: PLC0415 - see above
 
     names = list(read_run(path).series)
-    if strange := [str(one) for one in dropped if str(one) not in names]:
+    strange = [str(one) for one in dropped if str(one) not in names]
+    if strange:
         fix = series_advice(strange[0], names, "Name series of this run")
         rule = f"takes series out of {path}, which has {listed(names) or 'none'}"
         raise ProfileError(where="param:drop", rule=rule, got=listed(strange), fix=fix)

@@ -150,7 +150,8 @@ def _live(pipe: Connection, plugins: Mapping[str, str], packed: bytes) -> None:
     with explained_start():
         load_plugins()
         fix = "Leave plug-ins as they are while they are in use, and repeat the same command"
-        if changed := other_plugins(plugins, where="a process of a run", fix=fix):
+        changed = other_plugins(plugins, where="a process of a run", fix=fix)
+        if changed:
             raise changed
     with explained_imports():
         live, arguments = pickle.loads(packed)  # noqa: S301 - our parent's

@@ -55,7 +55,8 @@ def measure_worth(
         profile = forecaster.about.trained_profile
         name = str(forecaster.series)
         data = prepare_series(compute_table(candles, table_columns(profile)), profile)
-        if study := study_of(data, candles, forecasts_of(data, forecaster), after=last.get(name, -1)):
+        study = study_of(data, candles, forecasts_of(data, forecaster), after=last.get(name, -1))
+        if study:
             studies.append(study)
             is_demo |= forecaster.about.is_demo_market
             last[name] = int(study.market.bar_numbers[-1])

@@ -238,7 +238,8 @@ class Worth(NamedTuple):
 
 def worths(comparison: Comparison) -> list[Worth]:
     """Put worth beside cost, the smallest error first; nothing where models have no error in common."""
-    if not (figures := comparison.figures):
+    figures = comparison.figures
+    if not figures:
         return []
     multiples = comparison.models.filter(like="multiples.").dropna(axis="columns")
     changes = multiples.mean(axis="columns").dropna().map(change_pct)
@@ -253,7 +254,8 @@ def worths(comparison: Comparison) -> list[Worth]:
 
 def advice(comparison: Comparison) -> list[str]:
     """Say which profile is the one to take, at what cost, and what is had for more or less; or why not."""
-    if not (those := worths(comparison)):
+    those = worths(comparison)
+    if not those:
         return []
     quickly = sorted(those, key=lambda one: one.projected_s)
     fastest = say("The fastest is {name}: {told}.", name=quickly[0].profile, told=quickly[0])
@@ -261,7 +263,8 @@ def advice(comparison: Comparison) -> list[str]:
         return [say("So short a training tells what is fast, and not yet what to take."), fastest]
     if len({*comparison.horizons.values()}) > 1:
         return [say("No profile is the one to take: they look differently far ahead."), fastest]
-    if (best := those[0]).change_pct >= 0.0:
+    best = those[0]
+    if best.change_pct >= 0.0:
         return [say("No profile is the one to take: none errs less than if nothing changed."), fastest]
     chosen = next(one for one in quickly if one.change_pct - best.change_pct <= NEGLIGIBLE_PCT)
     said = [say("Take {name}: {told}.", name=chosen.profile, told=chosen)]
@@ -346,7 +349,8 @@ def comparison_csv(comparison: Comparison) -> str:
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
     body = [opening("", *advice(comparison))]
-    if those := worths(comparison):
+    those = worths(comparison)
+    if those:
         rows = {f"{one.profile}, {duration(one.projected_s, is_estimate=True)}": one.dots for one in those}
         label = say("Error beside that of no change, mean over tasks, and the time of 40 models.")
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))

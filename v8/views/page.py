@@ -126,7 +126,8 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
     for row in rows:
         cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
         for (_, name), those in every.items():
-            if one := those.get(row.series):
+            one = those.get(row.series)
+            if one:
                 cells.append(marked(one.multiple, one.outcome, name, one.corrected_p_value))
             else:
                 cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
@@ -218,7 +219,8 @@ def _forecasts(sample: ForecastSample | None) -> Html:
         return element("p", say("No forecasts are kept beside this model."))
     num_steps = len(next(iter(sample.issued[0].values.values())))
     spans = say("the forecast low to high. It is no interval: nothing says how often the truth stays within.")
-    if names := interval_names(sample.levels):
+    names = interval_names(sample.levels)
+    if names:
         told = say(" and ").join(names)
         spans = say("the {told} interval of the close: so often should the truth be in it.", told=told)
     note = say(
@@ -255,7 +257,8 @@ def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterat
     """Show what stands beside model, naive and the best baseline, and fold away the rows of all others."""
     few = [rows[name] for name in dict.fromkeys((MODEL, NAIVE, best)) if name in rows]
     yield shown_table(Table(table.columns, few, table.title))
-    if others := [row for row in rows.values() if row not in few]:
+    others = [row for row in rows.values() if row not in few]
+    if others:
         said = say("{num} more formulas", num=len(others))
         yield folded(said, shown_table(Table(table.columns, others)))
 

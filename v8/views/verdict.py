@@ -59,7 +59,8 @@ class Beside:
 
     def rated(self, told: str) -> str:
         """Put how sure it is behind what is told."""
-        if not (rating := self.sureness):
+        rating = self.sureness
+        if not rating:
             return told
         if {BEATS, LOSES} & set(self.outcomes):
             return say("{told} ({rating})", told=told, rating=rating)

@@ -121,7 +121,8 @@ class CcxtApi(rest.KlinesApi):
         """Return the oldest rows of a span, halving the time in which they may begin."""
         low_s = max(span.first_s, FIRST_S)
         high_s = span.last_s
-        if rows := self._rows(market, span, low_s):
+        rows = self._rows(market, span, low_s)
+        if rows:
             return rows
         while high_s - low_s >= step_s:
             middle_s = low_s + (high_s - low_s) // 2

@@ -51,7 +51,8 @@ def named_series(stem: str) -> tuple[Series, ...]:
     >>> [str(series) for series in named_series("BINANCE_BTCUSDT, 240")]
     ['BTCUSDT-4h']
     """
-    if exported := _EXPORTED.fullmatch(stem[:_MOST_LETTERS]):
+    exported = _EXPORTED.fullmatch(stem[:_MOST_LETTERS])
+    if exported:
         pairs = [(exported[1], _timeframe(exported[2]))]
     else:
         found = _TIMEFRAME.finditer(stem[:_MOST_LETTERS])

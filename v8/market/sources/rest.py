@@ -466,7 +466,8 @@ class ApiEtiquette(downloads.Etiquette):
         status = answer.status_code
         if status in _TOO_MANY:
             trouble = downloads.trouble_of(answer)
-            if (pause_s := trouble.wait_s or 0.0) > downloads.LONGEST_RETRY_AFTER_S:
+            pause_s = trouble.wait_s or 0.0
+            if pause_s > downloads.LONGEST_RETRY_AFTER_S:
                 most = f"{downloads.LONGEST_RETRY_AFTER_S:.0f} s"
                 raise _host_refuses(url, f"status {status}, not to be asked again within {most}")
             self._close(url, pause_s)

@@ -144,13 +144,15 @@ def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str
         line = stream.readline(_MAX_LINE)
         if len(line) == _MAX_LINE or "\0" in line:
             raise unlike_a_table(where, f"a line of {_MAX_LINE:,} characters or more, or with a NUL")
-        if told := re.fullmatch(r'"?sep=([,;|\t])"?\s*', line, re.IGNORECASE):
+        told = re.fullmatch(r'"?sep=([,;|\t])"?\s*', line, re.IGNORECASE)
+        if told:
             separators = told[1]
             continue
         for separator in separators:
             names = next(csv.reader([line], delimiter=separator), [])
             if len(names) > 1 and frames.plain_name(names[0]) in frames.TIME_NAMES and not any(names[1:]):
-                if not (levels := [level[1:] for level in above if len(level) == len(names)]):
+                levels = [level[1:] for level in above if len(level) == len(names)]
+                if not levels:
                     raise unlike_a_table(where, f"the name {names[0]} and no other")
                 return stream, separator, [names[0], *frames.flat_names(levels, series, where)]
             if _is_header(names):
@@ -353,7 +355,8 @@ def split_ending(name: str) -> tuple[str, str] | None:
 def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.DataFrame:
     """Read a file of any kind, packed or not, by its ending as `split_ending` told it."""
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
-    if packing := ending.removeprefix(kind):
+    packing = ending.removeprefix(kind)
+    if packing:
         with _read_as(f"be one file packed as {packing[1:]}", where, PACKING_FAULTS):
             content = _PACKINGS[packing](content)
         if len(content) > MAX_FILE_BYTES:

@@ -128,7 +128,8 @@ class _SeriesZips:
         months = _months_back(_period(last_s, "M"))
         while probed := list(islice(months, PROBES_AT_ONCE)):
             num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
-            if found := self.newest(probed[:num_asked]):
+            found = self.newest(probed[:num_asked])
+            if found:
                 return found
         return None
 
@@ -186,7 +187,8 @@ class _SeriesZips:
         url = self.url(period)
         got = "another one"
         for _ in range(_NUM_CHECKSUM_TRIES):
-            if (promise := self._promised(period)) is None:
+            promise = self._promised(period)
+            if promise is None:
                 return None
             content = self._fetch(url, MAX_ZIP_BYTES)
             if content is not None and storage.digest_bytes(content) == promise:

@@ -39,7 +39,8 @@ class EventFiles:
 
     def finish(self, series: str) -> None:
         """Close the file of a series."""
-        if writer := self._writers.pop(series, None):
+        writer = self._writers.pop(series, None)
+        if writer:
             writer.close()
 
     def _open(self, series: str) -> RecordWriter:

@@ -37,7 +37,8 @@ class WandbRuns:
 
     def finish(self, series: str) -> None:
         """Finish the run of a series."""
-        if started := self._open.pop(series, None):
+        started = self._open.pop(series, None)
+        if started:
             _guarded(started.finish)
 
     def _start(self, series: str) -> Any:
