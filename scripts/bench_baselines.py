@@ -45,14 +45,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunRecord, pin_of, read_run
+from v8.baselines.baselines import BASELINES, NAIVE, Boosting, fit_boosted
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError, ProfileError, V8Error
+from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.metrics import measure_errors
+from v8.evaluation.table import ALPHA, corrected_p_values, diebold_mariano
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, NAIVE, Boosting, fit_boosted
 from v8.hardware import describe_machine, versions
-from v8.losses.judgement import MODEL, Judgement
-from v8.losses.metrics import measure_errors
-from v8.losses.table import ALPHA, corrected_p_values, diebold_mariano
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, open_source

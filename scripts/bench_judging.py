@@ -32,10 +32,10 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, os.environ.get("MEASURED_CHECKOUT", str(REPOSITORY)))
 
+from v8.baselines.baselines import BASELINES
+from v8.evaluation.judgement import judge_quantiles, judge_windows
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES
 from v8.hardware import describe_machine
-from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile

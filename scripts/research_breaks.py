@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from v8.baselines import ranges
+from v8.baselines.baselines import BASELINES, NAIVE
+from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, lent_bars, mix
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
-from v8.formulas import ranges
-from v8.formulas.baselines import BASELINES, NAIVE
-from v8.formulas.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, lent_bars, mix
 from v8.market.candles import Candles
 from v8.market.series import load_universe
 from v8.market.sources.source import CandleSource, open_source

@@ -8,7 +8,7 @@ fitted to what was known there, and judged on the days behind. Figure: mean abso
 steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
 over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
 it is smaller, and the chance p of such a mean difference if both were as good: the test of
-`v8.losses.table`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
+`v8.evaluation.table`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
 came of it.
 
 `--decoded` judges OHLC, bands and volatility: what is forecast becomes candles by the regression of
@@ -47,13 +47,13 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from v8.baselines.baselines import BASELINES, NAIVE
+from v8.baselines.ranges import RangeFormula, fit_ensemble, move_terms
 from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
+from v8.evaluation.metrics import measure_errors
+from v8.evaluation.table import diebold_mariano
 from v8.features.formulas import FLOOR_SHARE, PERIODS_S, wave
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, NAIVE
-from v8.formulas.ranges import RangeFormula, fit_ensemble, move_terms
-from v8.losses.metrics import measure_errors
-from v8.losses.table import diebold_mariano
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import open_source

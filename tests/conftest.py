@@ -24,11 +24,11 @@ from made_once import made_once, shared_folder
 from marks import mark_what_is_started
 
 from v8 import plugins
+from v8.baselines.baselines import BASELINES
 from v8.families import FAMILIES
 from v8.families.family import TaughtSettings
 from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
-from v8.formulas.baselines import BASELINES
 from v8.invocation import repeated
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -138,7 +138,7 @@ HALFWAY = '''"""The close goes half of the way back to the mean of the twenty kn
 import numpy as np
 
 from v8.columns import TASK_OHLC
-from v8.formulas.baselines import BASELINES, Baseline
+from v8.baselines.baselines import BASELINES, Baseline
 
 
 def fit_halfway(train, scaling):

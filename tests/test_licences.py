@@ -6,8 +6,8 @@ import re
 from importlib.metadata import distribution
 from pathlib import Path
 
+from v8.reports.markup import document
 from v8.storage import packaged
-from v8.views.markup import document
 
 REPOSITORY = Path(__file__).parents[1]
 TOLD = (REPOSITORY / "THIRD_PARTY.md").read_text("utf-8")

@@ -15,9 +15,9 @@ from forked import called
 
 import v8
 from v8 import plugins
+from v8.baselines.baselines import BASELINES, Baseline
 from v8.errors import ProfileError
 from v8.features.indicators import FEATURES, ancestry
-from v8.formulas.baselines import BASELINES, Baseline
 from v8.invocation import command
 from v8.profile import Profile
 
@@ -38,7 +38,7 @@ FEATURES.register(Feature("double", "twice the close, quote currency", "a test",
 
 
 BASELINE_NAMED = """
-from v8.formulas.baselines import BASELINES, Baseline
+from v8.baselines.baselines import BASELINES, Baseline
 
 BASELINES.register(Baseline("{name}", "nothing", "a test", lambda train, scaling: lambda span: {{}}))
 """

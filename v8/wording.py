@@ -1,8 +1,8 @@
 """How people are told numbers, durations and tables; a dash stands where there is no number.
 
 Everything that shows or writes a table goes through `Table`. Markdown and CSV are written here; HTML in
-`v8.views.markup`, which escapes whatever is no markup, and lines of a terminal in `v8.cli.printing`. What v8
-writes as JSON is nested by task and no table.
+`v8.reports.markup`, which escapes whatever is no markup, and lines of a terminal in `v8.cli.printing`. What
+v8 writes as JSON is nested by task and no table.
 """
 
 import csv

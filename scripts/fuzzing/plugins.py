@@ -8,9 +8,9 @@ from typing import Final
 
 import v8
 from v8 import plugins
+from v8.baselines.baselines import BASELINES
 from v8.errors import V8Error
 from v8.features.indicators import FEATURES, ancestry
-from v8.formulas.baselines import BASELINES
 from v8.market.series import Series
 from v8.profile import load_profile
 from v8.registry import strays
@@ -21,7 +21,7 @@ SOUND: Final = "sound"
 
 _BASELINE: Final = """
 import sys
-from v8.formulas.baselines import BASELINES, Baseline
+from v8.baselines.baselines import BASELINES, Baseline
 
 
 class Unspeakable(Exception):

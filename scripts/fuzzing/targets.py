@@ -34,17 +34,17 @@ from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_sample
 from v8.cli.app import app
 from v8.errors import MAX_MESSAGE, V8Error
+from v8.evaluation.leaderboard import read_history
 from v8.hub.layout import read_manifest
 from v8.hub.staging import stage_run
-from v8.losses.leaderboard import read_history
 from v8.market.companions import read_user_table
 from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
 from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
 from v8.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
-from v8.views.backtest import backtest_page
-from v8.views.backtest import read_results as read_results_of
+from v8.reports.backtest import backtest_page
+from v8.reports.backtest import read_results as read_results_of
 
 CPU_LIMIT_S = 2.0
 """Processor time of an input: unlike the clock's, it does not depend on what else the machine does."""

@@ -15,7 +15,7 @@ import pytest
 import v8
 from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.errors import DataError, PublishError
-from v8.losses.judgement import Judgement
+from v8.evaluation.judgement import Judgement
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A real headless browser, driven by its DevTools protocol: nothing is installed, nothing is fetched.
 
-Looks for Chromium or Chrome on the PATH, as tests/views/browser.py does.
+Looks for Chromium or Chrome on the PATH, as tests/reports/browser.py does.
 """
 
 from __future__ import annotations

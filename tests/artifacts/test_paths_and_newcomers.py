@@ -19,19 +19,19 @@ from v8.artifacts.forecaster import Forecaster, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
+from v8.baselines.ranges import drawn_paths, fit_ensemble
 from v8.cli.app import app
 from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
-from v8.formulas.ranges import drawn_paths, fit_ensemble
 from v8.hub.opening import open_place
 from v8.live.issuing import Issued
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
+from v8.reports.card import model_card
+from v8.reports.page import series_body
 from v8.runs.local import train_all
 from v8.runs.plan import Job
-from v8.views.card import model_card
-from v8.views.page import series_body
 from v8.windows.dataset import prepare_series, table_columns
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

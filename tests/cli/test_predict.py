@@ -19,13 +19,13 @@ from renamed_models import name_model
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
+from v8.baselines.baselines import called
 from v8.cli.app import app
 from v8.cli.forecasts import tell_refusals
 from v8.errors import DataError
-from v8.formulas.baselines import called
-from v8.losses.judgement import Judgement
+from v8.evaluation.judgement import Judgement
 from v8.market.sources.source import open_source
-from v8.views.pictures import draw_forecast
+from v8.reports.pictures import draw_forecast
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
-from v8.losses.leaderboard import LeaderboardRow, TaskScore
-from v8.losses.table import Against
+from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
+from v8.evaluation.table import Against
 from v8.market.series import Series
 from v8.runs.events import (
     EpochEnded,

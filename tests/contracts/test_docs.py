@@ -20,11 +20,11 @@ from forked import called
 from outputs import write_outputs
 
 import v8
+from v8.baselines.baselines import BASELINES
 from v8.cli.app import app
 from v8.families import FAMILIES
 from v8.features import ta_features
 from v8.features.indicators import FEATURES
-from v8.formulas.baselines import BASELINES
 from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
 
 REPOSITORY = Path(__file__).parents[2]

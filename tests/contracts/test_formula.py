@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from v8.errors import ProfileError
-from v8.losses.judgement import Judgement
+from v8.evaluation.judgement import Judgement
 from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
 from v8.runs.plan import smoke_bars

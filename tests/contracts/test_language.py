@@ -12,19 +12,19 @@ from typing import get_args
 import pytest
 import yaml
 
-from v8.formulas.baselines import BASELINES
+from v8.baselines.baselines import BASELINES
+from v8.evaluation.importance import KINDS
+from v8.evaluation.season import POOLS
+from v8.evaluation.table import Outcome
+from v8.evaluation.worth import RULES
 from v8.hardware import describe_machine
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say
-from v8.losses.importance import KINDS
-from v8.losses.season import POOLS
-from v8.losses.table import Outcome
-from v8.losses.worth import RULES
 from v8.market.candles import CandleReport, Gap, LostRow
+from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
+from v8.reports.comparison import CLAIM_NOTE, CLAIMED, FIGURES
+from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
-from v8.views.comparison import CLAIM_NOTE, CLAIMED, FIGURES
-from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
 
 WORTH_FIGURES = (

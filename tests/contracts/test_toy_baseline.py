@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from v8.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.columns import TASK_OHLC
-from v8.formulas.baselines import BASELINES, Baseline, Forecast
 from v8.profile import Profile
 from v8.windows.scaling import Scaling
 from v8.windows.span import KnownSpan, Span

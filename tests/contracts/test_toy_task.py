@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from v8.formulas.baselines import BASELINES
+from v8.baselines.baselines import BASELINES
 from v8.profile import Profile
 from v8.tasks import TASKS, UNITLESS, Closes, Task
 

@@ -13,8 +13,8 @@ from judging import judge_arrays, rolled
 
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RunFolder, RunRecord, SeriesState
+from v8.evaluation.judgement import Judgement
 from v8.features.indicators import definitions
-from v8.losses.judgement import Judgement
 from v8.market.series import Series, load_universe
 from v8.profile import load_profile
 from v8.storage import digest_file, write_json, write_text

@@ -11,8 +11,8 @@ import pytest
 
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.losses.leaderboard import rank_results
-from v8.views.card import model_card
+from v8.evaluation.leaderboard import rank_results
+from v8.reports.card import model_card
 from v8.wording import number, p_value
 
 REPO = "someone/fleet"

@@ -257,7 +257,7 @@ def test_a_receiver_that_sends_messages_elsewhere_is_not_followed(post: Post) ->
 
 
 def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What decay is, `tests/losses/test_contest.py` tells; here it is heard of."""
+    """What decay is, `tests/evaluation/test_contest.py` tells; here it is heard of."""
     asked: list[Any] = []
 
     def decay_of(judgement: Any, losses: Any) -> tuple[bool, str]:

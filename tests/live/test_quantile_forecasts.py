@@ -24,23 +24,23 @@ from v8.cli.forecasts import PRINTERS
 from v8.cli.record import RECORD_PRINTERS
 from v8.cli.runs import print_decisions
 from v8.errors import ArtifactError
+from v8.evaluation.judgement import QuantileJudgement
 from v8.live.entries import score
 from v8.live.issuing import Issued
 from v8.live.ledger import Ledger
 from v8.live.record import live_record
 from v8.live.renewal import Renewed, decision_of, rule_on
 from v8.live.watching import fit_baselines, make_entry
-from v8.losses.judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, recorded_profile
+from v8.reports.card import model_card
+from v8.reports.pictures import draw_forecast
 from v8.runs.export import forecast_test_span
 from v8.runs.local import train_all
 from v8.runs.plan import Job
 from v8.tasks import TASKS
-from v8.views.card import model_card
-from v8.views.pictures import draw_forecast
 from v8.wording import percent
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from v8.errors import ArtifactError
+from v8.evaluation.table import corrected_p_values, diebold_mariano
 from v8.live.entries import Entry, Issuer, Score
 from v8.live.ledger import Ledger
 from v8.live.record import MIN_DAYS, Coverage, Record, live_record, together
-from v8.losses.table import corrected_p_values, diebold_mariano
 
 PLACE = "./tiny"
 Change = Callable[..., Issuer]

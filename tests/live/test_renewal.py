@@ -11,12 +11,12 @@ from judging import judge_arrays, rolled
 from ledger_entries import FIRST_S
 from ledger_entries import ISSUER as BY_SOMEONE
 
+from v8.evaluation.contest import decay_of
+from v8.evaluation.judgement import Judgement
+from v8.evaluation.table import Losses
 from v8.live.entries import Entry, Score
 from v8.live.ledger import Ledger
 from v8.live.renewal import recorded_losses
-from v8.losses.contest import decay_of
-from v8.losses.judgement import Judgement
-from v8.losses.table import Losses
 from v8.market.series import Series
 
 BTC = Series("BTCUSDT", "15m")

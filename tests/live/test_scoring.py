@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from ledger_entries import said
 
+from v8.baselines.baselines import BASELINES
 from v8.errors import DataError
+from v8.evaluation.metrics import measure_errors
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES
 from v8.live.entries import GIVEN_UP_S, Entry, Issuer, score, truth_bars
 from v8.live.watching import FittedBaselines, fit_baselines, fitted_until_s, known_bars
-from v8.losses.metrics import measure_errors
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series

@@ -11,7 +11,7 @@ import pytest
 from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
-from v8.formulas.baselines import BASELINES
+from v8.baselines.baselines import BASELINES
 from v8.networks.published import forecast_windows
 from v8.profile import Profile, load_profile
 from v8.training.formula import FormulaModel, FormulaTrainer

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scaled_units import restore_targets
 
-from v8.formulas.ranges import fit_ensemble
+from v8.baselines.ranges import fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.serving import ServingGraph, ServingModel, build_serving, load_scaling
 from v8.profile import Profile

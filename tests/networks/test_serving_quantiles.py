@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
-from v8.formulas.ranges import fit_ensemble
+from v8.baselines.ranges import fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows, split_outputs
 from v8.networks.serving import ServingGraph, ServingModel, build_serving
@@ -165,7 +165,7 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
     make_data: Callable[..., SeriesData],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("v8.formulas.ranges.DOUBTED_WINDOWS", 0)
+    monkeypatch.setattr("v8.baselines.ranges.DOUBTED_WINDOWS", 0)
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]

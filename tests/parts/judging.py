@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from rolled import roll_forward
 
+from v8.baselines.baselines import BASELINES
 from v8.columns import TASK_OHLC
-from v8.formulas.baselines import BASELINES
-from v8.losses.judgement import MODEL, JudgedTask, Judgement, judge_windows
-from v8.losses.metrics import measure_direction, measure_errors
-from v8.losses.table import diebold_mariano
+from v8.evaluation.judgement import MODEL, JudgedTask, Judgement, judge_windows
+from v8.evaluation.metrics import measure_direction, measure_errors
+from v8.evaluation.table import diebold_mariano
 from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from v8.baselines.baselines import BASELINES
 from v8.features.table import FeatureTable
-from v8.formulas.baselines import BASELINES
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.tasks import TASKS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from v8.errors import V8Error
-from v8.losses.leaderboard import LeaderboardRow
+from v8.evaluation.leaderboard import LeaderboardRow
 from v8.runs.outputs import RunOutputs
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import research_breaks as research
 
+from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_shares
 from v8.columns import CLOSE, OHLC
 from v8.features.table import compute_table
-from v8.formulas.ranges import MEMBERS, fit_ensemble, fit_shares
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource

@@ -21,12 +21,12 @@ from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
+from v8.reports.backtest import backtest_page, headline, read_results, write_backtest
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.execution import AskedBacktest, begin_or_continue, run_fold, run_folds
 from v8.runs.export import write_forecasts
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
-from v8.views.backtest import backtest_page, headline, read_results, write_backtest
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
 NUM_FOLDS = 2

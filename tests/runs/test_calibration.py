@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import pytest
 
+from v8.baselines.ranges import MEMBERS, fit_ensemble
 from v8.columns import TASK_OHLC
-from v8.formulas.ranges import MEMBERS, fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows
 from v8.networks.serving import ServingGraph, ServingModel, build_serving

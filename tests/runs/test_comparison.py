@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from v8.cli.compare import all_profiles
-from v8.losses.judgement import Judgement
+from v8.evaluation.judgement import Judgement
 from v8.profile import Profile, load_profile, profile_names
 from v8.runs.comparison import turns
 

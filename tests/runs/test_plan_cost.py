@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from v8.baselines import baselines
 from v8.cli.printing import print_plan, print_profiles
-from v8.formulas import baselines
 from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
 from v8.profile import audiences, load_profile, profile_names

@@ -20,8 +20,8 @@ from v8.artifacts.metadata import read_metadata
 from v8.cli.app import app
 from v8.cli.runs import search_settings
 from v8.errors import ArtifactError, ProfileError, SeriesError
-from v8.losses.judgement import MODEL
-from v8.losses.season import Cell
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.season import Cell
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, config_path, load_profile

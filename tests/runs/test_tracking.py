@@ -17,7 +17,7 @@ import yaml
 from forked import called
 
 from v8.errors import ProfileError
-from v8.losses.judgement import Judgement
+from v8.evaluation.judgement import Judgement
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.runs.events import EpochEnded, Event, Note, Outcome

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from v8.artifacts.forecaster import Forecaster
 from v8.cli.app import app
 from v8.errors import ArtifactError
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.worth import NAIVE, RULES, TRUTH
 from v8.features.table import compute_table
-from v8.losses.judgement import MODEL
-from v8.losses.worth import NAIVE, RULES, TRUTH
 from v8.runs.worth import FORMULAS, forecasts_of, require_causal, study_of
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span

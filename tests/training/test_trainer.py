@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trained_alone import fit
 
+from v8.baselines.ranges import fit_ensemble
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
-from v8.formulas.ranges import fit_ensemble
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.progress import EpochRecord, LossPatience

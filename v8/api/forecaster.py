@@ -14,13 +14,13 @@ from v8.api.arguments import Shown, in_python
 from v8.artifacts import forecaster as artifacts
 from v8.artifacts.run_folder import RUN_FILE
 from v8.artifacts.shared_models import SharedModels
+from v8.baselines.baselines import called
 from v8.columns import OPEN_TIME
 from v8.errors import DataError, PublishError
+from v8.evaluation.judgement import Judgement, QuantileJudgement, judge_span
 from v8.features.table import compute_table
-from v8.formulas.baselines import called
 from v8.hub.opening import open_place
 from v8.hub.pull import pull
-from v8.losses.judgement import Judgement, QuantileJudgement, judge_span
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -294,8 +294,8 @@ class Forecaster(Shown, artifacts.Forecaster):
         >>> forecaster.plot(candles).data[0].name
         'known'
         """
-        from v8.views.charts import notebook_figure  # noqa: PLC0415
-        from v8.views.figures import issued_figure  # noqa: PLC0415
+        from v8.reports.charts import notebook_figure  # noqa: PLC0415
+        from v8.reports.figures import issued_figure  # noqa: PLC0415
 
         known = self.joined(candles, covariates)
         figure = notebook_figure(issued_figure(known, self.predict(known)))

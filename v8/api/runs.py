@@ -21,8 +21,8 @@ from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
+from v8.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.invocation import command
-from v8.losses.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.machine.processes import ask
 from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable

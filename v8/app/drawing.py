@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OPEN
 from v8.features.formulas import Floats
-from v8.views.markup import Html, element
+from v8.reports.markup import Html, element
 
 Columns = Mapping[str, Floats]
 _LEAST_ROOM: Final = 1e-4  # above and below the values, as a share of the highest: a market may stand still

@@ -1,6 +1,6 @@
 """The pages: an overview with a tile a series, a page for each series, and the leaderboard.
 
-All text passes through `v8.views.markup`, which escapes it, and is said in the language that holds. Style,
+All text passes through `v8.reports.markup`, which escapes it, and is said in the language that holds. Style,
 script and icon are files of their own. The script asks again for the part of a page that changes when the
 next candle has closed, and finds tiles; without it pages work by their links and their form. What goes wrong
 is counted in `data-errors` of the root element, where a test in a browser finds it, and in `data-shown` how
@@ -27,9 +27,9 @@ from v8.live.issuing import Issued
 from v8.live.record import LiveTask, Record
 from v8.market.series import Series, iso
 from v8.quantile_levels import interval_names, intervals, quantile_column
+from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
+from v8.reports.verdict import Beside, TaskVerdict, verdict
 from v8.storage import digest_bytes
-from v8.views.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
-from v8.views.verdict import Beside, TaskVerdict, verdict
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
 _STYLES: Final = {HIGH: "reach", LOW: "reach", BB_UPPER: "bands", BB_LOWER: "bands", CLOSE: "line"}

@@ -31,8 +31,8 @@ from v8.errors import DataError, ProfileError, V8Error
 from v8.language import LANGUAGES, language, preferred
 from v8.machine.interruption import stop_signals_answered_by
 from v8.market.series import Series
+from v8.reports.markup import STYLE, Html, join
 from v8.storage import digest_bytes, packaged
-from v8.views.markup import STYLE, Html, join
 
 WAIT_S: Final = 20.0  # a request waits at most so long for work, in seconds; the work goes on
 RENEWED_S: Final = 5.0  # an overview is asked for again after so many seconds

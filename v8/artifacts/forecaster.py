@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from v8.artifacts import model_file
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureAbout, Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
+from v8.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.columns import CLOSE, OHLC, OPEN_TIME
 from v8.errors import ArtifactError, DataError, listed
 from v8.features import indicators
 from v8.features.table import FeatureTable, compute_table
-from v8.formulas.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.invocation import command
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles

@@ -19,12 +19,12 @@ from pydantic import StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
+from v8.baselines.baselines import NAIVE
 from v8.errors import ArtifactError
+from v8.evaluation.judgement import Judgement, QuantileJudgement
+from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
-from v8.formulas.baselines import NAIVE
-from v8.losses.judgement import Judgement, QuantileJudgement
-from v8.losses.leaderboard import SeriesResult, read_result
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file

@@ -27,10 +27,10 @@ from pydantic import Field
 
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, Metadata, checked_metadata
 from v8.artifacts.run_folder import ERROR_FILE
+from v8.baselines.baselines import called
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.formulas.baselines import called
-from v8.losses.table import ALPHA
+from v8.evaluation.table import ALPHA
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
 from v8.storage import digest_file, packaged, write_json, write_text

@@ -248,7 +248,7 @@ def worth(
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import print_worth
-    from v8.losses.worth import BPS, Terms
+    from v8.evaluation.worth import BPS, Terms
 
     terms = Terms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
     print_worth(run, terms=terms, names=names, open_source=open_source)
@@ -548,8 +548,8 @@ def backtest(
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
-        from v8.losses.worth import Terms
-        from v8.views.backtest import write_backtest
+        from v8.evaluation.worth import Terms
+        from v8.reports.backtest import write_backtest
 
         if forecasts:
             wanted_table = {"form": form, "open_source": lambda _: candles}

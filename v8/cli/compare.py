@@ -16,7 +16,7 @@ from v8.runs.options import asked_series, contradiction, require_tables, served_
 from v8.wording import Table
 
 if TYPE_CHECKING:
-    from v8.views.comparison import Comparison
+    from v8.reports.comparison import Comparison
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 RECOMMENDED = "aligned"
@@ -68,9 +68,9 @@ def compare_profiles(
 
     from v8.cli.printing import print_lines
     from v8.machine.choices import measured_workers
+    from v8.reports.comparison import Comparison, require_same_comparison
     from v8.runs.comparison import compare, compare_runs
     from v8.runs.engines import choose_device, choose_engine, place
-    from v8.views.comparison import Comparison, require_same_comparison
 
     words = command(*sys.argv[1:])
     if runs:
@@ -121,7 +121,7 @@ def compare_profiles(
 
 def _check_out(out: Path, *, is_overwriting: bool) -> None:
     """Refuse a folder that is none, or whose files v8 did not write, before hours of measuring."""
-    from v8.views.comparison import comparison_files
+    from v8.reports.comparison import comparison_files
 
     if out.exists() and not out.is_dir():
         fix = "Choose another place for --out"
@@ -133,8 +133,8 @@ def _check_out(out: Path, *, is_overwriting: bool) -> None:
 def _show(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views.comparison import advice, budget_sentence, cautions, contents, write_comparison
-    from v8.views.markup import DEMO_WARNING, Html
+    from v8.reports.comparison import advice, budget_sentence, cautions, contents, write_comparison
+    from v8.reports.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))

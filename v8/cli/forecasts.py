@@ -19,6 +19,7 @@ from v8.cli.options import picture_file, place_words, require_picture
 from v8.cli.printing import print_json, print_lines, print_page, print_reasons, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
+from v8.evaluation.worth import Worth
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.issuing import Answers, Issued, age
@@ -26,7 +27,6 @@ from v8.live.ledger import Ledger
 from v8.live.posting import keep_sending, send_messages
 from v8.live.receiver import Receiver
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
-from v8.losses.worth import Worth
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
@@ -34,11 +34,11 @@ from v8.market.sources.source import CandleSource
 from v8.net import counted, in_thread
 from v8.own_files import require_own
 from v8.quantile_levels import interval_names, intervals, quantile_column
+from v8.reports import worth as page
+from v8.reports.markup import DEMO_WARNING
 from v8.runs.engines import place as place_models
 from v8.runs.export import write_forecasts
 from v8.runs.worth import measure_worth
-from v8.views import worth as page
-from v8.views.markup import DEMO_WARNING
 from v8.wording import Table, number, percent, plural, price
 
 MOST_WHOLE: Final = 4
@@ -69,7 +69,7 @@ def print_forecasts(
 
 def draw_forecasts(issued: Sequence[Issued], place: Path, *, is_overwriting: bool) -> None:
     """Draw forecasts into a file, or a file each in a folder, and say where."""
-    from v8.views.pictures import draw_forecast
+    from v8.reports.pictures import draw_forecast
 
     for one in issued:
         file = picture_file(place, str(one.forecaster.series))

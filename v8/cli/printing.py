@@ -22,17 +22,17 @@ from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error, listed
-from v8.losses.leaderboard import LeaderboardRow, compared
-from v8.losses.table import reading_marks
+from v8.evaluation.leaderboard import LeaderboardRow, compared
+from v8.evaluation.table import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
+from v8.reports.verdict import verdict
 from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
-from v8.views.verdict import verdict
 from v8.wording import Table, duration, number, plural, spaced
 
 _LEAST: Final = 20  # columns for prose, however wide the others are

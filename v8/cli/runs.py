@@ -28,15 +28,15 @@ from v8.machine.interruption import set_last_words, watch_interrupts
 from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
+from v8.reports import backtest as page
+from v8.reports.markup import DEMO_WARNING
+from v8.reports.verdict import change_table
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
 from v8.runs.search import FILES, START, Search
 from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
-from v8.views import backtest as page
-from v8.views.markup import DEMO_WARNING
-from v8.views.verdict import change_table
 from v8.wording import ABSENT, Table, plural
 
 

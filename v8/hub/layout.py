@@ -21,8 +21,8 @@ from v8 import records
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.series_artifact import README_FILE
 from v8.errors import ArtifactError, listed, shown
+from v8.evaluation.leaderboard import LEADERBOARD_FILE
 from v8.invocation import command
-from v8.losses.leaderboard import LEADERBOARD_FILE
 from v8.market.series import by_series, is_series_name
 from v8.storage import digest_file
 

@@ -19,13 +19,13 @@ from v8.artifacts.nested_runs import Decision, read_serving
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
+from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
 from v8.hub import layout
 from v8.hub.client import told
 from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
-from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
+from v8.reports.card import change_line, distinct_versions, model_card
 from v8.storage import write_bytes, write_text
-from v8.views.card import change_line, distinct_versions, model_card
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Staged(Publication):
 
     def _describe(self) -> None:
         """Write leaderboard, its picture, card and manifest."""
-        from v8.views.pictures import draw_leaderboard  # noqa: PLC0415 - matplotlib is slow to import
+        from v8.reports.pictures import draw_leaderboard  # noqa: PLC0415 - matplotlib is slow to import
 
         record = self.record
         together = [about for _, about in sorted({**self.staying, **self.metadata}.items())]

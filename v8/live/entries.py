@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.artifacts.run_folder import SeriesName
+from v8.baselines.baselines import NAIVE
 from v8.columns import CLOSE
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.metrics import in_returns
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
-from v8.formulas.baselines import NAIVE
-from v8.losses.judgement import MODEL
-from v8.losses.metrics import in_returns
 from v8.market.candles import Candles
 from v8.market.series import Series, iso
 from v8.profile import ProfileName

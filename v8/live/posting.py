@@ -25,11 +25,11 @@ from typing import Any, Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import PublishError, V8Error
+from v8.evaluation.contest import decay_of
 from v8.features.formulas import DAY_S
 from v8.live.ledger import BUSY_S, Database, Ledger, spoken
 from v8.live.receiver import PATIENCE_OF_POST, Receiver
 from v8.live.renewal import recorded_losses
-from v8.losses.contest import decay_of
 from v8.market.series import iso
 from v8.net import Patience, Refused
 from v8.storage import digest_json

@@ -29,13 +29,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from v8.baselines.baselines import NAIVE
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.leaderboard import TaskScore, with_corrected
+from v8.evaluation.table import Against, Losses, best_of, is_equal, reading_marks
 from v8.features.formulas import DAY_S
-from v8.formulas.baselines import NAIVE
 from v8.live.entries import Issuer, Scored, Tally, level_of
 from v8.live.ledger import Ledger
-from v8.losses.judgement import MODEL
-from v8.losses.leaderboard import TaskScore, with_corrected
-from v8.losses.table import Against, Losses, best_of, is_equal, reading_marks
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN, interval_names, intervals
 from v8.tasks import TASKS

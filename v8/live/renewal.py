@@ -1,8 +1,8 @@
 """Renews the models of a run: trains a new generation of what is stale, and lets the better one serve.
 
 A generation is a run folder of its own (`v8.artifacts.nested_runs`), planned and carried out as any run. When
-it is done, each of its models is ruled on against the one that serves, by `v8.losses.contest` on candles that
-neither was made from, and the decision is saved before the next one is looked at. Until then, whatever
+it is done, each of its models is ruled on against the one that serves, by `v8.evaluation.contest` on candles
+that neither was made from, and the decision is saved before the next one is looked at. Until then, whatever
 happens, the old model serves. A generation that a killed call left behind is finished before another begins.
 
 Which models are stale, and why:
@@ -36,15 +36,15 @@ from v8.artifacts.metadata import Metadata, not_judged, read_metadata
 from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
 from v8.artifacts.run_folder import RUN_FILE, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
+from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.errors import ArtifactError, listed, shown
+from v8.evaluation.contest import Contest, compare_models, decay_of, too_few
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.metrics import measure_errors, measure_quantiles
+from v8.evaluation.table import Losses
 from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
-from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.live.ledger import Ledger
-from v8.losses.contest import Contest, compare_models, decay_of, too_few
-from v8.losses.judgement import MODEL
-from v8.losses.metrics import measure_errors, measure_quantiles
-from v8.losses.table import Losses
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions

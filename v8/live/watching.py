@@ -12,7 +12,7 @@ there but cannot be forecast is left out. The other series go on.
 Beside the model stand all baselines. What these know of the past is fitted to the newest candles that had
 closed by the last midnight UTC: once a day and series, and the same whenever it is asked for, so that a
 process that was killed writes the same numbers as one that was not. Fit and arithmetic are those of the
-judgement (`v8.formulas.baselines`).
+judgement (`v8.baselines.baselines`).
 
 Legend: H steps of the horizon, C columns of a task.
 """
@@ -31,16 +31,16 @@ from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.shared_models import SharedModels
+from v8.baselines.baselines import BASELINES, Forecast
 from v8.errors import ArtifactError, DataError, SeriesError, V8Error, listed
+from v8.evaluation.judgement import MODEL
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, Forecast
 from v8.hub.opening import open_place
 from v8.live.entries import Entry, Issuer, quantile_forecaster, score, truth_bars
 from v8.live.ledger import Ledger
 from v8.live.posting import Outbox
-from v8.losses.judgement import MODEL
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice

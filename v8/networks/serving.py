@@ -14,7 +14,7 @@ each quantile is moved out to its inner neighbour where it would lie within. Sma
 coherent candles are coherent again, because low is a minimum and high a maximum.
 
 **Formulas** of a profile that has paths come in last and read the window's raw candles, as
-`v8.formulas.ranges` does in numpy. To begin with the network has every share, and the formulas, whose
+`v8.baselines.ranges` does in numpy. To begin with the network has every share, and the formulas, whose
 numbers are zeros then, have none.
 
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
@@ -30,8 +30,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.baselines import ranges
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RECENT_RANGE, beside, parted, range_column
-from v8.formulas import ranges
 from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output

@@ -23,7 +23,7 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile, recorded_profile
-from v8.views.comparison import Comparison
+from v8.reports.comparison import Comparison
 from v8.wording import duration
 
 

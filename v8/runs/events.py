@@ -16,7 +16,7 @@ from v8.net import told_of_waiting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from v8.losses.table import Against
+    from v8.evaluation.table import Against
     from v8.training.progress import EpochRecord
 
 

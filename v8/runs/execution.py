@@ -31,9 +31,9 @@ from v8.errors import (
     UnknownSeriesError,
     without_credentials,
 )
+from v8.evaluation.leaderboard import LeaderboardRow
 from v8.features.indicators import warmup_bars
 from v8.hardware import may_have_gpu
-from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.machine.lasting import lasting
 from v8.market.companions import Companions

@@ -8,7 +8,7 @@ as it ends. An error inside the common program names no member, so the fleet goe
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
 
 A network that was trained is calibrated before it is judged: the validation span says how much it may say
-beside two formulas, and how far quantiles lie off (`v8.formulas.ranges`); all is folded into its model.
+beside two formulas, and how far quantiles lie off (`v8.baselines.ranges`); all is folded into its model.
 """
 
 import gc
@@ -30,16 +30,16 @@ from v8.artifacts.metadata import ARTIFACT_FORMAT, MODEL_FILE
 from v8.artifacts.run_folder import now_iso, pin_of
 from v8.artifacts.series_artifact import sample_forecasts, save_description
 from v8.artifacts.shared_models import SharedModels
+from v8.baselines.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, DivergedError, listed
+from v8.evaluation.importance import measure_importance
+from v8.evaluation.judgement import judge_quantiles, judge_windows
+from v8.evaluation.leaderboard import TaskScore
+from v8.evaluation.season import SEASON_FILE, season_of
 from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.features.store import FeatureStore
-from v8.formulas.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.hardware import describe_machine, has_gpu, peak_process_bytes, versions
-from v8.losses.importance import measure_importance
-from v8.losses.judgement import judge_quantiles, judge_windows
-from v8.losses.leaderboard import TaskScore
-from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
 from v8.machine.lasting import lasting, let_go
 from v8.networks.serving import ServingModel

@@ -24,12 +24,12 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
+from v8.reports.comparison import WARM
 from v8.runs.comparison import measurement_of
 from v8.runs.engines import choose_device
 from v8.runs.events import EpochEnded, Event, Outcome
 from v8.runs.execution import run as carry_out
 from v8.runs.plan import make_plan
-from v8.views.comparison import WARM
 from v8.windows.dataset import table_columns
 
 with light_start():  # they start TensorFlow

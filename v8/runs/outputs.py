@@ -18,13 +18,13 @@ from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
+from v8.evaluation import leaderboard
+from v8.evaluation.leaderboard import History, LeaderboardRow, SeriesResult
 from v8.invocation import command
 from v8.language import language
-from v8.losses import leaderboard
-from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult
+from v8.reports import page
+from v8.reports.markup import DEMO_WARNING, Html
 from v8.storage import Pace, write_json, write_text
-from v8.views import page
-from v8.views.markup import DEMO_WARNING, Html
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"
@@ -158,7 +158,7 @@ def draw_pictures(run: Path, rows: Sequence[LeaderboardRow]) -> list[Path]:
         ArtifactError: If the run's own record is damaged.
         StorageError: If a picture cannot be written.
     """
-    from v8.views.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
+    from v8.reports.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
 
     record = read_run(run)
     samples = (read_sample(served_folder(run, row.series) / FORECASTS_FILE) for row in rows)

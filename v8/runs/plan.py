@@ -16,8 +16,8 @@ from pydantic import Field
 
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
+from v8.baselines.baselines import BASELINES
 from v8.features.indicators import warmup_bars
-from v8.formulas.baselines import BASELINES
 from v8.machine.choices import keep, recall
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe

@@ -29,19 +29,19 @@ import yaml
 
 from v8.artifacts.nested_runs import PLAN_FILE, BacktestPlan, Fold
 from v8.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
-from v8.losses.judgement import MODEL
-from v8.losses.season import Cell, tested
-from v8.losses.table import ALPHA, corrected_p_values
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.season import Cell, tested
+from v8.evaluation.table import ALPHA, corrected_p_values
 from v8.machine.lasting import lasting
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
+from v8.reports.backtest import BacktestResults, read_cells, results_of
 from v8.runs.events import told_once
 from v8.runs.execution import AskedBacktest, Show, TrainAll, begin_or_continue, run_fold
 from v8.runs.plan import make_plan
 from v8.runs.ranges import Ranges, changed
 from v8.runs.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
 from v8.storage import write_text
-from v8.views.backtest import BacktestResults, read_cells, results_of
 from v8.wording import number
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters

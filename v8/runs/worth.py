@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from v8.artifacts.forecaster import Forecaster
+from v8.baselines.baselines import BASELINES, Baseline
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
+from v8.evaluation.judgement import MODEL
+from v8.evaluation.worth import INTERVAL, NAIVE, Market, Study, Terms, Worth, levelled, worth_of
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, Baseline
-from v8.losses.judgement import MODEL
-from v8.losses.worth import INTERVAL, NAIVE, Market, Study, Terms, Worth, levelled, worth_of
 from v8.market.candles import Candles
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource

@@ -2,7 +2,7 @@
 
 The published model takes raw candles in and gives price units out, with stock Keras operations inside. No
 network and no scaling: the window tells the ranges behind, a dense layer the ranges ahead, and one
-multiplication with the bars that past windows lent makes the paths of `v8.formulas.ranges`. What was
+multiplication with the bars that past windows lent makes the paths of `v8.baselines.ranges`. What was
 fitted are weights, so models of one profile differ in weights alone.
 
 Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths, R ranges behind.
@@ -17,8 +17,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.baselines.ranges import NUM_PATHS, PATH_LAYERS, fit_range_paths, path_quantiles
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
-from v8.formulas.ranges import NUM_PATHS, PATH_LAYERS, fit_range_paths, path_quantiles
 from v8.hardware import device_of, peak_bytes_of
 from v8.networks import serving
 from v8.networks.published import PublishedModel

@@ -1,0 +1,156 @@
+"""The report in a real headless browser: no error, every chart drawn, the numbers of the metadata."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from judging import let_baselines_err
+
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.evaluation.judgement import Judgement
+from v8.wording import number
+
+NAMES = ("AUSDT-1h", "BUSDT-1h")
+Visit = Any
+VisitPage = Callable[..., Visit]
+
+
+def sample_of(series: str) -> ForecastSample:
+    """Twelve flat candles, a forecast of three after the third and one after the sixth."""
+    ohlc, bands, volatility = (100.0, 102.0, 99.0, 101.0), (103.0, 97.0), (0.01,)
+    truth = {"ohlc": (ohlc,) * 12, "bands": (bands,) * 12, "volatility": (volatility,) * 12}
+    values = {task: rows[:3] for task, rows in truth.items()}
+    issued = tuple(IssuedForecast(row, values) for row in (2, 5))
+    return ForecastSample(series, 3_600, tuple(3_600 * row for row in range(12)), truth, issued)
+
+
+@pytest.fixture(scope="module")
+def metadata(make_metadata: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
+    made = [
+        make_metadata(name, share=share, num_windows=90)
+        for name, share in zip(NAMES, (0.25, -0.1), strict=True)
+    ]
+    for content in made:
+        let_baselines_err(content, {"last_close": 0.8, "offset": 3.0})
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(
+    make_run: Callable[..., dict[str, Any]],
+    write_page: Callable[..., None],
+    metadata: list[dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    history = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
+    write_page(
+        path,
+        make_run(NAMES),
+        metadata,
+        dict.fromkeys(NAMES, history),
+        {name: sample_of(name) for name in NAMES},
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(page: Path, visit: VisitPage) -> Visit:
+    return visit(page, "#all")
+
+
+def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
+    assert opened.console == []
+    assert opened.told("errors") == "0"
+    # The verdict; per series: forecasts, three tasks by step, learning curve.
+    assert opened.told("charts") == str(2 + 2 * 5)
+    assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
+
+
+def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
+    # One box for each of twelve candles, in both series.
+    assert len(re.findall(r'<path class="box"', opened.dom)) == 24
+    assert opened.dom.count("forecast low to high (no interval)") >= 2
+    assert opened.dom.count("Bollinger bands, forecast") >= 2
+
+
+def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
+    folded = visit(page)
+    assert (folded.told("errors"), folded.told("charts")) == ("0", "2")
+    one = visit(page, "#BUSDT-1h")
+    assert (one.told("errors"), one.told("charts")) == ("0", "7")
+
+
+def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
+    rows = {name: re.search(rf'<tr><th scope="row"><a href="#{name}">.*?</tr>', opened.dom) for name in NAMES}
+    for content in metadata:
+        row = rows[content["series"]]
+        assert row
+        cells = re.findall(r"<td>(.*?)</td>", row[0])
+        told = [re.sub(r"<[^>]*>", "", cell) for cell in cells]
+        judgement = Judgement.from_json(content["judgement"])
+        for at, task in enumerate(judgement.tasks):
+            beside_naive, beside_best = (
+                number(judgement.multiple(task, baseline=name)) for name in ("roll_forward", "last_close")
+            )
+            assert told[2 * at].rstrip("●") == beside_naive
+            assert told[2 * at + 1].rstrip("●") == beside_best
+            for verdict in (judgement.against(task).verdict, judgement.against(task, "last_close").verdict):
+                assert f'title="{verdict}, corrected p ' in row[0]
+
+
+def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
+    figures = [
+        json.loads(text)
+        for text in re.findall(r'<script type="application/json">(.*?)</script>', opened.dom, re.DOTALL)
+    ]
+    by_step = [figure for figure in figures if "error ÷ naive" in str(figure["layout"]["yaxis"].get("title"))]
+    assert len(by_step) == 6
+    judgements = [Judgement.from_json(one["judgement"]) for one in metadata]
+    judged = [(judgement, task) for judgement in judgements for task in judgement.tasks]
+    for figure, (judgement, task) in zip(by_step, judged, strict=True):
+        model = figure["data"][-1]
+        errors = np.array(judgement.error(task).by_step)
+        naive = np.array(judgement.error(task, "roll_forward").by_step)
+        assert model["name"] == "model"
+        assert model["y"] == pytest.approx(list(errors / naive), rel=1e-5)
+        assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
+
+
+def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
+    seen = visit.measure(page, 390, "#all")
+    assert seen["width"] == 390
+    assert seen["sticking_out"] == []
+    # A table that is wider scrolls in a box of its own, which says so; one that fits says nothing.
+    assert any(box["is_cut"] for box in seen["boxes"])
+    assert [box["is_marked"] for box in seen["boxes"]] == [box["is_cut"] for box in seen["boxes"]]
+
+
+def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitPage) -> None:
+    seen = visit.measure(page, 1_120, "#all")
+    assert seen["sticking_out"] == []
+    assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
+
+
+def test_the_page_sends_nothing_and_has_no_button_that_would(opened: Visit) -> None:
+    buttons = set(re.findall(r'class="modebar-btn[^"]*"[^>]*data-title="([^"]*)"', opened.dom))
+    assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+
+
+def test_what_slips_in_as_a_script_is_stopped_and_counted(
+    page: Path, tmp_path: Path, visit: VisitPage
+) -> None:
+    # The tests above trust the counter: here it has something to count.
+    broken = tmp_path / "report.html"
+    hostile = "<body><script>document.title = 'taken over'</script>"
+    broken.write_text(page.read_text("utf-8").replace("<body>", hostile, 1), "utf-8")
+    seen = visit(broken)
+    assert int(seen.told("errors")) > 0
+    assert seen.console != []
+    assert "<title>taken over" not in seen.dom

@@ -1,0 +1,138 @@
+"""The verdict: true sentences that a layman understands, from the numbers of the leaderboard."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
+from v8.evaluation.season import TaskResult
+from v8.evaluation.table import Against
+from v8.language import language
+from v8.reports.verdict import TaskVerdict, verdict
+
+
+def row(name: str, *, is_demo: bool = False, **scores: tuple[Against, Against]) -> LeaderboardRow:
+    judged: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
+    tasks = {task: TaskScore(*pair) for task, pair in scores.items()}
+    about: Any = {"source": "vision", "best_epoch": 3, "epochs_run": 9, "seconds": {}, "split": {}}
+    return LeaderboardRow(
+        series=name, is_demo=is_demo, judgement=judged, candle_report={}, tasks=tasks, **about
+    )
+
+
+def beside(ours: float, best: float, *chances: float | None) -> tuple[Against, Against]:
+    """The model's error beside naive's, 1, and the best formula's; p-values beside either."""
+    naive, other = chances or (None, None)
+    return Against("roll_forward", ours, 1.0, naive, naive), Against("har", ours, best, other, other)
+
+
+def alone(ours: float, chance: float | None) -> tuple[Against, Against]:
+    """Where no formula does better than naive."""
+    naive = Against("roll_forward", ours, 1.0, chance, chance)
+    return naive, naive
+
+
+def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead_first() -> None:
+    told = verdict(
+        [row("BTCUSDT-15m", ohlc=beside(0.95, 0.951, 0.01, 0.4), volatility=beside(0.814, 0.825, 0.0, 0.01))]
+    )
+    assert told == [
+        "BTCUSDT-15m, on candles that training had not seen:",
+        # 0.814 / 0.825 = 0.98667
+        "Volatility: 18.6 % smaller error than if nothing changed, "
+        "1.3 % smaller than the best formula (sure).",
+        # 0.95 / 0.951 = 0.99895
+        "Candles: 5.0 % smaller error than if nothing changed, 0.1 % smaller than the best formula: "
+        "no real difference.",
+    ]
+
+
+NAIVE, BEST = "error than if nothing changed", "than the best formula"
+UNSURE, UNKNOWN = "no real difference", "not known yet: too few candles to tell"
+STILL = Against("roll_forward", 0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        # Larger, surely, than both.
+        (beside(1.2, 0.8, 0.01, 0.01), f"20.0 % larger {NAIVE}, 50.0 % larger {BEST} (sure)."),
+        # Not sure of either: each says so, or both at once.
+        (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % smaller {NAIVE}: {UNSURE}; 10.0 % larger {BEST} (sure)."),
+        (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % smaller {NAIVE}, 10.0 % larger {BEST}: {UNSURE}."),
+        (beside(0.9, 0.8), f"10.0 % smaller {NAIVE}, 12.5 % larger {BEST}: {UNKNOWN}."),
+        # A difference that one decimal does not show is not nothing.
+        (
+            beside(0.9, 0.90001, 0.0, 0.7),
+            f"10.0 % smaller {NAIVE}, less than 0.1 % smaller {BEST}: {UNSURE}.",
+        ),
+        # A formula beside itself.
+        (beside(0.9, 0.9, 0.0, None), f"10.0 % smaller {NAIVE}, the same as the best formula."),
+        (alone(1.0, None), "the same error as if nothing changed, and no formula does better."),
+        (alone(0.9, 0.01), f"10.0 % smaller {NAIVE}, and no formula does better (sure)."),
+        # A market that stood still.
+        (
+            (STILL, STILL),
+            f"an error, though if nothing changed there was none, and no formula does better: {UNKNOWN}.",
+        ),
+    ],
+)
+def test_every_case_has_words_that_are_true(score: tuple[Against, Against], said: str) -> None:
+    assert verdict([row("BTCUSDT-15m", ohlc=score)])[1] == f"Candles: {said}"
+
+
+def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> None:
+    def rows(*scores: tuple[Against, Against]) -> str:
+        told = verdict([row(f"{letter}USDT-1h", ohlc=one) for letter, one in zip("ABC", scores, strict=True)])
+        assert told[0] == "Median of 3 series, on candles that training had not seen:"
+        return told[1]
+
+    sure, unsure, worse = (
+        beside(0.8, 1.0, 0.0, 0.01),
+        beside(0.9, 1.0, 0.0, 0.5),
+        beside(1.2, 1.0, 0.01, 0.01),
+    )
+    half = "10.0 % smaller error than if nothing changed"
+    assert (
+        rows(sure, unsure, unsure)
+        == f"Candles: {half}, 10.0 % smaller than the best formula (sure for 1 of 3 series)."
+    )
+    both = "surely smaller for 1 of 3 series, surely larger for 1"
+    assert f"10.0 % smaller than the best formula ({both})." in rows(sure, unsure, worse)
+    # The median is smaller, and the only one that is sure is larger: both counts are told.
+    assert "surely smaller for 0 of 3 series, surely larger for 1" in rows(unsure, unsure, worse)
+
+
+def test_a_simulated_market_is_told_with_the_verdict() -> None:
+    told = verdict([row("BTCUSDT-15m", is_demo=True, ohlc=alone(0.9, 0.01))])
+    assert told[0] == "A simulated market, no real coin. BTCUSDT-15m, on candles that training had not seen:"
+
+
+def pooled(median: float, difference: float, *, best: str = "har", p_best: float | None = 0.01) -> str:
+    multiples = {"model": 0.9, "roll_forward": 1.0, "har": 0.9 / median}
+    told = TaskResult(6, multiples, best, median, 4, 0.0, p_best, difference)
+    return str(TaskVerdict.pooled("volatility", told))
+
+
+def test_one_test_over_many_seasons_says_where_its_mean_is_not_the_median() -> None:
+    naive = "Volatility: 10.0 % smaller error than if nothing changed"
+    assert pooled(0.98, -0.02) == f"{naive}, 2.0 % smaller than the best formula (sure)."
+    assert (
+        pooled(0.98, -0.02, p_best=0.3)
+        == f"{naive}, 2.0 % smaller than the best formula: no real difference."
+    )
+    said = "2.0 % smaller than the best formula (its mean is surely larger)."
+    assert pooled(0.98, 0.02) == f"{naive}, {said}"
+    assert pooled(0.9, -0.02, best="roll_forward") == f"{naive}, and no formula does better (sure)."
+
+
+def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
+    with language("zh-TW"):
+        told = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
+    assert told == [
+        "BTCUSDT-15m，以訓練時沒看過的 K 線評判：",
+        "波動率：誤差比一切不變的預測小 18.6 %，比最佳公式小 1.3 %（確定）。",
+    ]
