@@ -43,6 +43,11 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         ),
         "v8.plugin": (v8.plugin, {"file": "halfway.py"}),
         "v8.features": (v8.features, {**candles, "profile": profile, "series": series, "covariates": None}),
+        "v8.windows": (
+            v8.windows,
+            {**candles, "profile": profile, "series": series, "covariates": None}
+            | {"span": "train", "batch_size": None, "seed": None},
+        ),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
         "v8.Forecaster": (

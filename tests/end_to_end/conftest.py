@@ -21,7 +21,10 @@ from v8.market.sources.source import open_source
 REPOSITORY = Path(__file__).parents[2]
 NUM_BARS = 420
 GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
-MISSING = "DOGEUSDT-1h"
+BROKEN = "DOGEUSDT-1h"
+"""A series whose file has no rows."""
+MISSING = "ADAUSDT-1h"
+"""A series without a file: the source has never heard of it."""
 
 
 @dataclass
@@ -140,14 +143,15 @@ def write_candles(folder: Path, name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, subprocess.CompletedProcess[str]]:
-    """A finished run over two good series and one without a file. Look, do not touch."""
+    """A finished run over two good series and one without candles. Look, do not touch."""
 
     def train(folder: Path) -> subprocess.CompletedProcess[str]:
         place = place_at(folder)
         place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
         for name in GOOD:
             write_candles(place.candles, name)
-        return place.call_anew(place.words(*GOOD, MISSING, more=("--workers", "1")))
+        (place.candles / f"{BROKEN}.csv").write_text("open_time,open,high,low,close,volume\n")
+        return place.call_anew(place.words(*GOOD, BROKEN, more=("--workers", "1")))
 
     folder, done = made_once(tmp_path_factory, "workplace", train)
     return place_at(folder), done

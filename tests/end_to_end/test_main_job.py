@@ -18,7 +18,8 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 
 GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
-MISSING = "DOGEUSDT-1h"
+BROKEN = "DOGEUSDT-1h"  # its file has no rows
+MISSING = "ADAUSDT-1h"  # it has no file: the source has never heard of it
 Snapshot = Callable[[Path], dict[str, bytes]]
 Completed = subprocess.CompletedProcess[str]
 
@@ -33,9 +34,9 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     place, done = trained
     assert done.returncode == 4, done.stdout + done.stderr
     states = run_json(place.run)["series"]
-    assert [states[name]["status"] for name in (*GOOD, MISSING)] == ["done", "done", "failed"]
-    assert "with DOGEUSDT-1h in its name" in states[MISSING]["reason"]
-    trace = (place.run / MISSING / "error.txt").read_text()
+    assert [states[name]["status"] for name in (*GOOD, BROKEN)] == ["done", "done", "failed"]
+    assert "DOGEUSDT-1h" in states[BROKEN]["reason"]
+    trace = (place.run / BROKEN / "error.txt").read_text()
     assert trace.startswith("Traceback")
     assert "v8.errors.DataError" in trace
     assert "1 series failed" in done.stdout
@@ -211,23 +212,31 @@ def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) ->
 
 
 def test_g9_missing_candles_make_an_error_and_no_model(workplace: Any) -> None:
-    alone = workplace.call(workplace.words(MISSING))
+    alone = workplace.call(workplace.words(BROKEN))
     assert alone.returncode == 3  # every series asked for lacks candles: the source is at fault
-    fresh = workplace.call(workplace.words(MISSING, more=("--fresh",)))
+    fresh = workplace.call(workplace.words(BROKEN, more=("--fresh",)))
     assert fresh.returncode == 3
-    folder = workplace.runs / "tiny-2" / MISSING
+    folder = workplace.runs / "tiny-2" / BROKEN
     assert [path.name for path in folder.iterdir()] == ["error.txt"]
+
+
+def test_g9_a_series_without_a_file_is_an_error_and_does_not_enter_the_run(workplace: Any) -> None:
+    alone = workplace.call(workplace.words(MISSING))
+    assert alone.returncode == 3
+    assert "needs a file" in " ".join((alone.stdout + alone.stderr).split())
+    assert MISSING not in run_json(workplace.run)["series"]
+    assert not (workplace.run / MISSING).exists()
 
 
 def test_g11_a_fresh_run_lies_beside_the_old_one_which_stays_as_it_was(
     workplace: Any, snapshot: Snapshot
 ) -> None:
     before = snapshot(workplace.run)
-    workplace.call(workplace.words(MISSING, more=("--fresh",)))
-    workplace.call(workplace.words(MISSING, more=("--fresh",)))
+    workplace.call(workplace.words(BROKEN, more=("--fresh",)))
+    workplace.call(workplace.words(BROKEN, more=("--fresh",)))
     assert sorted(path.name for path in workplace.runs.iterdir()) == ["tiny", "tiny-2", "tiny-3"]
     assert snapshot(workplace.run) == before
-    newest = workplace.call(workplace.words(MISSING))
+    newest = workplace.call(workplace.words(BROKEN))
     assert "tiny-3" in newest.stdout
 
 
@@ -238,7 +247,7 @@ def test_g16_a_run_writes_only_where_it_is_told_to(trained: tuple[Any, Completed
 
 def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Any, snapshot: Snapshot) -> None:
     before = snapshot(workplace.folder)
-    plan = workplace.call(workplace.words(*GOOD, MISSING, more=("--dry-run",)))
+    plan = workplace.call(workplace.words(*GOOD, BROKEN, MISSING, more=("--dry-run",)))
     assert plan.returncode == 4, plan.stderr
     assert "1 series would fail" in plan.stdout and f"{MISSING} from files: needs a file" in plan.stdout
     # 400 bars - 19 of warm-up = 381 rows; 381 - 2 x 22 embargo = 337 usable, of which 70 % are 236;

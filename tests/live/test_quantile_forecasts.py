@@ -103,7 +103,7 @@ def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNames
 
 
 def test_an_export_holds_the_quantiles_that_were_judged(made: SimpleNamespace) -> None:
-    table = forecast_test_span(made.forecaster, made.candles)
+    table, _ = forecast_test_span(made.forecaster, made.candles)
     judged = made.forecaster.about.quantiles.tasks["ohlc"].errors["model"]
     within = [
         (table[f"{name}_q5"] <= table[f"{name}_truth"]) & (table[f"{name}_truth"] <= table[f"{name}_q95"])

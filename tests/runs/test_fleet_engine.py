@@ -127,6 +127,10 @@ class Sick(Trainer):
     def num_parameters(self) -> int:
         return self._inner.num_parameters
 
+    @property
+    def without_twins(self) -> list[str]:  # type: ignore[override]
+        return self._inner.without_twins
+
     def serving_model(self, data: Any, weights: Any) -> ServingModel:
         if self._stage == "judge" and str(data.series) == self.sick:
             raise ZeroDivisionError("no model today")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -94,6 +94,8 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
     checks: list[Callable[[], None]] = []
 
     class Refusing:
+        without_twins: ClassVar[list[str]] = []
+
         def fit_fleet(self, members: list[Member]) -> Iterator[tuple[int, DivergedError]]:
             yield 0, DivergedError(where="here", rule="none is trained", got="one", fix="Leave it")
 

@@ -159,9 +159,7 @@ def _estimate(plan: Plan) -> str:
     if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
         at_once = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
-        basis += (
-            f", and each of them {own} without starting and compiling; so many are taken to run {at_once}"
-        )
+        basis += f", each of them {own} without starting and compiling; taken to run {at_once}"
     return f"Estimated time: about {estimate}, judging and saving included: {basis}."
 
 

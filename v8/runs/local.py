@@ -134,7 +134,7 @@ class Workshop:
         """Make artefacts in programs of at most so many series; yield each outcome as it comes."""
         self._fleet_size = fleet_size
         todo = list(jobs)
-        if isinstance(self._trainer, Trainer) and self._trainer.without_twins:
+        if self._trainer.without_twins:
             self._fleet_size = 1
             layers = listed(self._trainer.without_twins)
             self.listen(Note(f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."))

@@ -103,6 +103,7 @@ class FormulaTrainer:
         self.num_parts = num_parts or 1
         self._check = check
         self._model = build_formula(profile)
+        self.without_twins: list[str] = []  # a formula has no layers
 
     @property
     def num_parameters(self) -> int:
