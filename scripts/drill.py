@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Do real faults and kills to the command line, and print what came of each.
 
-    python scripts/drill.py [--only KIND] [--long | --small] [--seed 0] [--archive DIR] [--markdown]
+    python scripts/drill.py [--only KIND] [--long | --small | --full] [--seed 0] [--archive DIR] [--markdown]
 
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
 archive (a candle archive whose one month misbehaves), api (an exchange whose API does), hub (publishing and
@@ -37,14 +37,16 @@ KINDS = tuple(
     for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, server)
 )
 SIZES = ("small", "usual", "long")
+FULL = "full"
+"""Drills of this size are done on request and alone: each trains a whole network several times."""
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
     # A shell makes what it starts in the background deaf to Ctrl-C, and that goes on to its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    size = "long" if options.long else "small" if options.small else "usual"
-    chosen = [one for one in DRILLS if SIZES.index(one.size) <= SIZES.index(size)]
+    size = chosen_size(options)
+    chosen = drills_of(size)
     chosen = [
         one for one in chosen if options.only in (None, one.kind) and (options.fault or "") in one.fault
     ]
@@ -56,6 +58,22 @@ def main() -> int:
     num_bad = sum(not one.is_good for one in outcomes)
     print(f"\n{len(outcomes)} drills, {num_bad} with something lost, silent, hung or a traceback.")
     return int(num_bad > 0)
+
+
+def chosen_size(options: argparse.Namespace) -> str:
+    """Return which drills are to be done."""
+    for size in (FULL, "long", "small"):
+        if getattr(options, size):
+            return size
+    return "usual"
+
+
+def drills_of(size: str) -> list[Drill]:
+    """Return the drills of a size, and of the smaller ones; those of full size stand alone."""
+    if size == FULL:
+        return [one for one in DRILLS if one.size == FULL]
+    sizes = SIZES[: SIZES.index(size) + 1]
+    return [one for one in DRILLS if one.size in sizes]
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -71,6 +89,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--long", action="store_true", help="every fault, and 20 random kills of each profile"
     )
     parser.add_argument("--small", action="store_true", help="a few of each kind, for the tests")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="only kills of the whole `aligned` and `frontier`: 8,000 candles, compared byte for byte",
+    )
     parser.add_argument("--markdown", action="store_true", help="end with the table for the README")
     return parser.parse_args(words)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -24,10 +25,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import IO
+from typing import IO, Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -207,6 +209,11 @@ class Place:
         others = [name for name in expected if found.get(name) != expected[name]]
         if others:
             self.lost.append(f"weights of {', '.join(others)}")
+
+    def require_same_contents(self, contents: dict[str, str], expected: dict[str, str]) -> None:
+        """Note files of a run that are not those of the run that nobody disturbed."""
+        names = sorted(contents.keys() | expected.keys())
+        self.lost += [name for name in names if contents.get(name) != expected.get(name)]
 
     def continued(self, words: Sequence[str], expected: dict[str, str], run: Path | None = None) -> Ended:
         """Call again without the fault: it must finish, with the same weights, and leave nothing behind."""
@@ -397,6 +404,43 @@ def _digest_weights(model: Path) -> str:
     with h5py.File(content) as file:
         file.visititems(add)
     return digest.hexdigest()
+
+
+def contents_of(run: Path) -> dict[str, str]:
+    """Return a digest of all that each series of a run saves, by file and member, without its times.
+
+    Of `model.keras` it is each member of the zip and the whole file; of `metadata.json` each key.
+    """
+    contents = {}
+    for folder in sorted(path.parent for path in run.glob("*/metadata.json")):
+        model = (folder / "model.keras").read_bytes()
+        contents[f"{folder.name}/model.keras"] = _sha256(model)
+        with zipfile.ZipFile(io.BytesIO(model)) as archive:
+            for member in archive.namelist():
+                contents[f"{folder.name}/model.keras, {member}"] = _sha256(archive.read(member))
+        for key, value in _without_times(folder / "metadata.json").items():
+            contents[f"{folder.name}/metadata.json, {key}"] = _sha256(json.dumps(value).encode())
+        contents[f"{folder.name}/forecasts.json"] = _sha256((folder / "forecasts.json").read_bytes())
+        history = pd.read_csv(folder / "history.csv", dtype=str)
+        timeless = history.drop(
+            columns=[name for name in history.columns if name.endswith(("seconds", "_s"))]
+        )
+        contents[f"{folder.name}/history.csv"] = _sha256(timeless.to_csv(index=False).encode())
+    return contents
+
+
+def _without_times(file: Path) -> dict[str, Any]:
+    """Read the metadata of a series, but not when and how fast it was made, and from where it resumed."""
+    metadata: dict[str, Any] = json.loads(file.read_text())
+    for key in ("created_at", "seconds"):
+        del metadata[key]
+    for key in ("windows_per_s", "peak_memory_bytes", "peak_process_bytes", "resumed_from_epoch"):
+        del metadata["training"][key]
+    return metadata
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def digests(folder: Path) -> dict[str, str]:

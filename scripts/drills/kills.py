@@ -18,7 +18,18 @@ from pathlib import Path
 import psutil
 
 from drills.archive import serving_folder
-from drills.ground import DRILLS, Drill, Ended, Ground, Place, drill, kill, weights_of
+from drills.ground import (
+    DRILLS,
+    SERIES,
+    Drill,
+    Ended,
+    Ground,
+    Place,
+    contents_of,
+    drill,
+    kill,
+    weights_of,
+)
 
 KIND = "kills"
 FATAL_WRITES = (str(Path(__file__).with_name("fatal_writes.py")),)
@@ -31,6 +42,19 @@ PAIR = ("BTCUSDT-1h", "ETHUSDT-1h")
 PROFILES = {"aligned": ("--bars", "850", "--epochs", "2"), "frontier": ("--bars", "1500", "--epochs", "6")}
 MANY_EPOCHS = ("--bars", "850", "--epochs", "10")
 """Of `aligned`, with the fewest bars that it takes: a checkpoint comes every few seconds."""
+
+FULL_PROFILES = {"aligned": ("--epochs", "3"), "frontier": ()}
+"""Whole networks, batches and 8,000 candles; an epoch of `aligned` takes minutes, so it has few of them."""
+
+FULL_LIMIT_S = 3_600.0
+
+FATAL_MOMENTS = (
+    "checkpoint.npz before 1",
+    "checkpoint.npz after 1",
+    "model.keras before 1",
+    "metadata.json before 1",
+)
+"""Of the calls that continue a run of full size, one after another: where each dies (`fatal_writes.py`)."""
 
 CHECKPOINTS = "*/.training/checkpoint.npz"
 KILLS_OF_SIZE = {"small": 1, "usual": 4, "long": 20}
@@ -191,6 +215,75 @@ def kill_at_each_write(ground: Ground, place: Place) -> str:
     place.continued(place.job(), expected)
     return f"{num_kills} kills, the same weights to the bit"
 
+
+def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
+    """Kill a run of full size within an epoch and while files are written, and compare all that it saves."""
+    with serving_folder(ground.archive, place) as source:
+        undisturbed = full_job(profile, source, place.folder / "straight")
+        straight = place.call(undisturbed, FULL_LIMIT_S)
+        if straight.status != 0:
+            raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
+        run = place.folder / "killed" / profile
+        words = full_job(profile, source, run.parent)
+        expected = place.folder / "straight" / profile
+        kill_within_an_epoch(place, words, run, _epoch_s(expected))
+        for moment in FATAL_MOMENTS:
+            _require_death_at(place, words, moment)
+        ended = place.call(words, FULL_LIMIT_S)
+        place.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.said}")
+        place.require_tidy()
+    place.require_same_contents(contents_of(run), contents_of(expected))
+    num_epochs = _resumed_from(run)[0]
+    place.require(num_epochs > 0, "the last call did not continue from a checkpoint")
+    num_kills = 1 + len(FATAL_MOMENTS)
+    return (
+        f"{num_kills} kills, continued at last after epoch {num_epochs}; model.keras, forecasts.json, "
+        f"metadata and history without times equal byte for byte; undisturbed {straight.seconds:.0f} s"
+    )
+
+
+def full_job(profile: str, source: Sequence[str], runs: Path) -> list[str]:
+    """Return the main job of one series under a shipped profile of full size."""
+    words = ["run", "--profile", profile, "--series", SERIES, *FULL_PROFILES[profile], *source]
+    return [*words, "--workers", "1", "--device", "cpu", "--runs", str(runs)]
+
+
+def kill_within_an_epoch(place: Place, words: Sequence[str], run: Path, epoch_s: float) -> None:
+    """Start a run and kill all its processes half an epoch after its first checkpoint."""
+    process = place.start(words)
+    while process.poll() is None and not _checkpoints(run):
+        time.sleep(0.05)
+    _wait(process, place.chance.uniform(0.3, 0.7) * epoch_s)
+    place.require(process.poll() is None, "the run ended before it could be killed within an epoch")
+    kill(process)
+    place.finish(process, is_killed=True)
+
+
+def _require_death_at(place: Place, words: Sequence[str], moment: str) -> None:
+    """Continue a run until it dies at a write, and note a trouble if it does not."""
+    place.more_env["V8_DRILL_AT"] = moment
+    process = place.start(words, program=FATAL_WRITES)
+    status = place.finish(process, FULL_LIMIT_S, is_killed=True).status
+    del place.more_env["V8_DRILL_AT"]
+    place.require(status == -signal.SIGKILL, f"ended with {status}, and was to die at {moment}")
+
+
+def _epoch_s(run: Path) -> float:
+    """Return how long an epoch of a finished run of one series took, in seconds."""
+    metadata = json.loads((run / SERIES / "metadata.json").read_text())
+    return float(metadata["seconds"]["train"] / metadata["training"]["epochs_run"])
+
+
+for _profile in FULL_PROFILES:
+    DRILLS.append(
+        Drill(
+            KIND,
+            f"`{_profile}` of full size killed within an epoch, around writing a checkpoint, while writing "
+            "the model and its metadata",
+            lambda ground, place, profile=_profile: kill_full_size(profile, ground, place),
+            "full",
+        )
+    )
 
 for _profile in PROFILES:
     DRILLS.append(
