@@ -39,8 +39,8 @@ from v8.app.places import Fleet, month_before
 from v8.app.server import Site, application, listening, server_of
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
+from v8.forecasts.issuing import Issued
 from v8.hardware import describe_machine
-from v8.live.issuing import Issued
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.storage import passing_folder

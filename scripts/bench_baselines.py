@@ -4,15 +4,15 @@
     python scripts/bench_baselines.py [--profile frontier] [--run DIR] [--pooled] [--series ...] [--json PATH]
 
 What is measured: the mean absolute error in returns over all steps and columns of a task, as a multiple of
-the naive forecast's (roll-forward), and on the close alone, there as a multiple of last close. Printed are
+the naive forecast's (the naive forecast), and on the close alone, there as a multiple of last close. Printed are
 median and mean over the series of a timeframe.
 
 - Candles, split and horizon are those of the profile; with `--run` those of the run, and candles, spans and
-  judgement are compared with what the run wrote down.
+  evaluation are compared with what the run wrote down.
 - Baselines are the registry's, each fitted to the train span of its own series. `lightgbm` is among them
   where the package is installed (`pip install lightgbm`).
 - `--pooled` adds LightGBM fitted to all series of a timeframe at once, of which only those teach whose train
-  span ends before the judged test span begins: otherwise coins that move together would tell the future.
+  span ends before the evaluated test span begins: otherwise coins that move together would tell the future.
 - `--run DIR` adds the models of a finished run: on how many series they err less than each baseline, and on
   how many by more than chance (Diebold-Mariano, corrected over the series after Benjamini and Hochberg).
 
@@ -48,9 +48,9 @@ from v8.artifacts.run_folder import RunRecord, pin_of, read_run
 from v8.baselines.baselines import BASELINES, NAIVE, Boosting, fit_boosted
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError, ProfileError, V8Error
-from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.evaluation.metrics import measure_errors
-from v8.evaluation.table import ALPHA, corrected_p_values, diebold_mariano
+from v8.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
 from v8.features.table import compute_table
 from v8.hardware import describe_machine, versions
 from v8.market.candles import Candles
@@ -70,7 +70,7 @@ ON_CLOSE = "close"
 
 FIGURES = (*TASKS, ON_CLOSE)
 
-JUDGED_TOLERANCE = 1e-3
+EVALUATED_TOLERANCE = 1e-3
 """Share by which a model's error may differ from what its run wrote down: other machines round otherwise."""
 
 Losses = dict[str, dict[str, NDArray[np.float64]]]
@@ -97,15 +97,15 @@ class Plan:
 
 
 @dataclass
-class Judged:
-    """The judged span of one series, with what teaches the baselines.
+class Evaluated:
+    """The evaluated span of one series, with what teaches the baselines.
 
     Args:
         data: The prepared series.
-        span: The windows that are judged.
+        span: The windows that are evaluated.
         model: The run's forecasts of them; without a run there are none.
-        judged_from_s: Open time of the span's first bar, UTC seconds.
-        taught_until_s: Open time of the train span's last bar, UTC seconds.
+        evaluated_from_s: Open time of the span's first bar, UTC seconds.
+        trained_until_s: Open time of the train span's last bar, UTC seconds.
         losses: What was measured so far.
         seconds: Seconds for fitting and forecasting, per baseline.
     """
@@ -113,8 +113,8 @@ class Judged:
     data: SeriesData
     span: Span
     model: Mapping[str, NDArray[Any]]
-    judged_from_s: int
-    taught_until_s: int
+    evaluated_from_s: int
+    trained_until_s: int
     losses: Losses = field(default_factory=lambda: {figure: {} for figure in FIGURES})
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class Judged:
             self.losses[task][forecaster] = measure_errors(self.span, task, values)[1]
         if TASK_OHLC in made:
             close = OHLC.index(CLOSE)
-            error = made[TASK_OHLC][:, :, close] - self.span.truth[TASK_OHLC][:, :, close]
+            error = made[TASK_OHLC][:, :, close] - self.span.actual[TASK_OHLC][:, :, close]
             self.losses[ON_CLOSE][forecaster] = np.abs(error / self.span.last_close[:, None]).mean(axis=1)
 
 
@@ -152,7 +152,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--run", type=Path, metavar="DIR", help="also measure the models of this run")
     parser.add_argument("--source", default="vision", choices=("vision", "demo"), help="of the candles")
     parser.add_argument("--series", nargs="+", metavar="NAME", help="only these; default: the whole universe")
-    parser.add_argument("--span", default="test", choices=("test", "validation"), help="what is judged")
+    parser.add_argument("--span", default="test", choices=("test", "validation"), help="what is evaluated")
     parser.add_argument("--pooled", action="store_true", help="also LightGBM over all series of a timeframe")
     parser.add_argument("--json", type=Path, help="also write every figure to this file")
     return parser.parse_args(arguments)
@@ -210,18 +210,18 @@ def measure_all(what: Plan, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def prepared(what: Plan, name: str) -> Iterator[Judged]:
+def prepared(what: Plan, name: str) -> Iterator[Evaluated]:
     for series in what.series:
         tell(f"{series}: candles and windows")
         candles = candles_of(what, series)
         data = prepare_series(compute_table(candles, table_columns(what.profile)), what.profile)
         open_time_s = data.table.open_time_s
-        yield Judged(
+        yield Evaluated(
             data=data,
             span=data.spans[name],
             model=forecasts_of(what.run / str(series), data) if what.run else {},
-            judged_from_s=int(open_time_s[data.split[name][0]]),
-            taught_until_s=int(open_time_s[data.split["train"][1] - 1]),
+            evaluated_from_s=int(open_time_s[data.split[name][0]]),
+            trained_until_s=int(open_time_s[data.split["train"][1] - 1]),
         )
 
 
@@ -237,73 +237,73 @@ def candles_of(what: Plan, series: Series) -> Candles:
 
 
 def forecasts_of(folder: Path, data: SeriesData) -> Mapping[str, NDArray[Any]]:
-    """Forecast with the saved model, and check that this is what its run judged."""
+    """Forecast with the saved model, and check that this is what its run evaluated."""
     forecaster = Forecaster.load(folder)
     span = data.spans["test"]
-    judged = Judgement.from_json(forecaster.metadata["judgement"], where=f"{folder}, key judgement")
+    evaluated = Evaluation.from_json(forecaster.metadata["evaluation"], where=f"{folder}, key evaluation")
     if forecaster.metadata["split"] != data.describe_split():
         raise other_span(folder, "another split")
     made = forecaster.forecast(span.raw_windows())
     for task, values in made.items():
-        error, known = measure_errors(span, task, values)[0].mae_return.overall, judged.error(task).overall
-        if abs(error - known) > JUDGED_TOLERANCE * known:
-            raise other_span(folder, f"an error on {task} of {error:.6g} where the run judged {known:.6g}")
+        error, known = measure_errors(span, task, values)[0].mae_return.overall, evaluated.error(task).overall
+        if abs(error - known) > EVALUATED_TOLERANCE * known:
+            raise other_span(folder, f"an error on {task} of {error:.6g} where the run evaluated {known:.6g}")
     return made
 
 
 def other_span(folder: Path, got: str) -> ArtifactError:
     return ArtifactError(
         where=str(folder),
-        rule="must have been judged on the span that is measured here",
+        rule="must have been evaluated on the span that is measured here",
         got=got,
         fix="Measure with the v8 that trained it, or train it again",
     )
 
 
-def measured(judged: Judged) -> Judged:
-    train = judged.data.spans["train"]
-    scaling = judged.data.scaling
+def measured(evaluated: Evaluated) -> Evaluated:
+    train = evaluated.data.spans["train"]
+    scaling = evaluated.data.scaling
     for name, baseline in BASELINES.items():
         if baseline.is_installed():
             started = time.perf_counter()
-            judged.measure(name, baseline.fit(train, scaling)(judged.span))
-            judged.seconds[name] = time.perf_counter() - started
-    judged.measure(MODEL, judged.model)
-    return judged
+            evaluated.measure(name, baseline.fit(train, scaling)(evaluated.span))
+            evaluated.seconds[name] = time.perf_counter() - started
+    evaluated.measure(MODEL, evaluated.model)
+    return evaluated
 
 
-def measure_pooled(spans: Sequence[Judged]) -> None:
+def measure_pooled(spans: Sequence[Evaluated]) -> None:
     """Fit one pooled model for all spans that may learn from the same series."""
-    pools: dict[tuple[int, ...], list[Judged]] = {}
+    pools: dict[tuple[int, ...], list[Evaluated]] = {}
     for span in spans:
         pools.setdefault(teachers(span, spans), []).append(span)
-    for taught_by, pool in pools.items():
-        tell(f"{POOLED_NAME}: {len(taught_by)} series teach {len(pool)}")
-        forecast = fit_boosted([spans[place].data.spans["train"] for place in taught_by], POOLED)
+    for teacher_forced_by, pool in pools.items():
+        tell(f"{POOLED_NAME}: {len(teacher_forced_by)} series teach {len(pool)}")
+        forecast = fit_boosted([spans[place].data.spans["train"] for place in teacher_forced_by], POOLED)
         for one in pool:
             one.measure(POOLED_NAME, forecast(one.span))
 
 
-def teachers(span: Judged, spans: Sequence[Judged]) -> tuple[int, ...]:
+def teachers(span: Evaluated, spans: Sequence[Evaluated]) -> tuple[int, ...]:
     """List the places of the series of a timeframe whose train span is over when this span begins."""
     return tuple(
         place
         for place, other in enumerate(spans)
-        if other.series.bar_s == span.series.bar_s and other.taught_until_s < span.judged_from_s
+        if other.series.bar_s == span.series.bar_s and other.trained_until_s < span.evaluated_from_s
     )
 
 
 # Adding up
 
 
-def by_timeframe(spans: Iterable[Judged]) -> dict[str, list[Judged]]:
-    groups: dict[str, list[Judged]] = {}
+def by_timeframe(spans: Iterable[Evaluated]) -> dict[str, list[Evaluated]]:
+    groups: dict[str, list[Evaluated]] = {}
     for span in spans:
         groups.setdefault(span.series.timeframe, []).append(span)
     return groups
 
 
-def summary(spans: Sequence[Judged]) -> dict[str, Any]:
+def summary(spans: Sequence[Evaluated]) -> dict[str, Any]:
     names = [name for name in (*BASELINES, POOLED_NAME, MODEL) if name in spans[0].losses[TASK_OHLC]]
     return {
         "num_series": len(spans),
@@ -324,12 +324,12 @@ def middle(values: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(known), "mean": statistics.fmean(known)}
 
 
-def span_multiple(span: Judged, figure: str, name: str) -> float:
+def span_multiple(span: Evaluated, figure: str, name: str) -> float:
     losses = span.losses[figure]
     return float(losses[name].mean() / losses[NAIVE].mean())
 
 
-def against(spans: Sequence[Judged]) -> dict[str, Any]:
+def against(spans: Sequence[Evaluated]) -> dict[str, Any]:
     """Compare the models with every baseline, per figure."""
     return {
         figure: {name: contest(spans, figure, name) for name in spans[0].losses[figure] if name != MODEL}
@@ -338,7 +338,7 @@ def against(spans: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def contest(spans: Sequence[Judged], figure: str, baseline: str) -> dict[str, int]:
+def contest(spans: Sequence[Evaluated], figure: str, baseline: str) -> dict[str, int]:
     tests = [
         diebold_mariano(
             span.losses[figure][MODEL] - span.losses[figure][baseline],
@@ -361,7 +361,7 @@ def contest(spans: Sequence[Judged], figure: str, baseline: str) -> dict[str, in
     }
 
 
-def describe(span: Judged) -> dict[str, Any]:
+def describe(span: Evaluated) -> dict[str, Any]:
     return {
         "num_windows": len(span.span),
         "mean_absolute_errors": {

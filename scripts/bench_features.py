@@ -19,7 +19,7 @@ What is timed:
   Append: a new store object over a folder that has the columns of the first 35,000 (map, check every byte,
   compare the candles, compute 96 rows, assemble). One cold turn and three appending ones take turns, the best
   of the repeats counts, and their tables must be the same to the last bit. Select, shown beside it: one
-  array of all columns, which is what training and judging ask a table for, of either table.
+  array of all columns, which is what training and evaluating ask a table for, of either table.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder

@@ -42,7 +42,7 @@ def with_training(profile: Profile, **changes: Any) -> Profile:
 
 def allocated_bytes(profile: Profile, num_models: int) -> int:
     """Compile one step of a fleet and return the memory that it works in beside its arguments."""
-    network = build_network(profile, seed=0, is_taught=True)
+    network = build_network(profile, seed=0, uses_teacher_forcing=True)
     fleet = stack(network, num_models, are_directions_merged=num_models > 1)
     x_BMTF, y = random_batch(profile, num_models)
     rates = np.zeros(num_models, np.float32)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candles, archives, runs, ledgers, days, calls and command lines to v8; judge each.
+"""Hand changed profiles, candles, archives, runs, ledgers, days, calls and command lines to v8; evaluate each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
@@ -79,7 +79,7 @@ def main() -> int:
             parts = [asked[job :: options.jobs] for job in range(options.jobs)]
             verdicts = [
                 one
-                for part in pool.map(lambda part: judged(part, options, Path(folder)), parts)
+                for part in pool.map(lambda part: evaluated(part, options, Path(folder)), parts)
                 for one in part
             ]
     return told(verdicts, time.monotonic() - begun)
@@ -119,15 +119,15 @@ def inputs(num_inputs: int, kinds: Sequence[str]) -> Iterator[str]:
         yield from (f"{kind} {number}" for number in range(round(num_inputs * SHARES[kind] / whole)))
 
 
-def judged(asked: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:
-    """Have a child judge inputs one after the other; a new one takes over where one hangs or dies."""
+def evaluated(asked: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:
+    """Have a child evaluate inputs one after the other; a new one takes over where one hangs or dies."""
     waiting = list(reversed(asked))
     verdicts = []
     while waiting:
         with Child(options, Path(tempfile.mkdtemp(dir=folder))) as child:
             while waiting and child.is_alive:
                 one = waiting.pop()
-                verdict = child.judge(one)
+                verdict = child.evaluate(one)
                 verdicts.append(verdict)
                 if verdict.outcome == "failed":
                     saved = options.failures / f"{one.replace(' ', f'-{options.seed}-')}.json"
@@ -139,7 +139,7 @@ def judged(asked: Sequence[str], options: argparse.Namespace, folder: Path) -> l
 
 
 class Child:
-    """A process that judges inputs in a folder of its own; ended with the block."""
+    """A process that evaluates inputs in a folder of its own; ended with the block."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.folder = folder
@@ -161,8 +161,8 @@ class Child:
         self._process.kill()
         self._process.communicate()
 
-    def judge(self, asked: str) -> Verdict:
-        """Have one input judged; afterwards `is_alive` tells whether there can be another."""
+    def evaluate(self, asked: str) -> Verdict:
+        """Have one input evaluated; afterwards `is_alive` tells whether there can be another."""
         assert self._process.stdin
         self._process.stdin.write(f"{asked}\n".encode())
         line = self._answer(self._limit_s) and self._answer(HANG_S)

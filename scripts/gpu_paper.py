@@ -218,7 +218,7 @@ def _step_and_arguments(
 
     profile = load_profile(profile_name)
     steps_per_trip = steps_per_trip or STEPS_PER_TRIP
-    network = build_network(profile, seed=0, is_taught=True, precision=precision)
+    network = build_network(profile, seed=0, uses_teacher_forcing=True, precision=precision)
     fleet = stack(
         network,
         num_models,

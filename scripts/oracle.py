@@ -119,7 +119,7 @@ class Product:
 
 
 def run(product: Product, *, words: str) -> None:
-    """Train and judge, then forecast."""
+    """Train and evaluate, then forecast."""
     product.call("run", *words.split(), *FIXED, *EXACT)
     (path,) = (product.place / "runs").iterdir()
     series = next(

@@ -42,7 +42,7 @@ from exchange_api import ExchangeApi
 from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
 from v8.artifacts.nested_runs import read_serving
-from v8.live.ledger import Ledger, place_name
+from v8.ledger.database import Ledger, place_name
 from v8.market.series import Series
 from v8.market.sources.vision import VisionSource
 

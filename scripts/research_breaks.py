@@ -39,7 +39,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from v8.baselines import ranges
 from v8.baselines.baselines import BASELINES, NAIVE
-from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, lent_bars, mix
+from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, mix, resampled_bars
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
 from v8.market.candles import Candles
@@ -156,7 +156,7 @@ def weighed_shares(span: Span, members: Mapping[str, Forecasts]) -> dict[str, ND
     shares = {}
     for task in span.profile.tasks:
         weighed = {name: {task: values[task] * unit} for name, values in members.items()}
-        one = _Weighed({task: span.truth[task] * unit})
+        one = _Weighed({task: span.actual[task] * unit})
         shares |= fit_shares(one, weighed)  # type: ignore[arg-type]  # it reads the actual values alone
     return shares
 
@@ -164,8 +164,8 @@ def weighed_shares(span: Span, members: Mapping[str, Forecasts]) -> dict[str, ND
 class _Weighed:
     """Actual values that weigh, in the place of a span."""
 
-    def __init__(self, truth: Mapping[str, NDArray[Any]]) -> None:
-        self.truth = truth
+    def __init__(self, actual: Mapping[str, NDArray[Any]]) -> None:
+        self.actual = actual
 
 
 def newest_half(span: Span, members: Mapping[str, Forecasts]) -> dict[str, NDArray[Any]]:
@@ -209,9 +209,9 @@ def rules_of(
         plain = fit_range_paths(train)
         for seed in OTHER_SEEDS:
             drawn = np.random.default_rng(seed).integers(len(train), size=ranges.NUM_PATHS // 2)
-            other = replace(plain, lent_PHC=lent_bars(train, plain.ranges(train), drawn))
-            walked = other.walk(test, (MEDIAN,))
-            rules[f"range_paths, seed {seed}"] = {task: values[:, :, 0] for task, values in walked.items()}
+            other = replace(plain, resampled_PHC=resampled_bars(train, plain.ranges(train), drawn))
+            simulated = other.walk(test, (MEDIAN,))
+            rules[f"range_paths, seed {seed}"] = {task: values[:, :, 0] for task, values in simulated.items()}
     return rules
 
 
@@ -221,7 +221,7 @@ def errors_of(test: Span, rules: Mapping[str, Forecasts]) -> Errors:
     for task in test.profile.tasks:
         unit = TASKS[task].size(test.last_close, np.ones(len(test)))[:, None, None]
         absolute = {
-            name: float((np.abs(np.asarray(made[task]) - test.truth[task]) / unit).mean())
+            name: float((np.abs(np.asarray(made[task]) - test.actual[task]) / unit).mean())
             for name, made in rules.items()
         }
         errors[task] = {name: error / absolute[NAIVE] for name, error in absolute.items()}

@@ -4,24 +4,24 @@
     python scripts/research_pooled.py [--timeframe 15m 1h] [--ask pools strangers trees networks] [--decoded]
 
 What is forecast: the log ranges of the ten coming bars, from three origins a timeframe; each method is
-fitted to what was known there, and judged on the days behind. Figure: mean absolute error of the log range of
+fitted to what was known there, and evaluated on the days behind. Figure: mean absolute error of the log range of
 steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
 over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
 it is smaller, and the chance p of such a mean difference if both were as good: the test of
-`v8.evaluation.table`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
+`v8.evaluation.significance`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
 came of it.
 
-`--decoded` judges OHLC, bands and volatility: what is forecast becomes candles by the regression of
+`--decoded` evaluates OHLC, bands and volatility: what is forecast becomes candles by the regression of
 `calibration: ensemble`, beside baselines of the registry that are refitted up to the origin.
 
-- Nothing is read behind an origin but what is judged. Inputs of a bar are known when it closes; rows less
+- Nothing is read behind an origin but what is evaluated. Inputs of a bar are known when it closes; rows less
   than 70 bars before the origin teach nobody.
 - The best window of a formula has the lowest error over all coins on the 1,200 bars before the origin, fitted
   before those; then it is fitted again up to the origin.
 - All is fitted by least squares in logs, networks too, so that no loss is at an advantage. LightGBM and JAX
   are asked for where `--ask` needs them. One core.
 
-Legend: N bars of the grid, S series, K terms, H steps, J judged rows, W windows, C columns of a task.
+Legend: N bars of the grid, S series, K terms, H steps, J evaluated rows, W windows, C columns of a task.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -51,7 +51,7 @@ from v8.baselines.baselines import BASELINES, NAIVE
 from v8.baselines.ranges import RangeFormula, fit_ensemble, move_terms
 from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
 from v8.evaluation.metrics import measure_errors
-from v8.evaluation.table import diebold_mariano
+from v8.evaluation.significance import diebold_mariano
 from v8.features.formulas import FLOOR_SHARE, PERIODS_S, wave
 from v8.features.table import compute_table
 from v8.market.candles import Candles
@@ -65,8 +65,8 @@ from v8.windows.span import Span
 
 Floats = NDArray[np.float64]
 HORIZON: Final = 10
-STEPS: Final = (1, 3, 6, 10)  # judged
-EMBARGO: Final = 70  # bars between what teaches and what is judged: those of the product's splits
+STEPS: Final = (1, 3, 6, 10)  # evaluated
+EMBARGO: Final = 70  # bars between what teaches and what is evaluated: those of the product's splits
 RANGES: Final = (1, 5, 20, 60, 240, 960)  # bars behind
 PRODUCT: Final = 5_600  # train bars of the product: 70 % of 8,000
 HISTORY: Final = 8_000  # bars that the product looks at
@@ -223,7 +223,7 @@ def level_of(market: Market, *, stranger: bool) -> Floats:
     return market.behind_NSK[..., -1] if stranger else market.level_NS
 
 
-def taught(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArray[np.bool_]:
+def teacher_forced(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArray[np.bool_]:
     """Mark the rows that may teach: the newest so many bars before a row, less the embargo, (N, S)."""
     rows = np.arange(len(usable_NS))[:, None]
     last = until - EMBARGO
@@ -233,14 +233,14 @@ def taught(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArray[np.bo
 # Methods
 
 
-def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice) -> Floats:
-    """Fit a regression to each series, and forecast the judged rows, (J, S, H)."""
-    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice) -> Floats:
+    """Fit a regression to each series, and forecast the evaluated rows, (J, S, H)."""
+    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
         held = mask_NS[:, place]
         if held.sum() > 500:
             fitted = np.linalg.lstsq(terms_NSK[held, place], target_NSH[held, place], rcond=None)[0]
-            made[:, place] = terms_NSK[judged, place] @ fitted
+            made[:, place] = terms_NSK[evaluated, place] @ fitted
     return made
 
 
@@ -263,21 +263,21 @@ def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS:
 
 
 def fit_shrunk(
-    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice
+    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice
 ) -> Floats:
     """Fit each series' own coefficients, pulled towards the pool's as by `SHRUNK_ROWS` of it, (J, S, H)."""
     x = terms_NSK[mask_NS]
     weights = weights_of(mask_NS)
     moment = (x * weights[:, None]).T @ x / weights.sum()
     pool = fit_pooled(terms_NSK, target_NSH, base_NSH, mask_NS)
-    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
         held = mask_NS[:, place]
         own = terms_NSK[held, place]
         rest = (target_NSH - base_NSH)[held, place]
         left = own.T @ own + SHRUNK_ROWS * moment + RIDGE * np.diag(np.diag(moment))
         moved = np.linalg.solve(left, own.T @ (rest - own @ pool))
-        made[:, place] = terms_NSK[judged, place] @ (pool + moved) + base_NSH[judged, place]
+        made[:, place] = terms_NSK[evaluated, place] @ (pool + moved) + base_NSH[evaluated, place]
     return made
 
 
@@ -300,22 +300,22 @@ STRIDE: Final = 3  # every such row teaches trees: neighbours share most bars
 
 
 def fit_trees(
-    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice
+    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice
 ) -> Floats:
-    """Fit boosted trees to what a base leaves over at the judged steps, one booster a step, (J, S, H)."""
+    """Fit boosted trees to what a base leaves over at the evaluated steps, one booster a step, (J, S, H)."""
     import lightgbm  # noqa: PLC0415 - optional
 
     mask = mask_NS & (np.arange(len(mask_NS)) % STRIDE == 0)[:, None]
     x = terms_NSK[mask]
     y = (target_NSH - base_NSH)[mask]
     data = lightgbm.Dataset(x, weight=weights_of(mask), params=TREES, free_raw_data=False)
-    asked = terms_NSK[judged].reshape(-1, terms_NSK.shape[-1])
-    made = np.full((judged.stop - judged.start, *target_NSH.shape[1:]), np.nan)
+    asked = terms_NSK[evaluated].reshape(-1, terms_NSK.shape[-1])
+    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for step in STEPS:
         data.set_label(y[:, step - 1])
         booster = lightgbm.train(TREES, data, NUM_TREES)
         found = booster.predict(asked, num_threads=1).reshape(made.shape[:2])
-        made[..., step - 1] = found + base_NSH[judged, :, step - 1]
+        made[..., step - 1] = found + base_NSH[evaluated, :, step - 1]
     return made
 
 
@@ -339,7 +339,13 @@ class Training:
 
 
 def fit_networks(
-    terms_NSK: Floats, rest_NSH: Floats, mask_NS: NDArray[np.bool_], judged: slice, bar_s: int, *, alone: bool
+    terms_NSK: Floats,
+    rest_NSH: Floats,
+    mask_NS: NDArray[np.bool_],
+    evaluated: slice,
+    bar_s: int,
+    *,
+    alone: bool,
 ) -> Floats:
     """Train networks on what a base leaves over; the mean of the seeds, (J, S, H).
 
@@ -354,9 +360,9 @@ def fit_networks(
     rest = np.nan_to_num(rest_NSH).astype(np.float32)
     weights = mask_NS.astype(np.float32)
     if not alone:
-        return _trained(inputs, rest, weights, judged, bar_s, how)
+        return _trained(inputs, rest, weights, evaluated, bar_s, how)
     parts = [
-        _trained(inputs[:, [one]], rest[:, [one]], weights[:, [one]], judged, bar_s, how)
+        _trained(inputs[:, [one]], rest[:, [one]], weights[:, [one]], evaluated, bar_s, how)
         for one in range(mask_NS.shape[1])
     ]
     return np.concatenate(parts, axis=1)
@@ -365,7 +371,7 @@ def fit_networks(
 Layers = list[Any]  # kernels and constants of three dense layers, in turns
 
 
-def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, how: Training) -> Floats:
+def _trained(inputs: Any, rest: Any, weights: Any, evaluated: slice, bar_s: int, how: Training) -> Floats:
     """Train the seeds of one network, one after the other, and average what they say."""
     import jax  # noqa: PLC0415 - not needed without networks
 
@@ -396,7 +402,7 @@ def _trained(inputs: Any, rest: Any, weights: Any, judged: slice, bar_s: int, ho
             if error < least:
                 least = error
                 kept = layers
-        made.append(_said(np, kept, inputs[judged]))
+        made.append(_said(np, kept, inputs[evaluated]))
     return np.mean(made, axis=0, dtype=np.float64)
 
 
@@ -467,10 +473,10 @@ def _compiled(how: Training) -> Any:
 
 @dataclass
 class Fold:
-    """One origin: what is judged, and what everybody said."""
+    """One origin: what is evaluated, and what everybody said."""
 
     market: Market
-    start: int  # first judged row
+    start: int  # first evaluated row
     stop: int  # past the last one
     kind: str
     usable_NS: NDArray[np.bool_]
@@ -479,8 +485,8 @@ class Fold:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def judged(self) -> slice:
-        """The judged rows: all their ten bars lie before the end."""
+    def evaluated(self) -> slice:
+        """The evaluated rows: all their ten bars lie before the end."""
         return slice(self.start, self.stop - HORIZON)
 
     def keep(self, name: str, make: Callable[[], Floats]) -> None:
@@ -518,28 +524,29 @@ def ask_formulas(fold: Fold) -> None:
     before = slice(fold.start - VALIDATION, fold.start - HORIZON)
     errors = {}
     for bars in WINDOWS:
-        mask = taught(fold.usable_NS, before.start, bars)
+        mask = teacher_forced(fold.usable_NS, before.start, bars)
         tried = fit_own(terms, target, mask, before)
         errors[bars] = float(np.nanmean(np.abs(tried - target[before])))
         name = f"own regression, {told(bars)}"
         fold.keep(
-            name, partial(fit_own, terms, target, taught(fold.usable_NS, fold.start, bars), fold.judged)
+            name,
+            partial(fit_own, terms, target, teacher_forced(fold.usable_NS, fold.start, bars), fold.evaluated),
         )
     best = min(errors, key=errors.__getitem__)
     fold.made["own regression, best window"] = fold.made[f"own regression, {told(best)}"]
     tell(f"best window {told(best)}")
     longer = own_terms(fold.market, longest=True)
     for bars in (HISTORY, ALL):
-        mask = taught(fold.usable_NS, fold.start, bars)
+        mask = teacher_forced(fold.usable_NS, fold.start, bars)
         fold.keep(
-            f"own regression, 960 bars, {told(bars)}", partial(fit_own, longer, target, mask, fold.judged)
+            f"own regression, 960 bars, {told(bars)}", partial(fit_own, longer, target, mask, fold.evaluated)
         )
     fold.mean_of(REFERENCE, OWN)
 
 
 def bases_of(fold: Fold) -> dict[str, Floats]:
     """Return what pooled methods start from: the series' own level, or its regression on all history."""
-    mask = taught(fold.usable_NS, fold.start, ALL)
+    mask = teacher_forced(fold.usable_NS, fold.start, ALL)
     formula = fit_own(own_terms(fold.market), fold.target_NSH, mask, slice(0, len(mask)))
     return {"level": np.broadcast_to(fold.market.level_NS[..., None], formula.shape), "formula": formula}
 
@@ -548,12 +555,12 @@ def ask_pools(fold: Fold) -> None:
     """Ask pooled regressions, and regressions of each series shrunk to them."""
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
         terms = pooled_terms(fold.market, block=block)
-        mask = taught(fold.usable_NS, fold.start, bars)
+        mask = teacher_forced(fold.usable_NS, fold.start, bars)
         name = f"{base}{', market' if block else ''}, {told(bars)}"
         fold.keep(f"pooled regression from {name}", partial(pooled, fold, terms, values, mask))
         fold.mean_of(f"pooled regression from {name}", OWN)
         if base == "formula" and bars == ALL:
-            shrunk = partial(fit_shrunk, terms, fold.target_NSH, values, mask, fold.judged)
+            shrunk = partial(fit_shrunk, terms, fold.target_NSH, values, mask, fold.evaluated)
             fold.keep(f"shrunk to the pool from {name}", shrunk)
 
 
@@ -563,7 +570,7 @@ def ask_strangers(fold: Fold) -> None:
     base = np.broadcast_to(level, fold.target_NSH.shape)
     for block in (False, True):
         terms = pooled_terms(fold.market, block=block, stranger=True)
-        mask = taught(fold.usable_NS, fold.start, ALL)
+        mask = teacher_forced(fold.usable_NS, fold.start, ALL)
         made = np.full(fold.made[OWN].shape, np.nan)
         for left_out in range(4):
             unseen = np.arange(mask.shape[1]) % 4 == left_out
@@ -576,15 +583,15 @@ def ask_trees(fold: Fold) -> None:
     """Ask pooled boosted trees."""
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
         terms = pooled_terms(fold.market, block=block)
-        mask = taught(fold.usable_NS, fold.start, bars)
+        mask = teacher_forced(fold.usable_NS, fold.start, bars)
         name = f"pooled trees from {base}{', market' if block else ''}, {told(bars)}"
-        fold.keep(name, partial(fit_trees, terms, fold.target_NSH, values, mask, fold.judged))
+        fold.keep(name, partial(fit_trees, terms, fold.target_NSH, values, mask, fold.evaluated))
         fold.mean_of(name, OWN)
 
 
 def pooled(fold: Fold, terms: Floats, base: Floats, mask: NDArray[np.bool_]) -> Floats:
     fitted = fit_pooled(terms, fold.target_NSH, base, mask)
-    return terms[fold.judged] @ fitted + base[fold.judged]
+    return terms[fold.evaluated] @ fitted + base[fold.evaluated]
 
 
 def ask_networks(fold: Fold) -> None:
@@ -593,13 +600,13 @@ def ask_networks(fold: Fold) -> None:
     bar_s = fold.market.series[0].bar_s
     for base, block, bars, alone in NETWORKS:
         start = bases[base]
-        mask = taught(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
+        mask = teacher_forced(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
         terms = pooled_terms(fold.market, block=block)
 
         def made(terms: Floats, start: Floats, mask: NDArray[np.bool_], alone: bool) -> Floats:
             rest = fold.target_NSH - start
-            found = fit_networks(terms, rest, mask, fold.judged, bar_s, alone=alone)
-            return found + start[fold.judged]
+            found = fit_networks(terms, rest, mask, fold.evaluated, bar_s, alone=alone)
+            return found + start[fold.evaluated]
 
         whose = "own" if alone else "pooled"
         name = f"{whose} network from {base}{', market' if block else ''}, {told(bars)}"
@@ -637,7 +644,7 @@ class Beside:
 def errors_of(fold: Fold, name: str) -> Floats:
     """Return the error of each window, (J, S), log range; NaN where a series has none."""
     steps = [step - 1 for step in STEPS]
-    return np.abs(fold.made[name] - fold.target_NSH[fold.judged])[..., steps].mean(axis=-1)
+    return np.abs(fold.made[name] - fold.target_NSH[fold.evaluated])[..., steps].mean(axis=-1)
 
 
 def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
@@ -653,7 +660,7 @@ def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
         usual_S = np.nanmean(theirs, axis=0)
         ratios.append(np.nanmean(ours, axis=0) / usual_S)
         differences.append(np.nanmean((ours - theirs) / usual_S, axis=1))
-        bars.append(fold.market.times_s[fold.judged] // fold.market.series[0].bar_s)
+        bars.append(fold.market.times_s[fold.evaluated] // fold.market.series[0].bar_s)
     moved = np.concatenate(differences)
     numbers = np.concatenate(bars)
     is_told = np.isfinite(moved)
@@ -680,8 +687,8 @@ def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[
 # From ranges to candles, bands and volatility
 
 BASELINE_WINDOWS: Final = (PRODUCT, ALL)
-JUDGED_STRIDE: Final = 8  # every such window is decoded: neighbours share most bars
-BESIDE: Final = ("har", "range_paths")  # the best baselines of every season of docs/research/frontier.md
+EVALUATED_STRIDE: Final = 8  # every such window is decoded: neighbours share most bars
+BESIDE: Final = ("har", "range_paths")  # the best baselines of every fold of docs/research/frontier.md
 FORMULA: Final = "formula"
 Losses = dict[str, dict[str, Floats]]
 """Per task and forecaster the loss of each window in returns, (W,)."""
@@ -702,10 +709,12 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
     anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, HORIZON)
     grid = np.searchsorted(fold.market.times_s, table.open_time_s[anchors])
     said = np.isfinite(np.stack([*ranges.values()])).all(axis=(0, 2))
-    is_judged = (grid >= fold.judged.start) & (grid < fold.judged.stop) & (grid % JUDGED_STRIDE == 0)
-    is_judged[is_judged] = said[grid[is_judged] - fold.start]
+    is_evaluated = (
+        (grid >= fold.evaluated.start) & (grid < fold.evaluated.stop) & (grid % EVALUATED_STRIDE == 0)
+    )
+    is_evaluated[is_evaluated] = said[grid[is_evaluated] - fold.start]
     last = fold.start - EMBARGO
-    span = Span(table, profile, anchors[is_judged])
+    span = Span(table, profile, anchors[is_evaluated])
     teaching = {
         bars: Span(table, profile, anchors[(grid < last) & (grid >= last - bars)])
         for bars in BASELINE_WINDOWS
@@ -718,7 +727,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
         for task, values in made.items():
             losses[task][name] = measure_errors(span, task, np.asarray(values))[1]
 
-    keep(NAIVE, span.rolled)
+    keep(NAIVE, span.naive)
     for bars, train in teaching.items():
         rows = int(train.anchors[0]), int(train.anchors[-1]) + 1
         scaling = fit_scaling(train, rows, table_columns(profile))
@@ -727,7 +736,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
         fitted = fit_ensemble(train)
         keep(f"{FORMULA}, {told(bars)}", regressed(fitted, span, fitted.ranges(span)))
     for name, logs in ranges.items():
-        keep(name, regressed(fitted, span, np.exp(logs[grid[is_judged] - fold.start])))
+        keep(name, regressed(fitted, span, np.exp(logs[grid[is_evaluated] - fold.start])))
     return Decoded(losses, span.bar_numbers)
 
 

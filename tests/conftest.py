@@ -26,7 +26,7 @@ from marks import mark_what_is_started
 from v8 import plugins
 from v8.baselines.baselines import BASELINES
 from v8.families import FAMILIES
-from v8.families.family import TaughtSettings
+from v8.families.family import TeacherForcingSettings
 from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
 from v8.invocation import repeated
@@ -78,7 +78,7 @@ def tiny_profile(
     content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
     content["calibration"] = "none"
     content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
-    if issubclass(FAMILIES[family].settings, TaughtSettings):
+    if issubclass(FAMILIES[family].settings, TeacherForcingSettings):
         content["network"]["teacher_forcing"] = teacher_forcing
     content["training"] |= {"epochs": 3, "learning_rate": 5e-3, "precision": "float32"} | (training or {})
     return Profile.model_validate(content | changes)
@@ -202,7 +202,7 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One tiny series that the engine trained, judged and saved from the files of a user.
+    """One tiny series that the engine trained, evaluated and saved from the files of a user.
 
     Args:
         path: The run folder; tests copy it before they change anything.

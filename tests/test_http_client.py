@@ -16,9 +16,9 @@ from broken_http import STALLED, RawServer, answer
 from local_server import LocalServer, QuietHandler
 
 from v8.http_client import BROKEN, HttpClient, RequestTimes
-from v8.live.receiver import SECRET_VARIABLE, Receiver
+from v8.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.market.sources.downloads import Downloader
-from v8.net import PassingTroubleError, call_within
+from v8.net import TransientError, call_within
 
 TIMES = RequestTimes(connect_s=5.0, silence_s=5.0, all_s=0.5)
 """Less than a silence: so what ends a request is the limit of everything together."""
@@ -204,7 +204,7 @@ def test_a_receiver_that_drips_is_trouble_that_may_pass(monkeypatch: pytest.Monk
         pieces, repeats = STALLED[name]
         with (
             closing(RawServer(pieces, repeats=repeats)) as server,
-            pytest.raises(PassingTroubleError, match=r"no answer \(TimeoutError\)"),
+            pytest.raises(TransientError, match=r"no answer \(TimeoutError\)"),
         ):
             Receiver(server.url, TIMES).send("msg_1", "{}")
 

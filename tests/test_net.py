@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from v8.net import (
-    PassingTroubleError,
-    Patience,
     Refused,
+    RetryPolicy,
+    TransientError,
     asked_wait_s,
     in_thread,
     tell_waiting,
@@ -25,7 +25,7 @@ class GaveUpError(Exception):
 
 def failing(times: int, wait_s: float | None = None) -> Callable[[float], str]:
     """Fail so many times, then answer."""
-    troubles = [PassingTroubleError("status 503", wait_s) for _ in range(times)]
+    troubles = [TransientError("status 503", wait_s) for _ in range(times)]
 
     def ask(_: float) -> str:
         if troubles:
@@ -41,34 +41,34 @@ def pauses_s() -> list[float]:
 
 
 def test_pauses_double_up_to_the_longest_and_are_spread(pauses_s: list[float]) -> None:
-    patience = Patience(num_tries=5, first_s=1.0, longest_s=4.0, sleep=pauses_s.append)
-    assert patience.insist(failing(4), GaveUpError) == "answer"
+    patience = RetryPolicy(num_tries=5, first_s=1.0, longest_s=4.0, sleep=pauses_s.append)
+    assert patience.call(failing(4), GaveUpError) == "answer"
     ceilings_s = [1.0, 2.0, 4.0, 4.0]
     assert all(most / 2 <= pause <= most for pause, most in zip(pauses_s, ceilings_s, strict=True))
 
 
 def test_the_pause_that_a_server_asks_for_is_kept_up_to_a_limit(pauses_s: list[float]) -> None:
-    assert Patience(sleep=pauses_s.append).insist(failing(1, 7.0), GaveUpError) == "answer"
-    assert Patience(sleep=pauses_s.append, most_asked_s=5.0).insist(failing(1, 7.0), GaveUpError) == "answer"
+    assert RetryPolicy(sleep=pauses_s.append).call(failing(1, 7.0), GaveUpError) == "answer"
+    assert RetryPolicy(sleep=pauses_s.append, most_asked_s=5.0).call(failing(1, 7.0), GaveUpError) == "answer"
     assert pauses_s == [7.0, 5.0]
 
 
 def test_after_the_last_try_the_refusal_tells_how_often_it_was_tried(pauses_s: list[float]) -> None:
     with pytest.raises(GaveUpError, match="status 503") as caught:
-        Patience(num_tries=3, sleep=pauses_s.append).insist(failing(9), GaveUpError)
+        RetryPolicy(num_tries=3, sleep=pauses_s.append).call(failing(9), GaveUpError)
     assert (caught.value.refused.num_tries, caught.value.refused.is_late, len(pauses_s)) == (3, False, 2)
 
 
 def test_no_try_begins_that_could_end_too_late(pauses_s: list[float]) -> None:
     with pytest.raises(GaveUpError, match="status 503") as caught:
-        Patience(most_s=10.0, try_s=4.0, sleep=pauses_s.append).insist(failing(9, 7.0), GaveUpError)
+        RetryPolicy(most_s=10.0, try_s=4.0, sleep=pauses_s.append).call(failing(9, 7.0), GaveUpError)
     assert (caught.value.refused.is_late, caught.value.refused.pause_s, pauses_s) == (True, 7.0, [])
 
 
 def test_a_try_that_moves_something_starts_the_count_anew(pauses_s: list[float]) -> None:
     moved = iter([0, 1, 1, 2, 2, 3, 3])
-    patience = Patience(num_tries=2, sleep=pauses_s.append)
-    assert patience.insist(failing(3), GaveUpError, progress=lambda: next(moved)) == "answer"
+    patience = RetryPolicy(num_tries=2, sleep=pauses_s.append)
+    assert patience.call(failing(3), GaveUpError, progress=lambda: next(moved)) == "answer"
     assert len(pauses_s) == 3
 
 

@@ -52,7 +52,7 @@ def words_of(profile: Profile, folder: Path) -> list[str | Path]:
 
 
 def forecasters(artifact: Path) -> list[str]:
-    return list(json.loads((artifact / "metadata.json").read_text())["judgement"]["tasks"]["ohlc"]["errors"])
+    return list(json.loads((artifact / "metadata.json").read_text())["evaluation"]["tasks"]["ohlc"]["errors"])
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Path:
-    """A run of two worker processes, judged beside the baseline of a plug-in."""
+    """A run of two worker processes, evaluated beside the baseline of a plug-in."""
     profile = make_profile("dense_newest", training={"epochs": 1})
     done = called("run", *words_of(profile, place), "--workers", "2", "--plugin", halfway, cwd=place, tf=True)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Pat
     return place / "runs" / "tiny"
 
 
-def test_workers_judge_beside_its_baseline_and_the_run_knows_its_digest(run: Path, halfway: Path) -> None:
+def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: Path, halfway: Path) -> None:
     for series in SERIES:
         assert forecasters(run / series)[-1] == "halfway"
     digest = plugins.digest_bytes(halfway.read_bytes())
@@ -101,20 +101,20 @@ def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -
     done = called("predict", run, "--series", SERIES[0], "--source", "demo", cwd=place, tf=True)
     assert done.returncode == 0, done.stderr
     assert called("report", run, cwd=place, tf=True).returncode == 0
-    assert v8.Run(run)[SERIES[0]].judgement["forecaster"].eq("halfway").any()
+    assert v8.Run(run)[SERIES[0]].evaluation["forecaster"].eq("halfway").any()
 
 
-def test_a_back_test_and_a_comparison_judge_beside_it(run: Path, place: Path, halfway: Path) -> None:
+def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path, halfway: Path) -> None:
     words = ["--source", "demo", "--series", SERIES[0], "--plugin", halfway]
     done = called(
-        *("backtest", "--profile", place / "tiny.yaml", "--folds", "2", "--out", "seasons", *words),
+        *("backtest", "--profile", place / "tiny.yaml", "--folds", "2", "--out", "folds", *words),
         cwd=place,
         tf=True,
     )
     assert done.returncode == 0, done.stderr
     done = called("compare-profiles", place / "tiny.yaml", *words, cwd=place, tf=True)
     assert done.returncode == 0, done.stderr
-    for fold in ("seasons/fold-1", "seasons/fold-2", "comparison/runs/tiny"):
+    for fold in ("folds/fold-1", "folds/fold-2", "comparison/runs/tiny"):
         assert forecasters(place / fold / SERIES[0])[-1] == "halfway"
 
 

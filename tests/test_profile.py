@@ -111,7 +111,7 @@ def test_the_networks_have_the_lineage_s_layers() -> None:
     }
 
 
-def test_the_frontier_profile_knows_the_roll_forward_bands_of_each_step_it_forecasts() -> None:
+def test_the_frontier_profile_knows_the_naive_bands_of_each_step_it_forecasts() -> None:
     frontier = load_profile("frontier")
     assert (frontier.scaling, frontier.network.family) == ("ranged", "dense_newest")
     for step in range(1, frontier.horizon_bars + 1):

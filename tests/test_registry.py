@@ -60,7 +60,7 @@ def test_a_name_is_a_plain_word(name: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model", "Model", "naive", "truth", "model_q5", "open_time", "csv", "frames"]
+    "name", ["model", "Model", "naive", "actual", "model_q5", "open_time", "csv", "frames"]
 )
 def test_a_name_does_not_stand_for_something_else(name: str) -> None:
     fruits = Registry("fruit", [Fruit("pear")])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops
-from rolled import roll_forward
+from rolled import naive
 
 from v8.errors import ProfileError
 from v8.profile import load_profile
@@ -100,7 +100,7 @@ def test_a_share_of_the_last_close_has_the_task_s_unit() -> None:
 
 
 def test_a_price_is_raised_to_a_share_of_its_level_and_a_unitless_number_to_the_floor() -> None:
-    # 1 % of roll-forward's first column; a lower band can fall to zero, and below.
+    # 1 % of the naive forecast's first column; a lower band can fall to zero, and below.
     upper_lower = np.array([[[110.0, -5.0]]])
     assert TASKS["bands"].floored(np, upper_lower, np.array([[[120.0, 80.0]]]), 7.0).tolist() == [
         [[110, 1.2]]
@@ -119,8 +119,8 @@ def test_what_follows_if_nothing_moves_is_the_same_under_numpy_and_keras(
 ) -> None:
     walk = np.cumsum(np.random.default_rng(seed).normal(0, 0.01, (4, 20)), axis=1)
     closes = (price * np.exp(walk)).astype(np.float32)
-    by_numpy = roll_forward(np, EVERY, closes.astype(np.float64), horizon_bars)
-    by_keras = roll_forward(ops, EVERY, ops.convert_to_tensor(closes), horizon_bars)
+    by_numpy = naive(np, EVERY, closes.astype(np.float64), horizon_bars)
+    by_keras = naive(ops, EVERY, ops.convert_to_tensor(closes), horizon_bars)
     assert list(by_numpy) == list(by_keras) == list(TASKS)
     for task, values in by_numpy.items():
         assert tuple(by_keras[task].shape) == values.shape == (4, horizon_bars, len(TASKS[task].columns))
@@ -217,14 +217,14 @@ def test_the_median_of_an_even_number_of_candles_lies_half_way_in_logarithms() -
     assert median[0, 0].tolist() == pytest.approx([1.0] * 4)
 
 
-def rolled_forward(closes: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
-    return roll_forward(np, list(TASKS.values()), closes, horizon_bars)
+def naive_forecast(closes: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
+    return naive(np, list(TASKS.values()), closes, horizon_bars)
 
 
 @given(seed=st.integers(0, 2**32 - 1), horizon=st.integers(1, 25), price=st.sampled_from([1e-5, 1.0, 6e4]))
 def test_bands_and_volatility_equal_moments_of_repeated_closes(seed: int, horizon: int, price: float) -> None:
     closes = price * np.exp(np.cumsum(np.random.default_rng(seed).normal(0, 0.01, 20)))
-    rolled = rolled_forward(closes[None], horizon)
+    rolled = naive_forecast(closes[None], horizon)
     future = np.concatenate([closes, np.full(horizon, closes[-1])])
     windows = np.stack([future[step : step + 20] for step in range(1, horizon + 1)])
     mean, std = windows.mean(axis=1), windows.std(axis=1, ddof=1)
@@ -234,21 +234,21 @@ def test_bands_and_volatility_equal_moments_of_repeated_closes(seed: int, horizo
 
 
 def test_every_candle_of_the_future_is_the_last_close() -> None:
-    rolled = rolled_forward(np.arange(1.0, 21.0)[None], 2)
+    rolled = naive_forecast(np.arange(1.0, 21.0)[None], 2)
     assert rolled["ohlc"].tolist() == [[[20.0] * 4] * 2]
 
 
 def test_one_step_by_hand() -> None:
     # 19 closes of 1, then 2. One step on: 18 ones and two twos; mean 1.1,
     # variance (18 * 0.01 + 2 * 0.81) / 19 = 1.8 / 19.
-    rolled = rolled_forward(np.array([[1.0] * 19 + [2.0]]), 1)
+    rolled = naive_forecast(np.array([[1.0] * 19 + [2.0]]), 1)
     std = (1.8 / 19) ** 0.5
     assert rolled["bands"][0, 0].tolist() == pytest.approx([1.1 + 2 * std, 1.1 - 2 * std])
     assert rolled["volatility"][0, 0, 0] == pytest.approx(std / 1.1)
 
 
 def test_a_flat_market_has_bands_on_the_price_and_no_volatility() -> None:
-    rolled = rolled_forward(np.full((1, 20), 7.0), 3)
+    rolled = naive_forecast(np.full((1, 20), 7.0), 3)
     assert rolled["bands"].tolist() == [[[7.0, 7.0]] * 3]
     assert rolled["volatility"].tolist() == [[[0.0]] * 3]
 
@@ -273,7 +273,7 @@ def test_candles_alone_need_no_window_of_twenty() -> None:
     closes = standing_closes(np, np.array([[3.0, 4.0]]), 2, has_window=False)
     assert (closes.unit.tolist(), closes.close.tolist()) == ([[4.0]], [[1.0, 1.0]])
     assert closes.middle is closes.deviation is closes.candles is None
-    rolled = roll_forward(np, [TASKS["ohlc"]], np.array([[3.0, 4.0]]), 2)
+    rolled = naive(np, [TASKS["ohlc"]], np.array([[3.0, 4.0]]), 2)
     assert {task: values.tolist() for task, values in rolled.items()} == {"ohlc": [[[4.0] * 4] * 2]}
 
 

@@ -18,7 +18,7 @@ from v8.app.places import LedgerReader
 from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
-from v8.live.ledger import Ledger
+from v8.ledger.database import Ledger
 from v8.machine.choices import kept
 from v8.market.series import Series
 from v8.market.sources.source import open_source

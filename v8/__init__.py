@@ -1,4 +1,4 @@
-"""A fleet of crypto forecasters, trained at once, judged honestly, published whole.
+"""A fleet of crypto forecasters, trained at once, evaluated honestly, published whole.
 
 import v8
 

@@ -48,7 +48,7 @@ WAVE_COLUMNS: Final = tuple(
 
 
 def rolled_columns(step: int) -> tuple[str, str]:
-    """Name the middle and the deviation of the roll-forward bands some steps ahead."""
+    """Name the middle and the deviation of the naive forecast bands some steps ahead."""
     return f"rolled_middle_{step}", f"rolled_deviation_{step}"
 
 

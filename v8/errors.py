@@ -166,7 +166,7 @@ class UnknownSeriesError(DataError):
 
 
 class SeriesError(V8Error):
-    """One series cannot be trained or judged; the rest of the run goes on."""
+    """One series cannot be trained or evaluated; the rest of the run goes on."""
 
     exit_code = 4
 

@@ -1,7 +1,7 @@
 """Waiting for a network, whoever is asked: how long, how often again, who is told, and how it is left.
 
 The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.client`) wait as it is
-said here. What fails and may pass is a `PassingTroubleError`; `Patience` asks again after the time that the
+said here. What fails and may pass is a `TransientError`; `RetryPolicy` asks again after the time that the
 server names, or else after a pause that doubles and is spread at random, so that many clients do not return
 at once. Whoever shows things opens `told_of_waiting`; whoever waits calls `tell_waiting` from the thread that
 asked. So does whatever else takes seconds: every command gives signs of life (`counted`).
@@ -54,7 +54,7 @@ def counted(items: Collection[Found], what: str) -> Iterator[Found]:
         yield item
 
 
-class PassingTroubleError(Exception):
+class TransientError(Exception):
     """A server did not answer, or asked to come back later; the same question may be answered then.
 
     The text is a clause without secrets; the seconds are None when the server did not say how many.
@@ -70,7 +70,7 @@ class PassingTroubleError(Exception):
 class Refused:
     """Why nothing is asked again: after how many tries in a row, how long, and which pause (s) was due."""
 
-    trouble: PassingTroubleError
+    trouble: TransientError
     num_tries: int
     waited_s: float
     pause_s: float
@@ -78,7 +78,7 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often a server that has trouble is asked again, after which pauses, and until when."""
 
     num_tries: int = 6  # most tries in a row that move nothing
@@ -90,15 +90,15 @@ class Patience:
     try_s: float = 0.0  # what a try may take, in seconds: none begins that could end after `most_s`
     sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds
 
-    def insist(
+    def call(
         self,
         ask: Callable[[float], Found],
         refuse: Callable[[Refused], Exception],
         *,
-        before_pause: Callable[[PassingTroubleError, float], None] = lambda trouble, pause_s: None,
+        before_pause: Callable[[TransientError, float], None] = lambda trouble, pause_s: None,
         progress: Callable[[], int] = lambda: 0,
     ) -> Found:
-        """Call `ask`, with the seconds that are left, until it raises no `PassingTroubleError`.
+        """Call `ask`, with the seconds that are left, until it raises no `TransientError`.
 
         Args:
             refuse: Makes the error that is raised when the trouble does not pass.
@@ -111,7 +111,7 @@ class Patience:
         while True:
             try:
                 return ask(begun_s + self.most_s - time.monotonic())
-            except PassingTroubleError as error:
+            except TransientError as error:
                 trouble = error
             if progress() > moved:
                 num_tries = 0

@@ -283,7 +283,7 @@ class Profile(Settings, metaclass=_Checking):
         if self.quantiles and self.family.is_formula:
             yield (
                 f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
-                "number a bar; beside a network's quantiles its own are judged anyway"
+                "number a bar; beside a network's quantiles its own are evaluated anyway"
             )
         yield from self._faults_of_covariates()
         yield from self._faults_of_windows()
@@ -319,12 +319,12 @@ class Profile(Settings, metaclass=_Checking):
             if self.lookback_bars < task.min_lookback_bars:
                 yield (
                     f"lookback_bars must be at least {task.min_lookback_bars} with {rolled}: "
-                    "their roll-forward forecast needs that many closes"
+                    "their naive forecast needs that many closes"
                 )
             if task.max_horizon_bars is not None and self.horizon_bars > task.max_horizon_bars:
                 yield (
                     f"horizon_bars must be at most {task.max_horizon_bars} with {rolled}: "
-                    "further on, their roll-forward forecast knows no close at all"
+                    "further on, their naive forecast knows no close at all"
                 )
 
     def _faults_of_family(self) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Quantile levels: what a profile may ask for, how their outputs are called, and which make an interval.
 
-A quantile of level 0.05 is what the truth stays below in 5 of 100 cases. The median is the point forecast, so
+A quantile of level 0.05 is what the actual values stay below in 5 of 100 cases. The median is the point forecast, so
 every set of levels holds 0.5; the others are called its outer levels here.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 MEDIAN: Final = 0.5
 
-MAX_LEVELS: Final = 19  # every twentieth; what is asked for is trained, published, judged and drawn
+MAX_LEVELS: Final = 19  # every twentieth; what is asked for is trained, published, evaluated and drawn
 LEAST_LEVEL: Final = 0.005  # a validation span of 1,000 windows has five beyond it
 _SAME: Final = 1e-9  # levels that differ by less are equal: 1 - 0.95 is not 0.05 to the last bit
 
@@ -34,7 +34,7 @@ def fault_of(levels: Sequence[float]) -> str | None:
 def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
     """Return the pinball losses of quantiles (Koenker and Bassett 1978, doi:10.2307/1913643).
 
-    Twice that of the median is the absolute error. `beyond` is truth less quantile, `xp` is `numpy` or
+    Twice that of the median is the absolute error. `beyond` is actual values less quantile, `xp` is `numpy` or
     `keras.ops`.
 
     >>> import numpy as np
@@ -122,7 +122,7 @@ def intervals(levels: Sequence[float]) -> tuple[tuple[float, float], ...]:
 
 
 def nominal(interval: tuple[float, float]) -> float:
-    """Return the share of truths that a central interval promises to hold.
+    """Return the share of actual values that a central interval promises to hold.
 
     >>> nominal((0.25, 0.75))
     0.5

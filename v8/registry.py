@@ -48,7 +48,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 RESERVED: Final = frozenset(
     {
         *("actual", "actual_values", "all", "auto", "baseline", "best", "best_baseline", "forecaster"),
-        *("model", "naive", "none", "truth"),
+        *("model", "naive", "none", "actual"),
         *("close_time", "index", "open_time", "segment", "series", "source", "symbol", "task", "time"),
         *("timeframe", "timestamp", "volume"),
         *("csv", "frames", "ta"),  # where columns and candles come from

@@ -1,7 +1,7 @@
 """The tasks: what can be forecast, and the arithmetic of a band's window of twenty closes that they share.
 
 Everything that differs from task to task is a field of `Task`. Functions take their array namespace first,
-`numpy` or `keras.ops`, so that the forecast a model is judged against and the one inside the published file
+`numpy` or `keras.ops`, so that the forecast a model is evaluated against and the one inside the published file
 are the same lines of code. Slices are written as `take`, which every Keras can save. A task of one's own is
 one file that calls `TASKS.register`.
 
@@ -62,7 +62,7 @@ class Task(Named):
 
     title: str  # what readers call it
     columns: tuple[str, ...]  # what it forecasts, in the order of its output's last axis
-    unit: str  # QUOTE_CURRENCY or UNITLESS; prices are judged as shares of the last close too
+    unit: str  # QUOTE_CURRENCY or UNITLESS; prices are evaluated as shares of the last close too
     colour: str  # its name in the palette
     sides: tuple[float, ...]
     deviations: float | None
@@ -84,12 +84,12 @@ class Task(Named):
 
     @property
     def min_lookback_bars(self) -> int:
-        """Rows its roll-forward forecast looks at."""
+        """Rows its naive forecast looks at."""
         return BAND_PERIOD_BARS if self.has_window else 1
 
     @property
     def max_horizon_bars(self) -> int | None:
-        """Steps ahead up to which its roll-forward forecast knows at least two closes; None without end."""
+        """Steps ahead up to which its naive forecast knows at least two closes; None without end."""
         return c.MAX_ROLLED_STEPS if self.has_window else None
 
     @property
@@ -109,7 +109,7 @@ class Task(Named):
     def floored(self, xp: Any, values: Any, reference: Any, floor: Any) -> Any:
         """Raise values, (N, H, C), to the smallest that has a logarithm worth learning.
 
-        The first column of the reference, the roll-forward forecast, stands for the price level; `floor` is
+        The first column of the reference, the naive forecast, stands for the price level; `floor` is
         the smallest value of a unitless task.
         """
         level = PRICE_FLOOR_SHARE * xp.take(reference, [0], axis=-1)
@@ -261,7 +261,7 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
     """Say how much each coming bar's variance adds to the variance of the closes of a band's window, (H,).
 
     k steps ahead, at most 20, the window holds 20 - k known closes and the first k points of a random walk
-    from the last close. The sample variance of the twenty is expected to be that of the roll-forward forecast
+    from the last close. The sample variance of the twenty is expected to be that of the naive forecast
     plus the walk's variance per bar times what its k bars weigh by `variance_weights`, all together.
 
     >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first

@@ -16,7 +16,7 @@ from v8.cli.app import main
 
 HASTY = {"timeout_s": 3.0, "first_s": 0.2}
 
-v8.hub.client.RetryPolicy = partial(v8.hub.client.RetryPolicy, **HASTY)  # type: ignore[misc]
+v8.hub.client.HubRetryPolicy = partial(v8.hub.client.HubRetryPolicy, **HASTY)  # type: ignore[misc]
 
 if __name__ == "__main__":
     main()

@@ -31,7 +31,7 @@ from ledger_entries import FIRST_S, made_entry
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK
 from webhooks import SECRET, WebhookReceiver
 
-from v8.live.ledger import Ledger
+from v8.ledger.database import Ledger
 
 KIND = "record"
 REPO = "someone/record"

@@ -48,7 +48,7 @@ def _calls(run: Path, series: Series) -> tuple[tuple[Callable[..., Any], Mapping
         ),
         (forecaster.joined, {**given, "now_s": None, "reaches": True}),
         (forecaster.evaluate, {**given, **late}),
-        (forecaster.judge, {**given, **late}),
+        (forecaster.evaluate, {**given, **late}),
         (finished.__getitem__, {"series": str(series)}),
     )
 

@@ -38,7 +38,7 @@ from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
 from v8.runs.execution import AskedBacktest, History, lay_folds
-from v8.runs.trial_record import RECORD_FILE
+from v8.search.trial_record import RECORD_FILE
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"

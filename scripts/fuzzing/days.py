@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from ledger_entries import FIRST_S, ISSUER, made_entry
 
 from v8.errors import PublishError
-from v8.live.ledger import Ledger
-from v8.live.publishing import _counted_rows, _published_rows, _tables, _widened
+from v8.ledger.database import Ledger
+from v8.ledger.publishing import _counted_rows, _published_rows, _tables, _widened
 from v8.parquet import OddParquetError
 
 DAY: Final = "day.parquet"

@@ -11,8 +11,8 @@ from typing import Final
 from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app.places import LedgerReader
-from v8.live.ledger import Ledger
-from v8.live.record import live_record
+from v8.ledger.database import Ledger
+from v8.ledger.record import live_record
 
 LEDGER: Final = "ledger.sqlite"
 
@@ -54,7 +54,7 @@ def use_ledger(path: Path) -> None:
         ledger.places()
         for series in ledger.series(place):
             ledger.newest(place, series), ledger.pending(place, series), ledger.tally(place, series)
-            ledger.scored(place, series), ledger.newest_truths(place, series, 9)
+            ledger.scored(place, series), ledger.newest_actual_values(place, series, 9)
         live_record(ledger, place)
     with Ledger.open_to_write(path) as ledger:
         ledger.add(made_entry(9))

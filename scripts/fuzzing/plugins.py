@@ -50,7 +50,7 @@ FORMULA = Formula(function, ("close",), warmup_bars={warmup})
 FEATURES.register(Feature("mine", "A toy.", "the fuzzer", Kind.CENTRED, FORMULA))
 """
 _NAMES: Final = (
-    *("model", "Model", "naive", "truth", "open_time", "model_q5", "har", "HAR", "../x", "/x", "<script>"),
+    *("model", "Model", "naive", "actual", "open_time", "model_q5", "har", "HAR", "../x", "/x", "<script>"),
     *("=cmd", "+1", "x" * 5_000, "", " ", ".x", "a.b", "a b", "con", "Nul", "LPT1", "\0", "\x1b[31m", "a\nb"),
     *("\u202e", "\ud800", "日本", None, 7, True, b"x", ("a",)),
 )

@@ -1,4 +1,4 @@
-"""What v8 does with a case, in the process that is told to, and the judgement of it."""
+"""What v8 does with a case, in the process that is told to, and the evaluation of it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _records(case: Case) -> None:
         return
     read_run(Path.cwd())
     metadata = read_metadata(folder, series=folder.name)
-    _ = metadata.result, metadata.judgement
+    _ = metadata.result, metadata.evaluation
     read_sample(folder / "forecasts.json")
     read_history(folder / "history.csv")
     Path("../staged").mkdir()
@@ -213,8 +213,8 @@ TARGETS: dict[str, Callable[[Case], None]] = {
 }
 
 
-def judge(case: Case, folder: Path) -> Verdict:
-    """Carry a case out in a folder of its own and judge what came of it."""
+def evaluate(case: Case, folder: Path) -> Verdict:
+    """Carry a case out in a folder of its own and evaluate what came of it."""
     work = folder / "case" / "work"
     work.mkdir(parents=True)
     for path, content in case.files.items():
@@ -294,7 +294,7 @@ def serve(folder: Path, seed: int, run: Path) -> None:
             continue
         (folder / "now.json").write_text(case.to_json())
         answers.write("begin\n")
-        answers.write(json.dumps(asdict(judge(case, folder))) + "\n")
+        answers.write(json.dumps(asdict(evaluate(case, folder))) + "\n")
 
 
 def _asked(line: str, seed: int, run: Path) -> Case:
@@ -305,7 +305,7 @@ def _asked(line: str, seed: int, run: Path) -> Case:
 def _warm_up(folder: Path) -> None:
     """Import what commands import late, TensorFlow too: it is no input's doing."""
     dry = ("run", "--source", "demo", "--dry-run", "--series", str(SERIES))
-    judge(Case("words", "warm-up", words=dry), folder)
-    judge(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
+    evaluate(Case("words", "warm-up", words=dry), folder)
+    evaluate(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
     for number in range(40):  # forecasts are compiled
-        judge(Case("calls", "warm-up", words=(str(number),)), folder)
+        evaluate(Case("calls", "warm-up", words=(str(number),)), folder)

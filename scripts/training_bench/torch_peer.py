@@ -199,10 +199,10 @@ def adam(network: nn.Module, settings: TrainingSettings) -> torch.optim.Optimize
     return torch.optim.Adam(trained, **options)
 
 
-def total_loss(profile: Profile, forecast: Mapping[str, Any], truth: Mapping[str, Any]) -> torch.Tensor:
+def total_loss(profile: Profile, forecast: Mapping[str, Any], actual: Mapping[str, Any]) -> torch.Tensor:
     """Add up the tasks' mean losses by their weights."""
     parts = [
-        task.weight * LOSSES[task.loss](forecast[name].float(), truth[name])
+        task.weight * LOSSES[task.loss](forecast[name].float(), actual[name])
         for name, task in profile.tasks.items()
     ]
     return torch.stack(parts).sum()
@@ -280,8 +280,8 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
         for rows in torch.randperm(len(x_BTF), device=device).split(profile.training.batch_size):
             optimiser.zero_grad()
             with autocast():
-                truth = {task: values[rows] for task, values in y.items()}
-                loss = total_loss(profile, forecast_of(x_BTF[rows]), truth)
+                actual = {task: values[rows] for task, values in y.items()}
+                loss = total_loss(profile, forecast_of(x_BTF[rows]), actual)
             loss.backward()
             bound_gradients(network, profile.training)
             optimiser.step()

@@ -38,7 +38,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.train": (
             v8.train,
             {"candles": frame, "profile": profile, "series": series, "covariates": None, "runs": "runs"}
-            | dict.fromkeys(("fresh", "progress", "judge"), False)
+            | dict.fromkeys(("fresh", "progress", "evaluate"), False)
             | dict.fromkeys(OPTIONS),
         ),
         "v8.plugin": (v8.plugin, {"file": "halfway.py"}),
@@ -83,7 +83,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
         ),
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
-        "v8.Forecaster.judge": (forecaster.judge, {**candles, "start": None, "covariates": None}),
+        "v8.Forecaster.evaluation": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
         "v8.Forecaster.companions": (forecaster.companions, {"given": None}),
         "v8.Forecaster.joined": (
@@ -160,8 +160,8 @@ def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
         ),
         (lambda: v8.train("demo", training={"epoch": 3}), "key training.epoch: .*Did you mean epochs"),
         (
-            lambda: v8.train("demo", publish="a/b", judge=False),
-            "publish=: publishes what was judged; got judge= turned off",
+            lambda: v8.train("demo", publish="a/b", evaluate=False),
+            "publish=: publishes what was evaluated; got evaluate= turned off",
         ),
         (lambda: v8.Profile(name="mine"), "profile mine, key .*: field required; got no such key. Add it"),
         (lambda: v8.Profile.of("fronteer"), "profile fronteer: .*Did you mean frontier"),

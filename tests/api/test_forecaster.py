@@ -1,4 +1,4 @@
-"""A forecaster in a notebook: judged on candles it has not seen, drawn, described, fed with plain Keras."""
+"""A forecaster in a notebook: evaluated on candles it has not seen, drawn, described, fed with plain Keras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import v8
 from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.errors import DataError, PublishError
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 
 
 @pytest.fixture(scope="module")
@@ -23,24 +23,24 @@ def forecaster(trained_run: Any) -> v8.Forecaster:
     return v8.load(trained_run.path, "BTCUSDT-15m")
 
 
-def test_on_the_test_span_evaluating_gives_the_errors_that_were_judged(
+def test_on_the_test_span_evaluating_gives_the_errors_that_were_evaluated(
     forecaster: v8.Forecaster, trained_run: Any
 ) -> None:
     start = forecaster.metadata["split"]["test"]["first_open"]
     lookback = pd.Timedelta(forecaster.series.bar_s * forecaster.lookback_bars, "s")
-    found = forecaster.judge(trained_run.candles, start=pd.Timestamp(start) + lookback)
-    judged = Judgement.from_json(forecaster.metadata["judgement"])
-    assert found.num_windows == judged.num_windows
-    for task in judged.tasks:
-        assert found.error(task).overall == pytest.approx(judged.error(task).overall, rel=1e-6)
-        assert found.error(task, "roll_forward").overall == pytest.approx(
-            judged.error(task, "roll_forward").overall, rel=1e-12
+    found = forecaster.evaluation(trained_run.candles, start=pd.Timestamp(start) + lookback)
+    evaluated = Evaluation.from_json(forecaster.metadata["evaluation"])
+    assert found.num_windows == evaluated.num_windows
+    for task in evaluated.tasks:
+        assert found.error(task).overall == pytest.approx(evaluated.error(task).overall, rel=1e-6)
+        assert found.error(task, "naive").overall == pytest.approx(
+            evaluated.error(task, "naive").overall, rel=1e-12
         )
 
 
 def test_evaluating_begins_behind_what_training_has_seen(forecaster: v8.Forecaster, trained_run: Any) -> None:
     errors = forecaster.evaluate(trained_run.candles.to_frame())
-    assert {"model", "roll_forward", "har"} <= set(errors["forecaster"])
+    assert {"model", "naive", "har"} <= set(errors["forecaster"])
     with pytest.raises(DataError, match="before it, to which the baselines are fitted"):
         forecaster.evaluate(trained_run.candles.to_frame().tail(200))
 
@@ -49,7 +49,7 @@ def test_a_back_test_over_seen_candles_says_so(forecaster: v8.Forecaster, traine
     with pytest.warns(SeenCandlesWarning, match="training has seen"):
         forecaster.forecast_history(trained_run.candles, stride=50)
     forecaster.forecast_history(
-        trained_run.candles, start=pd.Timestamp(forecaster.seen_until_s, unit="s", tz="UTC")
+        trained_run.candles, start=pd.Timestamp(forecaster.trained_until_s, unit="s", tz="UTC")
     )
 
 

@@ -33,7 +33,7 @@ def given() -> dict[str, Any]:
     spread = (candles["high"] - candles["low"]).rolling(20).mean()
     frame["high_ahead_1"], frame["low_ahead_1"] = candles["close"] + spread / 2, candles["close"] - spread / 2
     forecaster = SimpleNamespace(
-        seen_until_s=int(frame.index[0].timestamp()),
+        trained_until_s=int(frame.index[0].timestamp()),
         forecast_history=lambda candles, as_frame, start: frame[frame["usable_from"] >= start],
     )
     return {"forecaster": forecaster, "candles": candles}

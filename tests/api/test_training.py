@@ -62,8 +62,8 @@ def test_the_forecasts_of_a_run_of_a_frame_are_exported_without_naming_its_folde
 
 
 @pytest.fixture(scope="module")
-def unjudged(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
-    """A run of the same frame that was not judged, of a profile that was changed by keyword."""
+def unevaluated(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
+    """A run of the same frame that was not evaluated, of a profile that was changed by keyword."""
     place = runs[1].parent.parent
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -74,45 +74,48 @@ def unjudged(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
             trained_run.profile,
             runs="python",
             progress=False,
-            judge=False,
+            evaluate=False,
             early_stopping_patience_epochs=9,
         )
 
 
 def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
-    unjudged: v8.Run, runs: tuple[v8.Run, Path]
+    unevaluated: v8.Run, runs: tuple[v8.Run, Path]
 ) -> None:
     run, place = runs[0], runs[1].parent.parent
-    changed = run.record.profile | {"name": unjudged.record.profile_name}
+    changed = run.record.profile | {"name": unevaluated.record.profile_name}
     changed["training"] = changed["training"] | {"early_stopping_patience_epochs": 9}
-    assert unjudged.record.profile == changed and unjudged.record.profile_digest != run.record.profile_digest
-    assert unjudged.path.name == f"{unjudged.record.profile_name}-unjudged"
-    assert re.fullmatch(r"tiny-but-[0-9a-f]{8}", unjudged.record.profile_name)
-    assert unjudged.path.parent == run.path.parent == place / "python"
-    assert " --no-judge" in unjudged.record.command and not run.record.plugins
-    assert run.record.is_judged and not unjudged.record.is_judged
+    assert (
+        unevaluated.record.profile == changed
+        and unevaluated.record.profile_digest != run.record.profile_digest
+    )
+    assert unevaluated.path.name == f"{unevaluated.record.profile_name}-unevaluated"
+    assert re.fullmatch(r"tiny-but-[0-9a-f]{8}", unevaluated.record.profile_name)
+    assert unevaluated.path.parent == run.path.parent == place / "python"
+    assert " --no-judge" in unevaluated.record.command and not run.record.plugins
+    assert run.record.is_evaluated and not unevaluated.record.is_evaluated
 
 
-def test_a_model_that_is_not_judged_is_the_same_and_never_looks_judged(
-    unjudged: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, monkeypatch: Any
+def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
+    unevaluated: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, monkeypatch: Any
 ) -> None:
-    files = (run.path / "BTCUSDT-15m" / "model.keras" for run in (runs[0], unjudged))
+    files = (run.path / "BTCUSDT-15m" / "model.keras" for run in (runs[0], unevaluated))
     ours, theirs = (keras.saving.load_model(file).get_weights() for file in files)
     assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
-    one = unjudged["BTCUSDT-15m"]
+    one = unevaluated["BTCUSDT-15m"]
     assert len(one.forecaster.predict(trained_run.candles.to_frame())) == 3
-    for told in (unjudged, one.forecaster):
-        assert repr(told).endswith(", not judged>") and "naive" not in told._repr_html_()
-    assert "It was not judged" in (one.folder / "README.md").read_text()
-    assert not (unjudged.path / "leaderboard.csv").exists()
-    for ask in (lambda: unjudged.leaderboard, lambda: one.judgement, lambda: unjudged.publish("a/b")):
+    for told in (unevaluated, one.forecaster):
+        assert repr(told).endswith(", not evaluated>") and "naive" not in told._repr_html_()
+    assert "It was not evaluated" in (one.folder / "README.md").read_text()
+    assert not (unevaluated.path / "leaderboard.csv").exists()
+    for ask in (lambda: unevaluated.leaderboard, lambda: one.evaluation, lambda: unevaluated.publish("a/b")):
         with pytest.raises(
-            ArtifactError, match="must have been judged when it was trained; got no judgement"
+            ArtifactError, match="must have been evaluated when it was trained; got no evaluation"
         ):
             ask()
-    page = (unjudged.path / "report.html").read_text()
+    page = (unevaluated.path / "report.html").read_text()
     assert (
-        "1 of 1 series are finished.</p><p>None was to be judged" in page.replace("\n", "")
+        "1 of 1 series are finished.</p><p>None was to be evaluated" in page.replace("\n", "")
         and "Leaderboard" not in page
     )
 
@@ -120,20 +123,20 @@ def test_a_model_that_is_not_judged_is_the_same_and_never_looks_judged(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("report",), 0, "Not judged: nothing is known of its errors."),
-        (("predict", "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not judged"),
-        (("publish", "--repo", "a/b", "--partial"), 3, "must have been judged when it was trained"),
-        (("update",), 3, "must have been judged when it was trained"),
-        (("app",), 3, "must have been judged when it was trained"),
+        (("report",), 0, "Not evaluated: nothing is known of its errors."),
+        (("predict", "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not evaluated"),
+        (("publish", "--repo", "a/b", "--partial"), 3, "must have been evaluated when it was trained"),
+        (("update",), 3, "must have been evaluated when it was trained"),
+        (("app",), 3, "must have been evaluated when it was trained"),
     ],
 )
-def test_no_command_shows_it_as_judged(
-    unjudged: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, words: Any, code: int, said: str
+def test_no_command_shows_it_as_evaluated(
+    unevaluated: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, words: Any, code: int, said: str
 ) -> None:
     files = ("--source", "files", "--data-dir", trained_run.candles_dir)
     words = (
         words[0],
-        unjudged.path,
+        unevaluated.path,
         *words[1:],
         *(files if words[0] in ("predict", "update", "app") else ()),
     )
@@ -144,9 +147,9 @@ def test_no_command_shows_it_as_judged(
 def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
     run, _ = runs
     assert list(run) == ["BTCUSDT-15m"]
-    assert run.leaderboard.loc["BTCUSDT-15m", "ohlc_mae_multiple_of_naive"] > 0
-    errors = run["BTCUSDT-15m"].judgement
-    assert {"model", "roll_forward"} <= set(errors["forecaster"])
+    assert run.leaderboard.loc["BTCUSDT-15m", "ohlc_relative_mae"] > 0
+    errors = run["BTCUSDT-15m"].evaluation
+    assert {"model", "naive"} <= set(errors["forecaster"])
     assert errors.query("task == 'ohlc' and forecaster == 'model'").pivot(
         index="step", columns="column", values="mae_return"
     ).shape == (3, 4)

@@ -19,8 +19,8 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app.answers import candles, description, labels_of, metrics
 from v8.app.places import LedgerReader
-from v8.live.entries import quantile_forecaster
-from v8.live.ledger import Ledger
+from v8.ledger.database import Ledger
+from v8.ledger.entries import quantile_forecaster
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 

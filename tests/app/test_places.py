@@ -13,14 +13,14 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import desk
 from v8.app.places import LedgerReader
-from v8.live.ledger import Ledger
-from v8.live.record import live_record
+from v8.ledger.database import Ledger
+from v8.ledger.record import live_record
 
 PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
 
 
 def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None:
-    """Write the forecast of a close, and its score unless the truth has not come."""
+    """Write the forecast of a close, and its score unless the actual values have not come."""
     entry = made_entry(number, replace(ISSUER, place=PLACE))
     assert ledger.add(entry)
     if losses is not None:
@@ -50,7 +50,9 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         assert told["record"] == record.series[0].to_json()
         assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
         part = page.get(f"/part/{BTC}").text
-        assert "3 issued, 2 scored, 1 waiting for their truth, 0 late (in no error), 0 without" in part
+        assert (
+            "3 issued, 2 scored, 1 waiting for their actual values, 0 late (in no error), 0 without" in part
+        )
         told = "Candles: 50.0 % smaller error than if nothing changed"
         assert told in part and "not known yet: too few candles to tell. 2 scored of 1 day." in part
         page.until(lambda: told in page.get("/").text)  # on the tile, too

@@ -41,9 +41,9 @@ def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: 
     assert [row["close"] for row in told["forecast"]] == pytest.approx(list(expected["close"]), rel=1e-6)
     assert len(told["forecast"]) == 3
     assert told["model"]["quality"]["ohlc"].keys() >= {
-        "multiple_of_naive",
+        "relative_mae",
         "best_baseline",
-        "multiple_of_best",
+        "relative_mae_to_best",
     }
     assert told["trained"]["model_sha256"] == told["model"]["sha256"] == forecaster.metadata["model_sha256"]
 

@@ -138,24 +138,24 @@ def test_a_model_that_loses_is_labelled(metadata: dict[str, Any]) -> None:
         "bands": (0.009, 0.01),
         "volatility": (0.1, 0.0),
     }.items():
-        _judge_anew(content["judgement"]["tasks"][task], ours, naive)
+        _evaluate_anew(content["evaluation"]["tasks"][task], ours, naive)
     readme = artifact_readme(content)
     assert "| ohlc | 1.500 | loses to naive |" in readme
     assert "| volatility | – | loses to naive |" in readme
     assert "**It loses to the naive forecast at: ohlc, volatility. Use the naive one there.**" in readme
     assert "does better" not in readme  # every baseline errs as naive does
-    har = content["judgement"]["tasks"]["bands"]
+    har = content["evaluation"]["tasks"]["bands"]
     har["errors"]["har"]["mae_return"]["by_step_and_column"] = [[0.006] * 2] * 3
     har["significance"]["har"]["mean_difference"] = 0.009 - 0.006
     readme = artifact_readme(content)
     assert "| bands | 0.900 | beats naive | har | 1.500 | loses to har |" in readme
     assert "**A forecast without a network does better at: bands (har).**" in readme
-    for section in content["judgement"]["tasks"].values():
-        _judge_anew(section, 0.01, 0.02)
+    for section in content["evaluation"]["tasks"].values():
+        _evaluate_anew(section, 0.01, 0.02)
     assert "It loses" not in artifact_readme(content)
 
 
-def _judge_anew(section: dict[str, Any], ours: float, naive: float) -> None:
+def _evaluate_anew(section: dict[str, Any], ours: float, naive: float) -> None:
     """Let the model err alike at every step and column, and every baseline too."""
     for name, errors in section["errors"].items():
         cells = errors["mae_return"]["by_step_and_column"]

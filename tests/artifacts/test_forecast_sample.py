@@ -34,14 +34,14 @@ def sample(data: SeriesData) -> ForecastSample:
     return sample_forecasts(data, forecast_of(data))
 
 
-def test_the_sample_ends_with_the_test_span_and_tells_the_truth(
+def test_the_sample_ends_with_the_test_span_and_tells_the_actual_values(
     sample: ForecastSample, data: SeriesData
 ) -> None:
     end = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1
     rows = slice(end - SHOWN_BARS, end)
     assert sample.open_time_s == tuple(data.table.open_time_s[rows])
-    assert np.array(sample.truth["ohlc"])[:, 3] == pytest.approx(data.table.column("close")[rows], rel=1e-6)
-    assert np.array(sample.truth["bands"])[:, 1] == pytest.approx(
+    assert np.array(sample.actual["ohlc"])[:, 3] == pytest.approx(data.table.column("close")[rows], rel=1e-6)
+    assert np.array(sample.actual["bands"])[:, 1] == pytest.approx(
         data.table.column("bb_lower")[rows], rel=1e-6
     )
 
@@ -108,9 +108,9 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        (lambda content: content.pop("truth"), "no such key"),
-        (lambda content: content["truth"]["ohlc"].pop(), "rows and forecasts that do not fit together"),
-        (lambda content: content["truth"]["ohlc"][0].pop(), "rows and forecasts that do not fit together"),
+        (lambda content: content.pop("actual"), "no such key"),
+        (lambda content: content["actual"]["ohlc"].pop(), "rows and forecasts that do not fit together"),
+        (lambda content: content["actual"]["ohlc"][0].pop(), "rows and forecasts that do not fit together"),
         (lambda content: content["forecasts"][0].update(last_known=79), "rows and forecasts that do not fit"),
         (
             lambda content: content["forecasts"][0]["values"].pop("bands"),
@@ -119,7 +119,7 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
         (lambda content: content["columns"]["ohlc"].reverse(), "rows and forecasts that do not fit"),
         (lambda content: content.update(open_time_s=7), r"7 \(input should be a valid tuple\)"),
         (
-            lambda content: content["truth"].update(ohlc=[["high"] * 4] * 80),
+            lambda content: content["actual"].update(ohlc=[["high"] * 4] * 80),
             r"'high' \(input should be a valid",
         ),
     ],

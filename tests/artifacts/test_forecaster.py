@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from evaluating import evaluate
 from forked import called
-from judging import judge
 from renamed_models import name_model
 
 from v8.artifacts.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
@@ -145,12 +145,12 @@ def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
     assert ahead[first:last].isna().all() and ahead[issued].notna().all()
 
 
-def test_the_judged_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
-    """The run's judgement is rebuilt from the loaded file: sums of errors differ by any single bit."""
+def test_the_evaluated_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
+    """The run's evaluation is rebuilt from the loaded file: sums of errors differ by any single bit."""
     profile = trained_run.profile
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
-    again = judge(data, loaded.forecast(data.spans["test"].raw_windows()))
-    assert again.to_json() == loaded.metadata["judgement"]
+    again = evaluate(data, loaded.forecast(data.spans["test"].raw_windows()))
+    assert again.to_json() == loaded.metadata["evaluation"]
 
 
 def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecaster, trained_run: Any) -> None:

@@ -23,8 +23,8 @@ from v8.baselines.ranges import drawn_paths, fit_ensemble
 from v8.cli.app import app
 from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
+from v8.forecasts.issuing import Issued
 from v8.hub.opening import open_place
-from v8.live.issuing import Issued
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
@@ -35,7 +35,7 @@ from v8.runs.plan import Job
 from v8.windows.dataset import prepare_series, table_columns
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-TAUGHT, NEWCOMER = ("ETHUSDT-15m", "SOLUSDT-15m"), "BTCUSDT-15m"
+TEACHER_FORCED, NEWCOMER = ("ETHUSDT-15m", "SOLUSDT-15m"), "BTCUSDT-15m"
 OHLC = ["open", "high", "low", "close"]
 
 
@@ -47,11 +47,13 @@ def made(
     home = tmp_path_factory.mktemp("paths")
     profile = make_ranged_profile(quantiles=LEVELS, calibration="ensemble", training={"epochs": 1})
     (home / "candles").mkdir()
-    for name in (*TAUGHT, NEWCOMER):
+    for name in (*TEACHER_FORCED, NEWCOMER):
         candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
         candles.to_frame().to_csv(home / "candles" / f"{name}.csv")
     files = open_source("files", data_dir=home / "candles")
-    known = {name: files.candles(Series.parse(name), profile.newest_bars) for name in (*TAUGHT, NEWCOMER)}
+    known = {
+        name: files.candles(Series.parse(name), profile.newest_bars) for name in (*TEACHER_FORCED, NEWCOMER)
+    }
     run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
@@ -63,9 +65,9 @@ def made(
                 run / name,
                 True,
                 candle_seconds=0.0,
-                has_importance=name == TAUGHT[0],
+                has_importance=name == TEACHER_FORCED[0],
             )
-            for name in TAUGHT
+            for name in TEACHER_FORCED
         ]
         for outcome in train_all(jobs, lambda event: None):
             assert outcome.reason is None, outcome.trace
@@ -79,15 +81,15 @@ def call(made: SimpleNamespace, *words: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def taught(made: SimpleNamespace) -> Forecaster:
-    return v8.load(made.run, TAUGHT[0])
+def teacher_forced(made: SimpleNamespace) -> Forecaster:
+    return v8.load(made.run, TEACHER_FORCED[0])
 
 
 def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
-    made: SimpleNamespace, taught: Forecaster
+    made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
-    candles = made.known[TAUGHT[0]]
-    paths, forecast = taught.paths(candles), taught.predict(candles)
+    candles = made.known[TEACHER_FORCED[0]]
+    paths, forecast = teacher_forced.paths(candles), teacher_forced.predict(candles)
     assert paths.index.names == ["path", "open_time"] and list(paths.columns) == OHLC
     assert (paths["low"] <= paths[["open", "close"]].min(axis=1)).all()
     assert (paths["high"] >= paths[["open", "close"]].max(axis=1)).all()
@@ -103,36 +105,38 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
             assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
 
 
-def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, taught: Forecaster) -> None:
-    candles = made.known[TAUGHT[0]]
-    every, some = taught.paths(candles), taught.paths(candles, 20)
-    pd.testing.assert_frame_equal(some, taught.paths(candles, 20))
-    other = taught.paths(candles, 20, seed=3)
+def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
+    candles = made.known[TEACHER_FORCED[0]]
+    every, some = teacher_forced.paths(candles), teacher_forced.paths(candles, 20)
+    pd.testing.assert_frame_equal(some, teacher_forced.paths(candles, 20))
+    other = teacher_forced.paths(candles, 20, seed=3)
     assert not some.equals(other)
     rows = {tuple(one.to_numpy().ravel()) for _, one in every.groupby(level="path")}
     for drawn in (some, other):
         found = {tuple(one.to_numpy().ravel()) for _, one in drawn.groupby(level="path")}
         assert len(found) == 20 and found <= rows
     with pytest.raises(DataError, match="the model has 512 paths; got 513 asked for"):
-        taught.paths(candles, 513)
+        teacher_forced.paths(candles, 513)
 
 
 def test_paths_are_made_of_the_train_span_and_of_known_candles_alone(
-    made: SimpleNamespace, taught: Forecaster
+    made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
-    frame = made.known[TAUGHT[0]].to_frame()
+    frame = made.known[TEACHER_FORCED[0]].to_frame()
     other = frame.copy()
     other.iloc[-100:, :4] *= np.linspace(1, 1.5, 100)[:, None]
-    cut = [taught.paths(each.iloc[:-100]) for each in (frame, other)]
+    cut = [teacher_forced.paths(each.iloc[:-100]) for each in (frame, other)]
     pd.testing.assert_frame_equal(*cut)
     assert cut[0].index[0][1] == frame.index[-100]
-    lent = []
+    resampled = []
     for each in (frame, other):
-        table = compute_table(checked_candles(each, Series.parse(TAUGHT[0])), table_columns(made.profile))
+        table = compute_table(
+            checked_candles(each, Series.parse(TEACHER_FORCED[0])), table_columns(made.profile)
+        )
         data = prepare_series(table, made.profile)
         assert data.anchors["train"][-1] + made.profile.horizon_bars < len(table) - 100
-        lent.append(fit_ensemble(data.spans["train"]).lent_PHC)
-    np.testing.assert_array_equal(*lent)
+        resampled.append(fit_ensemble(data.spans["train"]).resampled_PHC)
+    np.testing.assert_array_equal(*resampled)
 
 
 def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
@@ -161,13 +165,13 @@ def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any
     assert done.exit_code == 3 and "got a model of tiny." in done.stderr
 
 
-def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, taught: Forecaster) -> None:
-    asked = ("--series", TAUGHT[0], "--bars", "940", "--paths", "512")
-    paths = taught.paths(made.known[TAUGHT[0]])
+def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
+    asked = ("--series", TEACHER_FORCED[0], "--bars", "940", "--paths", "512")
+    paths = teacher_forced.paths(made.known[TEACHER_FORCED[0]])
     told = json.loads(call(made, *asked, "--format", "json").stdout)
     assert told["paths"]["columns"] == OHLC
     np.testing.assert_array_equal(np.array(told["paths"]["values"]).reshape(-1, 4), paths.to_numpy())
-    close = made.known[TAUGHT[0]].column("close")[-1]
+    close = made.known[TEACHER_FORCED[0]].column("close")[-1]
     rises, falls = paths["high"].groupby("path").max(), paths["low"].groupby("path").min()
     for one in told["touch"]:
         assert one["above"] == pytest.approx(close * (1 + one["move"]))
@@ -189,7 +193,7 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     assert told["series"] == NEWCOMER and told["model"]["trained_on"] == "other series"
     assert told["model"]["quality"] == {} and "quantiles" not in told["model"]
     candles = made.known[NEWCOMER]
-    members = [Forecaster.load(made.run / name) for name in TAUGHT]
+    members = [Forecaster.load(made.run / name) for name in TEACHER_FORCED]
     said = []
     for one in members:
         one.series = candles.series
@@ -197,23 +201,23 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     columns = list(members[0].predict(candles).columns)
     found = pd.DataFrame(told["forecast"])[columns].to_numpy()
     np.testing.assert_allclose(found, np.median(said, axis=0), rtol=1e-6)
-    assert told["model"]["seen_until"] == max(
-        json.loads(call(made, "--series", name, "--format", "json").stdout)["model"]["seen_until"]
-        for name in TAUGHT
+    assert told["model"]["trained_until"] == max(
+        json.loads(call(made, "--series", name, "--format", "json").stdout)["model"]["trained_until"]
+        for name in TEACHER_FORCED
     )
     frame = pd.DataFrame(told["forecast"])
     assert (frame["low"] <= frame[["open", "close"]].min(axis=1)).all()
-    own = json.loads(call(made, "--series", TAUGHT[0], "--format", "json").stdout)
+    own = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     assert own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != told["model"]["sha256"]
 
 
 def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> None:
     mark = "BTCUSDT-15m has no model: this is the median of what those of ETHUSDT-15m, SOLUSDT-15m say."
-    done = call(made, "--series", NEWCOMER, "--series", TAUGHT[0])
+    done = call(made, "--series", NEWCOMER, "--series", TEACHER_FORCED[0])
     assert done.exit_code == 0, done.stderr
     printed = " ".join(done.stdout.split())
     assert printed.count(mark) == 1
-    assert "It was not judged: nothing is known of its errors." in printed
+    assert "It was not evaluated: nothing is known of its errors." in printed
     assert "as a multiple of the best baseline's" in printed
     table = call(made, "--series", NEWCOMER, "--format", "csv")
     assert mark in " ".join(table.stderr.split())
@@ -236,63 +240,65 @@ def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: 
     assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr
 
 
-def test_inputs_outside_of_what_training_saw_are_named(made: SimpleNamespace, taught: Forecaster) -> None:
-    candles = made.known[TAUGHT[0]]
+def test_inputs_outside_of_what_training_saw_are_named(
+    made: SimpleNamespace, teacher_forced: Forecaster
+) -> None:
+    candles = made.known[TEACHER_FORCED[0]]
     data = prepare_series(compute_table(candles, table_columns(made.profile)), made.profile)
     train = data.spans["train"]
-    assert set(taught.about.seen) == {*made.profile.features} - set(OHLC)
-    for name, (least, most) in taught.about.seen.items():
+    assert set(teacher_forced.about.seen) == {*made.profile.features} - set(OHLC)
+    for name, (least, most) in teacher_forced.about.seen.items():
         values = data.table.column(name)[train.anchors]
         assert (least, most) == (values.min(), values.max())
     # At the end of the train span all of it was seen; a last bar over a fifth of its price was not.
     end_s = int(data.table.open_time_s[train.anchors[-1]])
     known = candles.newest(700, end_s=end_s)
-    assert taught.outside(known) == {}
+    assert teacher_forced.outside(known) == {}
     frame = known.to_frame()
     frame.iloc[-1, frame.columns.get_loc("low")] *= 0.8
     wild = checked_candles(frame, candles.series)
-    found = taught.outside(wild)
+    found = teacher_forced.outside(wild)
     assert found is not None
     value = compute_table(wild, ("range_1",)).column("range_1")[-1]
-    least, most = taught.about.seen["range_1"]
+    least, most = teacher_forced.about.seen["range_1"]
     assert found["range_1"] == pytest.approx((value - most) / (most - least)) and value > most
     for outside, is_familiar in ((found, False), ({}, True)):
-        told = Issued(taught, wild, taught.predict(wild), "here", end_s, True, None, outside)
+        told = Issued(teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside)
         assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (is_familiar, outside)
         marked = [line for line in told.lines() if line.startswith("Outside what training saw: ")]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
-    told_now = json.loads(call(made, "--series", TAUGHT[0], "--format", "json").stdout)
-    known = candles.newest(taught.needed_bars)
-    assert told_now["outside"] == taught.outside(known) and told_now["is_familiar"] == (
+    told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
+    known = candles.newest(teacher_forced.needed_bars)
+    assert told_now["outside"] == teacher_forced.outside(known) and told_now["is_familiar"] == (
         not told_now["outside"]
     )
 
 
 def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, tmp_path: Path) -> None:
-    shutil.copytree(made.run / TAUGHT[0], tmp_path / "old")
+    shutil.copytree(made.run / TEACHER_FORCED[0], tmp_path / "old")
     metadata = json.loads((tmp_path / "old" / "metadata.json").read_text())
     for feature in metadata["features"]:
         del feature["seen"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
-    old, candles = Forecaster.load(tmp_path / "old"), made.known[TAUGHT[0]]
+    old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
     assert old.outside(candles) is None
     told = Issued(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
     assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
     assert "training saw" not in " ".join(told.lines())
-    members = [old, Forecaster.load(made.run / TAUGHT[1])]
+    members = [old, Forecaster.load(made.run / TEACHER_FORCED[1])]
     assert PooledForecaster(NEWCOMER, members[:1]).about.seen == {}
-    both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TAUGHT])
+    both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TEACHER_FORCED])
     for name, (least, most) in both.about.seen.items():
-        ends = [Forecaster.load(made.run / each).about.seen[name] for each in TAUGHT]
+        ends = [Forecaster.load(made.run / each).about.seen[name] for each in TEACHER_FORCED]
         assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
 
 
 def test_what_inputs_are_worth_stands_in_metadata_report_and_card(made: SimpleNamespace) -> None:
-    metadata = [read_metadata(made.run / name) for name in TAUGHT]
+    metadata = [read_metadata(made.run / name) for name in TEACHER_FORCED]
     asked, unasked = (one.result.importance for one in metadata)
     assert unasked is None and asked is not None
     assert list(asked) == ["candles", "ranges", "moves", "clock", "bands"]
-    assert asked["candles"]["volatility"] > 1.1  # roll-forward lives on the closes of the window
+    assert asked["candles"]["volatility"] > 1.1  # the naive forecast lives on the closes of the window
     shown, hidden = (series_body(one.result, (), None) for one in metadata)
     assert "What its inputs are worth" in shown and f"{asked['clock']['bands']:.3f}" in shown
     assert "What its inputs are worth" not in hidden

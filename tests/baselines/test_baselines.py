@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from evaluating import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import judge
 
 from v8.baselines.baselines import BASELINES, NAIVE
 
@@ -34,11 +34,11 @@ def _rolled_by_pandas(closes: np.ndarray, horizon_bars: int) -> dict[str, np.nda
 
 @given(seed=st.integers(0, 10_000), horizon_bars=st.integers(1, 18), price=st.sampled_from([1e-5, 1.0, 6e4]))
 @settings(max_examples=25, deadline=None)
-def test_roll_forward_is_what_pandas_rolls_over_repeated_last_closes(
+def test_naive_is_what_pandas_rolls_over_repeated_last_closes(
     make_span, seed: int, horizon_bars: int, price: float
 ) -> None:
     series = make_span(num_windows=3, horizon_bars=horizon_bars, seed=seed, price=price)
-    made = series.forecast("roll_forward")
+    made = series.forecast("naive")
     expected = _rolled_by_pandas(series.test.history_close, horizon_bars)
     np.testing.assert_allclose(made["bands"], expected["bands"], rtol=1e-9)
     np.testing.assert_allclose(made["volatility"], expected["volatility"], rtol=1e-7)
@@ -71,7 +71,7 @@ def test_last_close_has_the_bands_worked_out_by_hand(make_span) -> None:
     assert made["volatility"][0, 0, 0] == pytest.approx(0.01025978352085154, rel=1e-12)
 
 
-def test_offset_is_roll_forward_times_one_constant_per_step_and_column(make_span, offset_scaling) -> None:
+def test_offset_is_naive_times_one_constant_per_step_and_column(make_span, offset_scaling) -> None:
     series = make_span(tasks=("ohlc",), horizon_bars=2)
     # log 1.01 on the high of step 2 and nothing elsewhere: that cell alone is 1 % above the last close.
     shift = np.zeros((2, 4))
@@ -83,9 +83,9 @@ def test_offset_is_roll_forward_times_one_constant_per_step_and_column(make_span
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_baseline_does_not_read_the_truth_it_forecasts(make_market_span, name: str) -> None:
+def test_a_baseline_does_not_read_the_actual_values_it_forecasts(make_market_span, name: str) -> None:
     series = make_market_span()
-    other = series.told(truth={task: values * 2 for task, values in series.test.truth.items()})
+    other = series.told(actual={task: values * 2 for task, values in series.test.actual.items()})
     for task, values in series.forecast(name).items():
         np.testing.assert_array_equal(values, other.forecast(name)[task])
 
@@ -149,18 +149,18 @@ def test_a_market_that_stands_still_is_expected_to_stand_still(
         np.testing.assert_array_equal(values, 0.0 if task == "volatility" else 50.0)
 
 
-def test_every_baseline_that_is_installed_is_judged_in_the_order_of_the_reports(make_market_span) -> None:
+def test_every_baseline_that_is_installed_is_evaluated_in_the_order_of_the_reports(make_market_span) -> None:
     installed = [name for name, one in BASELINES.items() if one.is_installed()]
     series = make_market_span()
-    assert list(judge(series, series.model).errors["ohlc"]) == ["model", *installed]
-    assert installed[:7] == ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har"]
+    assert list(evaluate(series, series.model).errors["ohlc"]) == ["model", *installed]
+    assert installed[:7] == ["last_close", "naive", "offset", "drift", "scaled", "ewma", "har"]
     assert installed[7] == "range_paths"
 
 
 def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
     series = make_market_span()
     closes = series.train.history_close[:, -1]
-    drift = np.mean(np.log(series.train.truth["ohlc"][:, 0, 3] / closes))
+    drift = np.mean(np.log(series.train.actual["ohlc"][:, 0, 3] / closes))
     made = series.forecast("drift")
     path = series.test.history_close[:, -1:] * np.exp(drift * np.array([1, 2, 3]))
     np.testing.assert_allclose(made["ohlc"], np.repeat(path[:, :, None], 4, axis=2), rtol=1e-12)
@@ -173,10 +173,10 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
 @pytest.mark.parametrize("name", EVERY[4:])
 def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_span, name: str) -> None:
     series = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
-    naive, made, truth = series.forecast(NAIVE), series.forecast(name), series.test.truth
+    naive, made, actual = series.forecast(NAIVE), series.forecast(name), series.test.actual
     # Real coins give 0.97, 0.88 and 0.86 (median of 40 series).
     for task, limit in (("ohlc", 0.99), ("bands", 0.9), ("volatility", 0.88)):
-        error, of_naive = (np.abs(each[task] - truth[task]).mean() for each in (made, naive))
+        error, of_naive = (np.abs(each[task] - actual[task]).mean() for each in (made, naive))
         assert error < limit * of_naive
 
 

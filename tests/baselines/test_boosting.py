@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from judging import judge
+from evaluating import evaluate
 
 from v8.baselines.baselines import BASELINES, Boosting, boosting_terms, fit_boosted, recent_unit
 from v8.errors import SeriesError
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.windows.span import Span
@@ -31,16 +31,16 @@ def with_lightgbm() -> None:
 
 
 @pytest.mark.usefixtures("without_lightgbm")
-def test_where_it_is_not_installed_a_judgement_is_complete_without_it(make_market_span) -> None:
+def test_where_it_is_not_installed_an_evaluation_is_complete_without_it(make_market_span) -> None:
     series = make_market_span()
-    usable = ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har", "range_paths"]
+    usable = ["last_close", "naive", "offset", "drift", "scaled", "ewma", "har", "range_paths"]
     assert [name for name, one in BASELINES.items() if one.is_installed()] == usable
-    judgement = judge(series, series.model)
+    evaluation = evaluate(series, series.model)
     for task in ("ohlc", "bands", "volatility"):
-        assert list(judgement.errors[task]) == ["model", *usable]
-        assert list(judgement.tasks[task].significance) == usable
-    content = json.loads(json.dumps(judgement.to_json()))
-    assert Judgement.from_json(content) == judgement
+        assert list(evaluation.errors[task]) == ["model", *usable]
+        assert list(evaluation.tasks[task].significance) == usable
+    content = json.loads(json.dumps(evaluation.to_json()))
+    assert Evaluation.from_json(content) == evaluation
 
 
 @pytest.mark.usefixtures("without_lightgbm")
@@ -52,16 +52,16 @@ def test_whoever_asks_for_it_where_it_is_not_installed_is_told_how_to_get_it(mak
 
 
 @pytest.mark.usefixtures("with_lightgbm")
-def test_a_judgement_with_it_is_read_where_it_is_not_installed(
+def test_an_evaluation_with_it_is_read_where_it_is_not_installed(
     make_market_span, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series = make_market_span()
-    judgement = judge(series, series.model)
-    assert list(judgement.errors["bands"])[-1] == "lightgbm"
-    content = judgement.to_json()
+    evaluation = evaluate(series, series.model)
+    assert list(evaluation.errors["bands"])[-1] == "lightgbm"
+    content = evaluation.to_json()
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    assert Judgement.from_json(content) == judgement
-    assert 0 < judgement.multiple("bands", baseline="lightgbm") < 10
+    assert Evaluation.from_json(content) == evaluation
+    assert 0 < evaluation.multiple("bands", baseline="lightgbm") < 10
 
 
 @pytest.mark.usefixtures("with_lightgbm")
@@ -87,8 +87,8 @@ def test_only_highs_and_lows_leave_the_last_close(make_market_span) -> None:
 def test_what_depends_on_the_step_alone_is_learned_to_the_digit(make_market_span) -> None:
     # Highs reach k recent ranges k steps ahead: 40 trees of rate 0.3 leave 0.7 ** 40 = 6e-7 of the way.
     series = make_market_span(num_train=200, tasks=("ohlc",))
-    taught = series.learned(truth={"ohlc": _stepped(series.train)}).train
-    made = fit_boosted([taught], SMALL)(series.test)["ohlc"]
+    teacher_forced = series.learned(actual={"ohlc": _stepped(series.train)}).train
+    made = fit_boosted([teacher_forced], SMALL)(series.test)["ohlc"]
     np.testing.assert_allclose(made, _stepped(series.test), rtol=1e-7)
 
 
@@ -100,8 +100,8 @@ def test_series_of_any_price_can_be_pooled(make_market_span) -> None:
     twice = fit_boosted([train, dear], SMALL)
     np.testing.assert_allclose(twice(dear)["ohlc"], 1000 * twice(train)["ohlc"], rtol=1e-9)
     errors = [
-        np.abs(made["ohlc"] - train.truth["ohlc"]).mean()
-        for made in (twice(train), fit_boosted([train], SMALL)(train), train.rolled)
+        np.abs(made["ohlc"] - train.actual["ohlc"]).mean()
+        for made in (twice(train), fit_boosted([train], SMALL)(train), train.naive)
     ]
     assert errors[0] == pytest.approx(errors[1], rel=0.02)
     assert errors[0] < 0.95 * errors[2]
@@ -111,7 +111,7 @@ def test_the_terms_of_a_window_are_those_worked_out_by_hand(
     table_of: Callable[..., FeatureTable], profile_of: Callable[..., Profile]
 ) -> None:
     # All bars range over e ** 0.01: any mean range is 0.01, its deviation 0.01 sqrt(pi / 8) = 0.0062666.
-    # All closes are 100: roll-forward's middle is the last close and its deviation 0, which one step
+    # All closes are 100: the naive forecast's middle is the last close and its deviation 0, which one step
     # ahead would grow to sqrt((1 - 1 / 20) / 19) = 0.2236 of a bar's.
     ohlc = np.tile([100.0, 100 * np.exp(0.005), 100 * np.exp(-0.005), 100.0], (251, 1))
     span = Span(table_of(ohlc), profile_of(("ohlc",), 2), np.array([250]))

@@ -12,7 +12,7 @@ from made_series import MadeSeries
 from v8.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.columns import CLOSE, TASK_OHLC
 from v8.errors import SeriesError
-from v8.evaluation.judgement import judge_span
+from v8.evaluation.evaluation import evaluate_span
 from v8.windows.scaling import Scaling
 from v8.windows.span import KnownSpan, Span
 
@@ -38,8 +38,8 @@ def register() -> Iterator[Callable[[Callable[[Span], Callable[[KnownSpan], Any]
     BASELINES.pop("mine")
 
 
-def judged(series: MadeSeries) -> Any:
-    return judge_span(series.test, series.model, train=series.train, scaling=series.scaling)[0]
+def evaluated(series: MadeSeries) -> Any:
+    return evaluate_span(series.test, series.model, train=series.train, scaling=series.scaling)[0]
 
 
 def halfway(span: KnownSpan) -> Forecasts:
@@ -47,16 +47,16 @@ def halfway(span: KnownSpan) -> Forecasts:
     return {TASK_OHLC: np.broadcast_to(middle[:, None, None], span.target_shape(TASK_OHLC))}
 
 
-def with_truth(span: KnownSpan) -> Forecasts:
-    return dict(span.truth)
+def with_actual(span: KnownSpan) -> Forecasts:
+    return dict(span.actual)
 
 
 def with_moves(span: KnownSpan) -> Forecasts:
     return dict(span.moves())
 
 
-def with_changed_truth(span: KnownSpan) -> Forecasts:
-    span.truth[TASK_OHLC][:] = 1.0
+def with_changed_actual(span: KnownSpan) -> Forecasts:
+    span.actual[TASK_OHLC][:] = 1.0
     return halfway(span)
 
 
@@ -76,7 +76,7 @@ def by_chance(span: KnownSpan) -> Forecasts:
 
 
 def with_changed_naive(span: KnownSpan) -> Forecasts:
-    span.rolled[TASK_OHLC][:] = 1.0
+    span.naive[TASK_OHLC][:] = 1.0
     return halfway(span)
 
 
@@ -85,18 +85,18 @@ def with_changed_closes(span: KnownSpan) -> Forecasts:
     return halfway(span)
 
 
-def test_one_that_reads_what_is_known_is_judged_beside_ours(series: MadeSeries, register: Any) -> None:
+def test_one_that_reads_what_is_known_is_evaluated_beside_ours(series: MadeSeries, register: Any) -> None:
     register(lambda train: halfway)
-    assert list(judged(series).tasks[TASK_OHLC].errors)[-1] == "mine"
+    assert list(evaluated(series).tasks[TASK_OHLC].errors)[-1] == "mine"
 
 
-@pytest.mark.parametrize("forecast", [with_truth, with_moves, with_changed_truth])
+@pytest.mark.parametrize("forecast", [with_actual, with_moves, with_changed_actual])
 def test_the_actual_values_of_the_test_part_are_not_handed_out(
     forecast: Any, series: MadeSeries, register: Any
 ) -> None:
     register(lambda train: forecast)
-    with pytest.raises(SeriesError, match=r"span\.truth: a forecast reads what is known.*target_shape"):
-        judged(series)
+    with pytest.raises(SeriesError, match=r"span\.actual: a forecast reads what is known.*target_shape"):
+        evaluated(series)
 
 
 @pytest.mark.parametrize("forecast", [with_later_rows, with_other_windows, by_chance])
@@ -106,17 +106,17 @@ def test_a_forecast_that_is_another_without_later_candles_is_refused(
     register(lambda train: forecast)
     words = r"BTCUSDT-15m, baseline mine, forecast of ohlc at 1970-.*: is the same when it is made alone"
     with pytest.raises(SeriesError, match=words):
-        judged(series)
+        evaluated(series)
 
 
 @pytest.mark.parametrize("forecast", [with_changed_naive, with_changed_closes])
 def test_arrays_are_read_only(forecast: Any, series: MadeSeries, register: Any) -> None:
-    before = judged(series)
+    before = evaluated(series)
     register(lambda train: forecast)
     with pytest.raises(ValueError, match="read-only"):
-        judged(series)
+        evaluated(series)
     BASELINES["mine"] = Baseline("mine", "A toy.", "this test", lambda train, scaling: halfway)
-    assert judged(series).error(TASK_OHLC, "roll_forward") == before.error(TASK_OHLC, "roll_forward")
+    assert evaluated(series).error(TASK_OHLC, "naive") == before.error(TASK_OHLC, "naive")
 
 
 def test_what_comes_after_the_train_span_is_not_handed_out(series: MadeSeries, register: Any) -> None:
@@ -124,15 +124,15 @@ def test_what_comes_after_the_train_span_is_not_handed_out(series: MadeSeries, r
 
     def fit(train: Span) -> Callable[[KnownSpan], Any]:
         with pytest.raises(ValueError, match="read-only"):
-            train.truth[TASK_OHLC][:] = 1.0
+            train.actual[TASK_OHLC][:] = 1.0
         seen.append(train)
         return halfway
 
     register(fit)
-    judged(series)
+    evaluated(series)
     assert len(seen[0].table) == series.train.anchors[-1] + series.train.horizon_bars + 1
     assert len(seen[0].table) <= series.test.anchors[0] + 1
-    np.testing.assert_array_equal(seen[0].truth[TASK_OHLC], series.train.truth[TASK_OHLC])
+    np.testing.assert_array_equal(seen[0].actual[TASK_OHLC], series.train.actual[TASK_OHLC])
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -23,24 +23,26 @@ def _terms(span: Span) -> np.ndarray:
 
 def test_medians_are_those_of_a_loop_over_every_path(make_market_span) -> None:
     series = make_market_span(num_train=120, num_windows=6, horizon_bars=3)
-    train, test, truth = series.train, series.test, series.train.truth["ohlc"]
-    asked = np.log(truth[:, :, 1] / truth[:, :, 2])
+    train, test, actual = series.train, series.test, series.train.actual["ohlc"]
+    asked = np.log(actual[:, :, 1] / actual[:, :, 2])
     coefficients = np.linalg.lstsq(_terms(train), np.log(asked), rcond=None)[0]
-    before = np.concatenate([train.last_close[:, None], truth[:, :-1, 3]], axis=1)
-    multiples = np.log(truth / before[:, :, None]) / np.exp(_terms(train) @ coefficients)[:, :, None]
-    drawn = np.random.default_rng(SEED).integers(len(truth), size=NUM_PATHS // 2)
+    before = np.concatenate([train.last_close[:, None], actual[:, :-1, 3]], axis=1)
+    multiples = np.log(actual / before[:, :, None]) / np.exp(_terms(train) @ coefficients)[:, :, None]
+    drawn = np.random.default_rng(SEED).integers(len(actual), size=NUM_PATHS // 2)
     upper, volatility, high, close = np.empty((4, NUM_PATHS, 6, 3))
     for window, ranges in enumerate(np.exp(_terms(test) @ coefficients)):
         for number in range(NUM_PATHS):
-            lent = multiples[drawn[number % (NUM_PATHS // 2)]] * ranges[:, None]
+            resampled = multiples[drawn[number % (NUM_PATHS // 2)]] * ranges[:, None]
             is_mirror = number >= NUM_PATHS // 2
-            walk = np.cumsum(-lent[:, 3] if is_mirror else lent[:, 3])
+            walk = np.cumsum(-resampled[:, 3] if is_mirror else resampled[:, 3])
             path = np.concatenate([test.history_close[window], test.last_close[window] * np.exp(walk)])
             for step in range(3):
                 twenty = path[step + 1 : step + 21]
                 upper[number, window, step] = twenty.mean() + 2 * twenty.std(ddof=1)
                 volatility[number, window, step] = twenty.std(ddof=1) / twenty.mean()
-                reached = -lent[step, 2] if is_mirror else lent[step, 1]  # a low upside down is a high
+                reached = (
+                    -resampled[step, 2] if is_mirror else resampled[step, 1]
+                )  # a low upside down is a high
                 high[number, window, step] = path[step + 19] * np.exp(reached)
                 close[number, window, step] = path[step + 20]
     made = fit_range_paths(train, series.scaling)(test)

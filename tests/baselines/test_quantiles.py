@@ -29,8 +29,8 @@ def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_
     rng, num = np.random.default_rng(1), 60_000
     units = rng.uniform(0.5, 2.0, (num, 1, 1))
     distances = np.array([-1.0, -0.4, 0.4, 1.0])[:, None] * units[..., None]
-    points, truth = {"ohlc": np.zeros((num, 1, 1))}, {"ohlc": units * rng.standard_t(4, (num, 1, 1))}
-    (widths_HLC,) = conformal_widths(LEVELS, truth, points, {"ohlc": distances}).values()
+    points, actual = {"ohlc": np.zeros((num, 1, 1))}, {"ohlc": units * rng.standard_t(4, (num, 1, 1))}
+    (widths_HLC,) = conformal_widths(LEVELS, actual, points, {"ohlc": distances}).values()
     later_units = rng.uniform(0.5, 2.0, (num, 1, 1))
     later = later_units * rng.standard_t(4, (num, 1, 1))
     kept = 1.0 + (widths_HLC[0, :, 0] - 1.0) / kept_share(num, 1)
@@ -39,9 +39,9 @@ def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_
 
 
 def test_a_move_found_in_few_windows_is_kept_in_part() -> None:
-    truth, points = {"ohlc": np.full((100, 10, 4), 2.0)}, {"ohlc": np.zeros((100, 10, 4))}
+    actual, points = {"ohlc": np.full((100, 10, 4), 2.0)}, {"ohlc": np.zeros((100, 10, 4))}
     distances = {"ohlc": np.ones((100, 10, 2, 4)) * np.array([-1.0, 1.0])[:, None]}
-    (widths,) = conformal_widths((0.1, 0.5, 0.9), truth, points, distances).values()
+    (widths,) = conformal_widths((0.1, 0.5, 0.9), actual, points, distances).values()
     # Ten windows that do not overlap, and 200 in doubt: of one unit more, and of three fewer.
     np.testing.assert_allclose(widths[:, 1], 1 + 10 / 210)
     np.testing.assert_allclose(widths[:, 0], 1 - 3 * 10 / 210)

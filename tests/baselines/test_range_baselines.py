@@ -1,4 +1,4 @@
-"""Baselines of the range: what they fit is found again when the truth follows their formula."""
+"""Baselines of the range: what they fit is found again when the actual values follows their formula."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from v8.windows.span import Span
 
 
 def _deviations(span: Span) -> np.ndarray:
-    """Deviation of roll-forward's twenty closes over the last close, shape (N, H), written plainly."""
+    """Deviation of the naive forecast's twenty closes over the last close, shape (N, H), written plainly."""
     found = []
     for closes in span.history_close:
         path = np.concatenate([closes, np.full(span.horizon_bars, closes[-1])])
@@ -20,15 +20,15 @@ def _deviations(span: Span) -> np.ndarray:
 
 
 def _ranged(span: Span, variance: np.ndarray, constant: float) -> dict[str, np.ndarray]:
-    """The truth of a market in which every deviation is what the formula says, high up, low down."""
+    """The actual values of a market in which every deviation is what the formula says, high up, low down."""
     last, before = span.last_close[:, None], _deviations(span)
     grown = np.sqrt(before**2 + constant * variance[:, None] * future_weights(span.horizon_bars)) - before
     reach = np.repeat(np.sqrt(variance)[:, None], span.horizon_bars, axis=1)
     ohlc = np.stack([0 * reach, 1.5 * reach, -0.5 * reach, 0 * reach], axis=2)
     return {
-        "ohlc": span.rolled["ohlc"] * (1 + ohlc),
-        "bands": span.rolled["bands"] + (grown * last)[:, :, None] * np.array([2, -2]),
-        "volatility": span.rolled["volatility"] + grown[:, :, None],
+        "ohlc": span.naive["ohlc"] * (1 + ohlc),
+        "bands": span.naive["bands"] + (grown * last)[:, :, None] * np.array([2, -2]),
+        "volatility": span.naive["volatility"] + grown[:, :, None],
     }
 
 
@@ -40,12 +40,12 @@ def test_constants_of_a_market_that_follows_the_formula_are_found(
     series = make_market_span(horizon_bars=4)
     fit = BASELINES[name].fit
 
-    def truth(span: Span) -> dict[str, np.ndarray]:
+    def actual(span: Span) -> dict[str, np.ndarray]:
         variance = span.range_variance(20) if name == "scaled" else span.ewma_variance
         return _ranged(span, variance, constant)
 
-    made = fit(series.learned(truth=truth(series.train)).train, series.scaling)(series.test)
-    for task, values in truth(series.test).items():
+    made = fit(series.learned(actual=actual(series.train)).train, series.scaling)(series.test)
+    for task, values in actual(series.test).items():
         np.testing.assert_allclose(made[task], values, rtol=1e-9, atol=1e-12)
 
 
@@ -53,14 +53,14 @@ def test_a_regression_finds_the_range_that_counts(make_market_span) -> None:
     # Highs reach as far as the range of five bars says and lows as far as that of sixty.
     series = make_market_span(num_train=400, tasks=("ohlc",))
 
-    def truth(span: Span) -> np.ndarray:
+    def actual(span: Span) -> np.ndarray:
         five, sixty = (np.sqrt(span.range_variance(bars)) for bars in (5, 60))
         moved = np.stack([0 * five, 1.2 * five, -0.8 * sixty, 0 * five], axis=1)
         return span.last_close[:, None, None] * (1 + np.repeat(moved[:, None], 3, axis=1))
 
-    taught = series.learned(truth={"ohlc": truth(series.train)}).train
-    made = fit_har(taught, series.scaling)(series.test)
-    np.testing.assert_allclose(made["ohlc"], truth(series.test), rtol=1e-6)
+    teacher_forced = series.learned(actual={"ohlc": actual(series.train)}).train
+    made = fit_har(teacher_forced, series.scaling)(series.test)
+    np.testing.assert_allclose(made["ohlc"], actual(series.test), rtol=1e-6)
 
 
 def test_a_regression_leaves_open_and_close_at_the_last_close(make_market_span) -> None:

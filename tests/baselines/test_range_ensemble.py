@@ -16,10 +16,10 @@ from v8.baselines.ranges import (
     fit_log_ranges,
     fit_shares,
     known_ranges,
-    lent_bars,
     mirrored_path_quantiles,
     mix,
     path_quantiles,
+    resampled_bars,
 )
 from v8.features.table import FeatureTable, compute_table
 from v8.market.series import Series
@@ -54,10 +54,10 @@ def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_hal
     rng = np.random.default_rng(3)
     drawn_WL = rng.normal(size=(200, 5))
     terms_WL = np.concatenate([np.ones((200, 1)), drawn_WL[:, 1:]], axis=1)
-    truth_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
-    logs_W1 = terms_WL @ truth_L1
+    actual_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
+    logs_W1 = terms_WL @ actual_L1
     knowing, other = KnownRanges((1, 5), (240,), ("day_sin_1",)), KnownRanges((1, 5, 20), (), ("day_sin_1",))
-    np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), truth_L1)
+    np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), actual_L1)
     half_L1 = fit_log_ranges(terms_WL, logs_W1, other)
     # Least squares says .6 of a move of all ranges lasts; what knows no level says that all of it does.
     assert half_L1[1:4].sum() == pytest.approx((0.6 + 1.0) / 2)
@@ -73,11 +73,11 @@ def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Pr
     assert known_ranges(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
 
 
-def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: RangeFormula) -> None:
+def test_formulas_are_nearer_than_naive(data: SeriesData, ensemble: RangeFormula) -> None:
     span = data.spans["test"]
     for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
-        for task, truth in span.truth.items():
-            assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
+        for task, actual in span.actual.items():
+            assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -86,8 +86,8 @@ def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
 ) -> None:
     train, test = data.spans["train"], data.spans["test"]
     chosen = np.arange(0, len(train), 3)
-    lent_PHC = lent_bars(train, ensemble.ranges(train), chosen).astype(dtype)
-    moved = np.moveaxis(lent_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
+    resampled_PHC = resampled_bars(train, ensemble.ranges(train), chosen).astype(dtype)
+    moved = np.moveaxis(resampled_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
     history = test.history_close.astype(dtype)
     by_candles = replace(
         TASKS["ohlc"], on_paths=lambda xp, task, closes, summed_up: summed_up(closes.candles)
@@ -117,14 +117,14 @@ def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeForm
     train = Span(_until(data, last), data.profile, data.spans["train"].anchors)
     again = fit_ensemble(train)
     np.testing.assert_array_equal(again.path_LH, ensemble.path_LH)
-    np.testing.assert_array_equal(again.lent_PHC, ensemble.lent_PHC)
+    np.testing.assert_array_equal(again.resampled_PHC, ensemble.resampled_PHC)
 
 
 def test_no_range_beyond_those_of_the_train_span_is_forecast(
     data: SeriesData, ensemble: RangeFormula
 ) -> None:
     train = data.spans["train"]
-    high, low = (np.moveaxis(train.truth["ohlc"], -1, 0)[place] for place in (1, 2))
+    high, low = (np.moveaxis(train.actual["ohlc"], -1, 0)[place] for place in (1, 2))
     constant_L1 = np.array([[9.0], *[[0.0]] * (len(ensemble.path_LH) - 1)])
     path_LH = ensemble.path_LH + constant_L1
     wild = replace(ensemble, path_LH=path_LH)
@@ -132,10 +132,10 @@ def test_no_range_beyond_those_of_the_train_span_is_forecast(
 
 
 def said_by(span: Span, best: str, others: float, its: float) -> dict[str, dict[str, np.ndarray]]:
-    """Let a member err by one share of the truth, and the others by another."""
+    """Let a member err by one share of the actual values, and the others by another."""
     errors = {name: its if name == best else others for name in MEMBERS}
     return {
-        name: {task: values + error * np.abs(values) for task, values in span.truth.items()}
+        name: {task: values + error * np.abs(values) for task, values in span.actual.items()}
         for name, error in errors.items()
     }
 
@@ -165,8 +165,8 @@ def test_what_loses_to_one_of_its_members_leaves_the_word_to_that_one(
         np.testing.assert_array_equal(mix(shares, said)[task], said[best][task])
 
 
-def test_a_season_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
-    """3,000 bars of 1m hold a day twice: fitted to it, volatility erred 20 times as much as roll-forward."""
+def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
+    """3,000 bars of 1m hold a day twice: fitted to it, volatility erred 20 times as much as the naive forecast."""
     data = frontier_data("ETHUSDT-1m", 3_000)
     train, span = data.spans["train"], data.spans["test"]
     ensemble = fit_ensemble(train)
@@ -174,8 +174,8 @@ def test_a_season_that_the_train_span_does_not_hold_four_times_is_not_fitted() -
     np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
     assert (ensemble.path_LH[: 1 + num_ranges] != 0).all()
     for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
-        for task, truth in span.truth.items():
-            assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
+        for task, actual in span.actual.items():
+            assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
 
 
 def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:

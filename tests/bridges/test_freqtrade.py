@@ -32,9 +32,9 @@ from v8_columns import (
 )
 
 from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.forecasts.export import write_forecasts
 from v8.market.series import Series
 from v8.market.sources.source import open_source
-from v8.runs.export import write_forecasts
 
 SERIES = "BTCUSDT-1h"
 HOUR = pd.Timedelta(hours=1)
@@ -53,7 +53,7 @@ def forecasts_of(candles: pd.DataFrame, steps: int = 3) -> pd.DataFrame:
     for step in range(1, steps + 1):
         wide = spread * np.sqrt(step)
         told = {"high": candles["close"] + wide, "low": candles["close"] - wide, "close": candles["close"]}
-        told |= {"low_q5": told["low"] - wide, "low_q95": told["low"] + wide / 2, "close_truth": -1.0}
+        told |= {"low_q5": told["low"] - wide, "low_q95": told["low"] + wide / 2, "close_actual": -1.0}
         issued = candles["date"] + HOUR
         frame = pd.DataFrame({"series": SERIES, "fold": 0, "issued_at": issued, "step": step, **told})
         rows.append(frame.assign(open_time=issued + (step - 1) * HOUR))
@@ -76,7 +76,7 @@ def test_a_forecast_stands_beside_the_candle_at_whose_close_it_was_issued_and_be
 ) -> None:
     candles = candles_of(400)
     told = of_export(str(export))(SERIES, candles)
-    assert not [name for name in told if "truth" in name]
+    assert not [name for name in told if "actual" in name]
     joined = beside(candles, told)
     assert len(joined) == 400 and joined[VOLATILITY].isna().sum() == 19  # ranges of 20 bars
     row = joined.iloc[100]

@@ -16,7 +16,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 
 REPOSITORY = Path(__file__).parents[2]
-ONE = ("--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1", "--device", "cpu", "--out", "seasons")
+ONE = ("--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1", "--device", "cpu", "--out", "folds")
 SMALL = ("--profile", "range_paths", "--bars", "2300", "--folds", "1", "--history", "2400")
 
 
@@ -37,14 +37,14 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in done.stdout
     assert "Fold 1 of 1: 1 series." in done.stdout
     assert (
-        "1 fold of 1 series, each fitted anew on 2,300 candles from demo: 1 of 1 models judged."
+        "1 fold of 1 series, each fitted anew on 2,300 candles from demo: 1 of 1 models evaluated."
         in done.stdout
     )
     assert "Simulated market" in done.stdout
     require_narrow(done.stdout, "all folds, 15m")
-    found = json.loads((place / "seasons" / "backtest.json").read_text("utf-8"))
+    found = json.loads((place / "folds" / "backtest.json").read_text("utf-8"))
     assert [one["name"] for one in found["results"]["pools"]] == ["all folds"]
-    assert (place / "seasons" / "fold-1" / "report.html").is_file()
+    assert (place / "folds" / "fold-1" / "report.html").is_file()
     other = call(place, *SMALL, *ONE, "--epochs", "1", "--history", "2401")
     assert other.returncode != 0
     assert "history_bars 2400 -> 2401" in other.stderr
@@ -59,12 +59,12 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
     wanted = [*SMALL, *ONE[2:-1], "changed", "--source", "files", "--data-dir", str(files)]
     done = call(place, *wanted)
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 models judged. All folds are in." in done.stdout
+    assert "1 of 1 models evaluated. All folds are in." in done.stdout
     frame["volume"] *= 2
     frame.to_csv(files / f"{series}.csv")
     again = call(place, *wanted)
     assert again.returncode == 4, again.stderr
-    assert "0 of 1 models judged. 1 model failed or not finished." in again.stdout
+    assert "0 of 1 models evaluated. 1 model failed or not finished." in again.stdout
     assert "Not in whole: fold 1 (0 of 1 models)." in again.stdout
     assert "Pooled" not in again.stdout
     found = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]

@@ -183,8 +183,8 @@ def test_pytorchs_network_forecasts_and_learns_what_keras_does(
     for _ in range(3):
         network.train_on_batch(x_BTF, y)
         optimiser.zero_grad()
-        truth = {task: torch.from_numpy(values) for task, values in y.items()}
-        peers.total_loss(profile, peer(torch.from_numpy(x_BTF)), truth).backward()
+        actual = {task: torch.from_numpy(values) for task, values in y.items()}
+        peers.total_loss(profile, peer(torch.from_numpy(x_BTF)), actual).backward()
         peers.bound_gradients(peer, profile.training)
         gradients = [one.grad.flatten() for one in peer.parameters() if one.grad is not None]
         assert float(torch.cat(gradients).norm()) == pytest.approx(1e4, rel=1e-4)  # Adam forgets the scale

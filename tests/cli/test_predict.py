@@ -23,7 +23,7 @@ from v8.baselines.baselines import called
 from v8.cli.app import app
 from v8.cli.forecasts import tell_refusals
 from v8.errors import DataError
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.market.sources.source import open_source
 from v8.reports.pictures import draw_forecast
 
@@ -72,8 +72,8 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     np.testing.assert_array_equal(pd.DataFrame(rows).to_numpy(), forecast.to_numpy())
     assert [row["open_time"] for row in read] == [row["open_time"] for row in told["forecast"]]
     assert told["first_bar"] == "2025-01-01T00:00:00Z"
-    assert told["model"]["seen_until"] < told["first_bar"] < "2026" < told["issued_at"]
-    age_s = pd.Timestamp(told["issued_at"]) - pd.Timestamp(told["model"]["seen_until"])
+    assert told["model"]["trained_until"] < told["first_bar"] < "2026" < told["issued_at"]
+    age_s = pd.Timestamp(told["issued_at"]) - pd.Timestamp(told["model"]["trained_until"])
     assert told["model"]["age_s"] == age_s.total_seconds()
     assert told["candles"] == {
         "source": "files",
@@ -89,14 +89,14 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     assert quality in table.stdout
     assert quality in printed.stderr
     assert told["model"]["quality"]["ohlc"]["verdict"] in table.stdout
-    judgement = Judgement.from_json(
-        json.loads((trained_run.folder / "metadata.json").read_text("utf-8"))["judgement"]
+    evaluation = Evaluation.from_json(
+        json.loads((trained_run.folder / "metadata.json").read_text("utf-8"))["evaluation"]
     )
     for task, quality in told["model"]["quality"].items():
-        best = judgement.best_baseline(task)
+        best = evaluation.best_baseline(task)
         assert quality["best_baseline"] == called(best)
-        assert quality["multiple_of_best"] == judgement.multiple(task, baseline=best)
-        assert quality["verdict_against_best"] == judgement.against(task, best).verdict
+        assert quality["relative_mae_to_best"] == evaluation.multiple(task, baseline=best)
+        assert quality["verdict_against_best"] == evaluation.against(task, best).verdict
     beside = "As a multiple of the best baseline's: ohlc "
     assert beside in table.stdout
     assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
@@ -233,7 +233,7 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
         ],
         abs=0.005,
     )
-    assert row[-1] == f"{alone['model']['quality']['volatility']['multiple_of_best']:.3f}"
+    assert row[-1] == f"{alone['model']['quality']['volatility']['relative_mae_to_best']:.3f}"
     require_narrow(done.stdout, "SOLUSDT-15m", *row[:3])
     assert "6 forecasts issued at " in done.stdout and f"Models: {many[0]}, profile tiny." in done.stdout
     old = f"The oldest has seen candles until {alone['model']['age_s'] // 86_400:,} days before."

@@ -15,7 +15,7 @@ import pytest
 
 from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
-from v8.evaluation.table import Against
+from v8.evaluation.significance import Against
 from v8.market.series import Series
 from v8.runs.events import (
     EpochEnded,
@@ -99,9 +99,9 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
     events = [
         SeriesStarted(ONE),
         SeriesStarted(TWO),
-        Outcome(ONE, seconds=12.3, worth=(against("roll_forward", 0.966), against("range_paths", 0.999))),
+        Outcome(ONE, seconds=12.3, worth=(against("naive", 0.966), against("range_paths", 0.999))),
         SeriesStarted(THREE),
-        Outcome(THREE, seconds=4.5, worth=(against("roll_forward", 1.002),)),
+        Outcome(THREE, seconds=4.5, worth=(against("naive", 1.002),)),
         SeriesStarted(FOUR),
         Outcome(TWO, seconds=60.0),
         Outcome(FOUR, seconds=90.0),
@@ -169,9 +169,9 @@ def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
         assert "getting ready" in ready and "candles" not in ready
         training = drawn(listen, SeriesStarted(ONE), StageStarted(ONE, "train"), epoch_ended(ONE))
         assert "BTCUSDT-1h train" in training and "epoch 2 of 6" in training
-        judging = drawn(listen, StageStarted(ONE, "judge"))
-        assert "BTCUSDT-1h judge" in judging and "of 6" not in judging
-        assert "series" in judging and "0 of 2, 1 still training" in judging
+        evaluating = drawn(listen, StageStarted(ONE, "evaluate"))
+        assert "BTCUSDT-1h evaluate" in evaluating and "of 6" not in evaluating
+        assert "series" in evaluating and "0 of 2, 1 still training" in evaluating
 
 
 def test_a_page_is_opened_once_it_is_written(
@@ -211,14 +211,14 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     assert told in " ".join(last.replace("\x1b[0m", "").split())
 
 
-def score(multiple: float, *p_values: float, beside: str = "roll_forward") -> TaskScore:
+def score(multiple: float, *p_values: float, beside: str = "naive") -> TaskScore:
     """P-values: as it is and corrected, of naive and of another baseline, which errs half as much."""
-    naive = Against("roll_forward", multiple, 1.0, *p_values)
-    return TaskScore(naive, naive if beside == "roll_forward" else Against(beside, multiple, 0.5, *p_values))
+    naive = Against("naive", multiple, 1.0, *p_values)
+    return TaskScore(naive, naive if beside == "naive" else Against(beside, multiple, 0.5, *p_values))
 
 
 def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
-    judged: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
+    evaluated: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
     return LeaderboardRow(
         series=name,
         source="vision",
@@ -226,7 +226,7 @@ def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
         best_epoch=3,
         epochs_run=9,
         seconds={"train": 61.0},
-        judgement=judged,
+        evaluation=evaluated,
         split={},
         candle_report={},
         tasks=scores,

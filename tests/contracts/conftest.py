@@ -1,4 +1,4 @@
-"""Takes a toy through training, judgement, report and saving in this process, as the engine does."""
+"""Takes a toy through training, evaluation, report and saving in this process, as the engine does."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class ToyRun:
 
     Args:
         path: The run folder.
-        judgement: As its metadata tells it.
+        evaluation: As its metadata tells it.
         leaderboard: Text of `leaderboard.csv`.
         page: Text of `report.html`.
         plain: Forecasts of plain Keras, per task, shape (1, H, C).
     """
 
     path: Path
-    judgement: dict[str, Any]
+    evaluation: dict[str, Any]
     leaderboard: str
     page: str
     plain: dict[str, np.ndarray]
 
 
 def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> ToyRun:
-    """Train one series, demo's when none is given, judge, save and report it, load it in plain Keras."""
+    """Train one series, demo's when none is given, evaluate, save and report it, load it in plain Keras."""
     candles = candles or DemoSource().candles(SERIES, profile.newest_bars)
     path = home / "runs" / profile.name
     begun = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
@@ -65,7 +65,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
         np.testing.assert_allclose(values, plain[task], rtol=1e-6)
     metadata = json.loads((job.folder / "metadata.json").read_text())
     texts = [(path / name).read_text() for name in ("leaderboard.csv", "report.html")]
-    return ToyRun(path, metadata["judgement"], *texts, plain)
+    return ToyRun(path, metadata["evaluation"], *texts, plain)
 
 
 @pytest.fixture(scope="session")

@@ -220,7 +220,7 @@ def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, ma
         span = make_data(make_profile("dense_newest")).spans["test"]
         forecast = BASELINES["halfway"].fit(span, None)(span)["ohlc"]
         halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
-        assert forecast.shape == span.truth["ohlc"].shape
+        assert forecast.shape == span.actual["ohlc"].shape
         assert (forecast[:, -1, -1] == halfway).all()
     finally:
         BASELINES.pop("halfway", None)

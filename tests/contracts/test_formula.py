@@ -1,4 +1,4 @@
-"""A formula is a profile like the others: judged, shown and loaded, and it says that it is a formula."""
+"""A formula is a profile like the others: evaluated, shown and loaded, and it says that it is a formula."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from v8.errors import ProfileError
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
 from v8.runs.plan import smoke_bars
@@ -23,10 +23,10 @@ def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
     made = run_toy(FORMULA.with_budget(newest_bars=smoke_bars(FORMULA), epochs=1), tmp_path)
-    judgement = Judgement.from_json(made.judgement)
+    evaluation = Evaluation.from_json(made.evaluation)
     for task in FORMULA.tasks:
-        assert judgement.against(task, "range_paths").verdict == "equals range_paths"
-        assert judgement.against(task, "range_paths").p_value is None
+        assert evaluation.against(task, "range_paths").verdict == "equals range_paths"
+        assert evaluation.against(task, "range_paths").p_value is None
     (row,) = csv.DictReader(io.StringIO(made.leaderboard))
     assert row["epochs_run"] == "0"
     assert "the formula was fitted to the train span" in made.page

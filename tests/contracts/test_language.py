@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from v8.baselines.baselines import BASELINES
+from v8.comparison.page import CLAIM_NOTE, CLAIMED, FIGURES
+from v8.evaluation.fold_losses import POOLS
 from v8.evaluation.importance import KINDS
-from v8.evaluation.season import POOLS
-from v8.evaluation.table import Outcome
-from v8.evaluation.worth import RULES
+from v8.evaluation.significance import Outcome
 from v8.hardware import describe_machine
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say
 from v8.market.candles import CandleReport, Gap, LostRow
 from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
-from v8.reports.comparison import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.storage import packaged
 from v8.tasks import TASKS
+from v8.trading.rules import RULES
 from v8.wording import spaced
 
 WORTH_FIGURES = (
@@ -49,7 +49,7 @@ TERMS = {
     *("rule, unit", "best other way", "its gain", "no forecast", "model − best, 95 %"),
     *("Gain of a day, mean over series; more is better", *WORTH_FIGURES),
     # Stages and spans.
-    *("candles", "features", "windows", "build", "compile", "train", "validate", "judge", "save"),
+    *("candles", "features", "windows", "build", "compile", "train", "validate", "evaluate", "save"),
     *("validation", "test", "rows", "embargo bars"),
     # Units that times were written in.
     *("seconds", "milliseconds", "microseconds", "nanoseconds"),
@@ -59,9 +59,16 @@ TERMS = {
     *("Series", "Reason", "direction, step 1", "best epoch", "time", "all", "span", "step"),
     *(f"{kind} {unit}" for kind in ("MAE", "RMSE") for unit in ("of last close", "price", "in %", "as is")),
     *("model's MAE ÷ its", "p of it", "model's RMSE ÷ its", "model's CRPS ÷ its"),
-    *("hit rate", "always up", "windows counted", "worth, independent", "truth flat", "forecast flat"),
-    *("season", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
-    *("Pooled", "By season", "× naive", "× best formula", "Model", "Profile"),
+    *(
+        "hit rate",
+        "always up",
+        "windows counted",
+        "worth, independent",
+        "actual values flat",
+        "forecast flat",
+    ),
+    *("fold", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
+    *("Pooled", "By fold", "× naive", "× best formula", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
     *("inputs", *KINDS, "moves", "beside"),
     "True",

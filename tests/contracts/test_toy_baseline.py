@@ -1,4 +1,4 @@
-"""A baseline of one's own is one file: this one, from the judgement to the report."""
+"""A baseline of one's own is one file: this one, from the evaluation to the report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_baseline_of_one_file_goes_all_the_way(
     make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
     run = run_toy(make_profile("dense_newest", training={"epochs": 1}), tmp_path)
-    assert list(run.judgement["tasks"]["ohlc"]["errors"])[-1] == "halfway"
-    assert run.judgement["tasks"]["ohlc"]["significance"]["halfway"]["num_windows"] > 0
-    assert "halfway" not in run.judgement["tasks"]["bands"]["errors"]
+    assert list(run.evaluation["tasks"]["ohlc"]["errors"])[-1] == "halfway"
+    assert run.evaluation["tasks"]["ohlc"]["significance"]["halfway"]["num_windows"] > 0
+    assert "halfway" not in run.evaluation["tasks"]["bands"]["errors"]
     assert "halfway" in run.page

@@ -66,7 +66,7 @@ def test_a_source_of_one_file_goes_all_the_way(
     metadata = json.loads((run.path / "ETHUSDT-1h" / "metadata.json").read_text())
     assert (metadata["candles"]["source"], metadata["candles"]["digest"]) == ("tide", candles.digest)
     assert metadata["candles"]["is_publishable"] is False
-    assert set(run.judgement["tasks"]) == {"ohlc", "bands", "volatility"}
+    assert set(run.evaluation["tasks"]) == {"ohlc", "bands", "volatility"}
     assert "ETHUSDT-1h" in run.leaderboard
     assert "tide" in run.page
     assert {task: values.shape for task, values in run.plain.items()} == {

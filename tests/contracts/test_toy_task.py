@@ -53,7 +53,7 @@ def test_a_task_of_one_file_goes_all_the_way(
     profile = make("dense_newest", tasks=tasks, calibration="ensemble", training={"epochs": 1})
     run = run_toy(profile, tmp_path)
     installed = {name for name, one in BASELINES.items() if one.is_installed()}
-    assert set(run.judgement["tasks"]["width"]["errors"]) == {"model", *installed}
+    assert set(run.evaluation["tasks"]["width"]["errors"]) == {"model", *installed}
     assert "width" in run.leaderboard.splitlines()[0]
     assert "Width of the bands" in run.page
     assert run.plain["width"].shape == (1, 3, 1)

@@ -54,7 +54,7 @@ def test_whatever_is_used_is_pinned_to_a_commit_and_says_its_version() -> None:
 def test_nobody_may_more_than_a_job_needs() -> None:
     for name, flow in FLOWS.items():
         assert flow["permissions"] == {"contents": "read"}, name
-        triggers = flow[True]  # YAML 1.1 reads `on` as a truth
+        triggers = flow[True]  # YAML 1.1 reads `on` as actual values
         # Neither a schedule nor a call by hand runs what somebody else has written.
         by_ours = {"schedule", "workflow_dispatch"} if name == "nightly" else set()
         assert set(triggers) <= {"push", "pull_request", "workflow_call"} | by_ours, name

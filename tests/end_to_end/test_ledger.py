@@ -27,15 +27,15 @@ from webhooks import SECRET, WebhookReceiver
 
 from v8.artifacts.nested_runs import Serving
 from v8.cli.app import app
-from v8.live import watching
-from v8.live.entries import GIVEN_UP_S
-from v8.live.ledger import Ledger
-from v8.live.posting import send_messages
-from v8.live.receiver import SECRET_VARIABLE, Receiver
-from v8.live.record import live_record
-from v8.live.watching import ServingModels, Wake, Watch, jitter_s
+from v8.ledger import watching
+from v8.ledger.database import Ledger
+from v8.ledger.entries import GIVEN_UP_S
+from v8.ledger.posting import send_messages
+from v8.ledger.receiver import SECRET_VARIABLE, Receiver
+from v8.ledger.record import live_record
+from v8.ledger.watching import ServingModels, Wake, Watch, jitter_s
 from v8.market.series import Series, iso
-from v8.net import Patience
+from v8.net import RetryPolicy
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
 HOUR_S, BAR_S = 3_600, 900
@@ -140,7 +140,7 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert closes(ledger, SHORT) == [*range(13)]
     assert closes(ledger, LONG) == [*range(4)]
     assert sum(woken.num_issued for woken in wakes) == 17
-    # Two bars ahead: the last two of each wait for their truth.
+    # Two bars ahead: the last two of each wait for their actual values.
     record = live_record(ledger, "./tiny")
     assert (record.tally.num_scored, record.tally.num_pending, record.tally.num_late) == (13, 4, 0)
     assert record.tasks["ohlc"].num_scored == 13
@@ -463,7 +463,7 @@ def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, SECRET)
-    monkeypatch.setattr(send_messages, "__defaults__", (Patience(num_tries=1),))
+    monkeypatch.setattr(send_messages, "__defaults__", (RetryPolicy(num_tries=1),))
     ledger = tmp_path / "ledger.sqlite"
     with WebhookReceiver() as receiver:
         receiver.status = 503
@@ -514,7 +514,10 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     shown = call(*words)
     assert shown.exit_code == 0, shown.stderr
     require_narrow(shown.stdout, SHORT)
-    assert "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their truth" in shown.stdout
+    assert (
+        "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their actual values"
+        in shown.stdout
+    )
     assert "over 11 forecasts of 1 day: not yet known." in shown.stdout
     told = json.loads(call(*words, "--format", "json").stdout)
     assert [one["series"] for one in told["series"]] == [SHORT, LONG]
@@ -522,6 +525,6 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     assert (naive["verdict"], naive["p_value"]) == ("not yet known", None)
     rows = [*csv.DictReader(call(*words, "--format", "csv", "--series", SHORT).stdout.splitlines())]
     assert [row["task"] for row in rows] == ["ohlc", "volatility"]
-    assert float(rows[0]["multiple_of_naive"]) == naive["multiple"]
+    assert float(rows[0]["relative_mae"]) == naive["multiple"]
     assert call(*words, "--format", "xml").exit_code == 2
     assert call(*words, "--series", "DOGEUSDT-1h").exit_code == 3

@@ -104,7 +104,7 @@ def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
         metadata["profile"]["tasks"], metadata["horizon_bars"]
     )
     assert all(0 <= factor <= 1 for values in factors.values() for factor in values)
-    assert set(metadata["seconds"]) >= {"candles", "features", "windows", "train", "judge", "save"}
+    assert set(metadata["seconds"]) >= {"candles", "features", "windows", "train", "evaluate", "save"}
 
 
 def test_g15_the_one_loader_gives_the_prices_of_plain_keras(trained: tuple[Any, Completed]) -> None:
@@ -257,7 +257,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Any, snapshot:
     assert "failed" in plan.stdout
     # One series is left of those that the run before trained two of.
     assert "Estimated time: about" in plan.stdout
-    assert "judging and saving included: " in plan.stdout
+    assert "evaluating and saving included: " in plan.stdout
     assert snapshot(workplace.folder) == before
 
 

@@ -25,7 +25,7 @@ del signal.pthread_sigmask
 """
 
 
-def test_workers_train_judge_and_save_without_fcntl_resource_and_signal_masks(
+def test_workers_train_evaluate_and_save_without_fcntl_resource_and_signal_masks(
     workplace: Any, tmp_path: Path
 ) -> None:
     """Its own processes load the blocker too: it lies on their path, under the name Python starts with."""

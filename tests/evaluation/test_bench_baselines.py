@@ -79,7 +79,7 @@ def test_without_market_data_one_sentence_says_what_is_missing(
     assert done.stdout == ""
 
 
-def test_the_table_and_the_json_hold_every_baseline_as_a_multiple_of_naive(
+def test_the_table_and_the_json_hold_every_baseline_as_a_relative_mae(
     profile_file: Path, tmp_path: Path
 ) -> None:
     words = ["--profile", profile_file, "--source", "demo", "--series", "BTCUSDT-15m", "ETHUSDT-15m"]
@@ -91,10 +91,10 @@ def test_the_table_and_the_json_hold_every_baseline_as_a_multiple_of_naive(
     installed = [name for name, one in BASELINES.items() if one.is_installed()]
     for figure in ("ohlc", "bands", "volatility", "close"):
         multiples = group["multiples_of_naive"][figure]
-        assert multiples["roll_forward"] == {"median": 1.0, "mean": 1.0}
+        assert multiples["naive"] == {"median": 1.0, "mean": 1.0}
         assert [name for name in multiples if name != "model"] == installed
         each = [one["mean_absolute_errors"][figure] for one in told["series"].values()]
-        ratios = [errors["har"] / errors["roll_forward"] for errors in each]
+        ratios = [errors["har"] / errors["naive"] for errors in each]
         assert multiples["har"]["mean"] == pytest.approx(np.mean(ratios), rel=1e-12)
     assert group["multiples_of_naive"]["close"]["har"]["median"] == 1.0  # it leaves the close where it was
     assert f"har {group['multiples_of_naive']['bands']['har']['median']:.4f}"[4:] in done.stdout
@@ -107,14 +107,14 @@ def test_models_are_not_measured_on_the_span_that_chose_their_weights(tmp_path: 
     assert "error: --run runs/one: models are measured on the test span" in done.stderr
 
 
-def test_nobody_teaches_a_pooled_model_what_happened_in_the_judged_span(bench: ModuleType) -> None:
-    # Bars of the judged span from 100 on: the first two were taught before, the third lived through it, the
+def test_nobody_teaches_a_pooled_model_what_happened_in_the_evaluated_span(bench: ModuleType) -> None:
+    # Bars of the evaluated span from 100 on: the first two were taught before, the third lived through it, the
     # fourth has another timeframe.
     spans = [
-        _span("BTCUSDT-1h", judged_from_s=100, taught_until_s=80),
-        _span("ETHUSDT-1h", judged_from_s=150, taught_until_s=99),
-        _span("ADAUSDT-1h", judged_from_s=300, taught_until_s=100),
-        _span("BTCUSDT-15m", judged_from_s=100, taught_until_s=80),
+        _span("BTCUSDT-1h", evaluated_from_s=100, trained_until_s=80),
+        _span("ETHUSDT-1h", evaluated_from_s=150, trained_until_s=99),
+        _span("ADAUSDT-1h", evaluated_from_s=300, trained_until_s=100),
+        _span("BTCUSDT-15m", evaluated_from_s=100, trained_until_s=80),
     ]
     assert [bench.teachers(span, spans) for span in spans] == [(0, 1), (0, 1, 2), (0, 1, 2), (3,)]
 
@@ -123,7 +123,7 @@ def test_a_contest_counts_series_and_corrects_for_their_number(bench: ModuleType
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.1, 400)
     better, worse = noise - 1.0, noise + 1.0  # ten standard deviations of one window apart
-    spans = [_judged(change) for change in (better, better, worse, noise - noise.mean() - 1e-6)]
+    spans = [_evaluated(change) for change in (better, better, worse, noise - noise.mean() - 1e-6)]
     assert bench.contest(spans, "bands", "har") == {
         "num_series": 4,
         "num_better": 3,
@@ -142,13 +142,13 @@ def test_a_pooled_model_stands_beside_the_others(profile_file: Path, tmp_path: P
     assert "lightgbm pooled" in done.stdout
 
 
-def _span(name: str, *, judged_from_s: int, taught_until_s: int) -> SimpleNamespace:
+def _span(name: str, *, evaluated_from_s: int, trained_until_s: int) -> SimpleNamespace:
     return SimpleNamespace(
-        series=Series.parse(name), judged_from_s=judged_from_s, taught_until_s=taught_until_s
+        series=Series.parse(name), evaluated_from_s=evaluated_from_s, trained_until_s=trained_until_s
     )
 
 
-def _judged(change: np.ndarray) -> SimpleNamespace:
+def _evaluated(change: np.ndarray) -> SimpleNamespace:
     """A span of 400 windows on which the model errs by so much more than HAR."""
     return SimpleNamespace(
         losses={"bands": {"model": 5.0 + change, "har": np.full(400, 5.0)}},

@@ -52,7 +52,7 @@ def test_means_over_columns_and_over_all_follow_the_kind_of_error() -> None:
 
 def test_errors_of_a_column_are_found_in_its_place(make_span) -> None:
     span = make_span(tasks=("ohlc",)).test
-    forecast = span.truth["ohlc"].copy()
+    forecast = span.actual["ohlc"].copy()
     forecast[:, 2, 1] += 6.0  # the high, at step 3 of 3
     grid = measure_errors(span, "ohlc", forecast)[0].mae_price
     assert grid.cells == pytest.approx(np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 6.0, 0, 0]]))
@@ -69,7 +69,7 @@ def test_the_mean_of_the_windows_losses_is_the_error_of_the_leaderboard(make_spa
 
 def test_volatility_keeps_its_own_unit_in_both(make_span) -> None:
     span = make_span().test
-    errors, _ = measure_errors(span, "volatility", span.truth["volatility"] + 0.003)
+    errors, _ = measure_errors(span, "volatility", span.actual["volatility"] + 0.003)
     assert errors.mae_price.overall == pytest.approx(0.003)
     assert errors.mae_return == errors.mae_price
     assert errors.rmse_return == errors.rmse_price
@@ -83,7 +83,7 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
     factor = 10.0**exponent
     made = make_span(seed=seed)
     dearer = made.told(
-        truth=_rescaled(made.test.truth, factor), history_close=made.test.history_close * factor
+        actual=_rescaled(made.test.actual, factor), history_close=made.test.history_close * factor
     )
     dearer = replace(dearer, model=_rescaled(made.model, factor))
     for task in ("ohlc", "bands"):
@@ -99,7 +99,7 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
 def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> None:
     made = make_span()
     told = made.told(
-        truth={task: values[order] for task, values in made.test.truth.items()},
+        actual={task: values[order] for task, values in made.test.actual.items()},
         history_close=made.test.history_close[order],
     )
     shuffled = replace(told, model={task: values[order] for task, values in made.model.items()})
@@ -125,7 +125,9 @@ def test_a_root_mean_square_is_never_below_the_mean_absolute_error(make_span, se
 
 def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
     made = make_span()
-    with pytest.raises(SeriesError, match=r"forecast of ohlc: has the shape of its truth, \(7, 3, 4\)"):
+    with pytest.raises(
+        SeriesError, match=r"forecast of ohlc: has the shape of its actual values, \(7, 3, 4\)"
+    ):
         measure_errors(made.test, "ohlc", made.model["ohlc"][:1])
 
 
@@ -137,19 +139,19 @@ def test_errors_too_large_to_square_are_refused(make_span, size: float) -> None:
 
 
 def test_direction_counts_hits_misses_and_both_kinds_of_flat_windows(make_candles) -> None:
-    # Windows, all from 100: hit up, hit down, miss, truth flat, forecast flat, both flat.
-    truth = np.array([101.0, 99.0, 99.0, 100.0, 101.0, 100.0])[:, None]
+    # Windows, all from 100: hit up, hit down, miss, actual values flat, forecast flat, both flat.
+    actual = np.array([101.0, 99.0, 99.0, 100.0, 101.0, 100.0])[:, None]
     model = np.array([102.0, 98.0, 101.0, 103.0, 100.0, 100.0])[:, None]
-    (step,) = _direction(make_candles(truth, [100] * 6, model))
+    (step,) = _direction(make_candles(actual, [100] * 6, model))
     assert (step.step, step.num_hits, step.num_counted, step.num_rises) == (1, 2, 3, 1)
-    assert (step.num_flat_truth, step.num_flat_forecast) == (2, 1)
+    assert (step.num_flat_actual, step.num_flat_forecast) == (2, 1)
     assert step.rate == pytest.approx(2 / 3)
 
 
 def test_the_interval_of_the_hit_rate_is_for_as_many_windows_as_are_effective(make_candles) -> None:
     # 40 windows rise, 40 fall, and the forecast always rises: hits and misses lie in two long stretches.
-    truth = np.repeat([101.0, 99.0], 40)[:, None]
-    made = make_candles(truth, [100] * 80, np.full((80, 1), 101.0))
+    actual = np.repeat([101.0, 99.0], 40)[:, None]
+    made = make_candles(actual, [100] * 80, np.full((80, 1), 101.0))
     (step,) = _direction(made)
     assert (step.num_hits, step.num_counted, step.rate) == (40, 80, 0.5)
     # Lag 1.3 x sqrt(80) = 11.6, so 12. Deviations are +1/2 and -1/2. Of the 80 - k pairs k bars apart, k
@@ -168,7 +170,7 @@ def test_direction_reads_the_close_and_no_other_column(make_span) -> None:
     made = make_span(tasks=("ohlc",))
     model = made.model["ohlc"].copy()
     model[:, :, :3] = 1.0  # open, high and low: far below
-    model[:, :, 3] = made.test.truth["ohlc"][:, :, 3]
+    model[:, :, 3] = made.test.actual["ohlc"][:, :, 3]
     assert [step.rate for step in measure_direction(made.test, model)] == [1.0, 1.0, 1.0]
 
 
@@ -177,15 +179,15 @@ def test_the_last_close_rounded_to_float32_names_no_direction(make_candles) -> N
     last = [0.1, 12_345.678, 61_234.57]
     model = np.array(last, np.float32).reshape(3, 1)
     assert (model[:, 0].astype(np.float64) != last).all()
-    truth = np.array(last)[:, None] * 1.01
-    (step,) = _direction(make_candles(truth, last, model))
+    actual = np.array(last)[:, None] * 1.01
+    (step,) = _direction(make_candles(actual, last, model))
     assert (step.num_counted, step.num_flat_forecast, step.rate, step.interval) == (0, 3, None, None)
 
 
-def test_one_tick_of_a_dear_coin_is_a_direction_of_the_truth(make_candles) -> None:
+def test_one_tick_of_a_dear_coin_is_a_direction_of_the_actual_values(make_candles) -> None:
     # 60,000.01 after 60,000.00 is a return of 1.7e-7: below the rounding of forecasts, yet true.
     (step,) = _direction(make_candles(np.array([[60_000.01]]), [60_000.0], np.array([[60_001.0]])))
-    assert (step.num_hits, step.num_flat_truth) == (1, 0)
+    assert (step.num_hits, step.num_flat_actual) == (1, 0)
 
 
 @pytest.mark.parametrize(

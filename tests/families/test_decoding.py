@@ -12,7 +12,7 @@ from fleets import fleet_of
 from keras import ops
 
 from v8.families.autoregressive import positions
-from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
+from v8.networks.networks import ACTUAL, WINDOW, build_network, counterparts, has_teacher_forcing
 from v8.profile import Profile
 
 DECODERS = ["transformer", "gru_attention", "lstm_attention"]
@@ -122,21 +122,23 @@ def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family, dropout=0.3, teacher_forcing=0.5)
-    fleet = fleet_of([drawn(build_network(profile, seed=1, is_taught=True))])
+    fleet = fleet_of([drawn(build_network(profile, seed=1, uses_teacher_forcing=True))])
     weights = [ops.convert_to_numpy(one) for one in fleet.trainable_variables]
     constants = [ops.convert_to_numpy(one) for one in fleet.non_trainable_variables]
     window = window_of(profile)[:, None]
-    truth = np.random.default_rng(3).normal(size=(NUM_WINDOWS, 1, profile.horizon_bars, 4)).astype(np.float32)
+    actual = (
+        np.random.default_rng(3).normal(size=(NUM_WINDOWS, 1, profile.horizon_bars, 4)).astype(np.float32)
+    )
 
-    def said(truth: np.ndarray) -> dict[str, np.ndarray]:
+    def said(actual: np.ndarray) -> dict[str, np.ndarray]:
         # The same constants, so the same draws.
-        inputs = {WINDOW: window, TRUTH: truth}
+        inputs = {WINDOW: window, ACTUAL: actual}
         outputs, _ = fleet.stateless_call(weights, constants, inputs, training=True)
         return {task: np.asarray(values)[:, 0] for task, values in outputs.items()}
 
-    before = said(truth)
+    before = said(actual)
     for bar in range(profile.horizon_bars):
-        changed = truth.copy()
+        changed = actual.copy()
         changed[:, :, bar] += 1
         after = said(changed)
         for task, values in before.items():
@@ -147,16 +149,16 @@ def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_a_teacher_s_share_decides_how_often_the_truth_is_read(
+def test_a_teacher_s_share_decides_how_often_the_actual_values_is_read(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family, teacher_forcing=0.25)
-    network = build_network(profile, seed=1, is_taught=True)
+    network = build_network(profile, seed=1, uses_teacher_forcing=True)
     is_own = np.asarray(network.get_layer("teacher")(np.ones((4_000, 2, 1)), training=True)) > 0
     # 8,000 draws: the share has a deviation of sqrt(0.25 x 0.75 / 8,000) = 0.005; 5 of them are 0.025.
     assert abs(1 - is_own.mean() - 0.25) < 0.025
-    assert not has_teacher(make_profile(family))
-    assert not has_teacher(make_profile(family, teacher_forcing=0.5, horizon_bars=1))
+    assert not has_teacher_forcing(make_profile(family))
+    assert not has_teacher_forcing(make_profile(family, teacher_forcing=0.5, horizon_bars=1))
 
 
 @pytest.mark.parametrize("family", DECODERS)
@@ -164,8 +166,10 @@ def test_a_taught_network_has_the_weights_of_the_published_one_by_name(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family, teacher_forcing=0.5)
-    free, taught = (build_network(profile, seed=4, is_taught=flag) for flag in (False, True))
-    places = counterparts(free, taught)
-    assert sorted(places) == list(range(len(taught.trainable_variables)))
+    free, teacher_forced = (
+        build_network(profile, seed=4, uses_teacher_forcing=flag) for flag in (False, True)
+    )
+    places = counterparts(free, teacher_forced)
+    assert sorted(places) == list(range(len(teacher_forced.trainable_variables)))
     for mine, place in zip(free.trainable_variables, places, strict=True):
-        np.testing.assert_array_equal(np.asarray(mine), np.asarray(taught.trainable_variables[place]))
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(teacher_forced.trainable_variables[place]))

@@ -1,4 +1,4 @@
-"""Run folders of finished series made in a moment: judged for real, with one small real Keras file."""
+"""Run folders of finished series made in a moment: evaluated for real, with one small real Keras file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from judging import judge_arrays, rolled
+from evaluating import evaluate_arrays, rolled
 
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RunFolder, RunRecord, SeriesState
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.features.indicators import definitions
 from v8.market.series import Series, load_universe
 from v8.profile import load_profile
@@ -25,10 +25,10 @@ UNIVERSE = tuple(str(series) for series in load_universe())
 """The 40 series of the default universe."""
 
 SKILLED, LOSING = 0.25, -0.25
-"""Share of the way from naive to the truth: errors are 0.75 and 1.25 times the naive ones."""
+"""Share of the way from naive to the actual values: errors are 0.75 and 1.25 times the naive ones."""
 
 SHORT = 0.5
-"""Half of the way, judged on six windows: too few to say what is chance."""
+"""Half of the way, evaluated on six windows: too few to say what is chance."""
 
 NAIVE_IS_TRUE = 9.0
 """The naive forecast makes no error, so that nothing can be a multiple of it."""
@@ -148,7 +148,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
             "epochs_run": 2,
             "device": "cpu",
         },
-        "judgement": copy.deepcopy(_judgement(share).to_json()),
+        "evaluation": copy.deepcopy(_evaluation(share).to_json()),
         "seconds": {"features": 0.5, "training": 61.0},
         "versions": {"python": "3.11.9", "v8": "0.1.0", "keras": "3.15.1"},
         "machine": {"cpu": "a processor", "num_cores": 2, "memory_bytes": 8 << 30},
@@ -156,21 +156,21 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
     }
 
 
-_JUDGEMENTS: dict[float, Judgement] = {}
+_EVALUATIONS: dict[float, Evaluation] = {}
 
 
-def _judgement(share: float) -> Judgement:
-    """Judge a forecast `share` of the way from naive to the truth; its multiple is 1 - share."""
-    if share not in _JUDGEMENTS:
+def _evaluation(share: float) -> Evaluation:
+    """Judge a forecast `share` of the way from naive to the actual values; its multiple is 1 - share."""
+    if share not in _EVALUATIONS:
         rng = np.random.default_rng(3)
         num_windows = 6 if share == SHORT else 60
         closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
         naive = rolled(closes, HORIZON_BARS)
-        truth = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}
+        actual = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}
         # In logs, where errors in returns are measured, up to the second order.
-        model = {task: naive[task] * (truth[task] / naive[task]) ** share for task in naive}
+        model = {task: naive[task] * (actual[task] / naive[task]) ** share for task in naive}
         if share == NAIVE_IS_TRUE:
-            truth = naive
+            actual = naive
         offsets = {task: np.full(values.shape[1:], 0.001) for task, values in naive.items()}
-        _JUDGEMENTS[share] = judge_arrays(truth, model, closes, offsets)
-    return _JUDGEMENTS[share]
+        _EVALUATIONS[share] = evaluate_arrays(actual, model, closes, offsets)
+    return _EVALUATIONS[share]

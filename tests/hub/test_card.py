@@ -1,4 +1,4 @@
-"""The model card: the Hub understands it, its numbers are the judgement's, and it hides nothing."""
+"""The model card: the Hub understands it, its numbers are the evaluation's, and it hides nothing."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def test_the_hubs_own_reader_understands_the_card(run: Path) -> None:
     assert len(found) == len(data.eval_results) == 14
 
 
-def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> None:
+def test_the_metrics_are_the_evaluations_numbers_to_the_last_digit(run: Path) -> None:
     from huggingface_hub import ModelCard
 
     results = ModelCard(card_of(run)).data.eval_results
     for metadata in metadata_of(run):
-        judgement = metadata.judgement
+        evaluation = metadata.evaluation
         values = {
             result.metric_name.partition(":")[0] + " " + result.metric_type: result.metric_value
             for result in results
             if result.dataset_type == metadata.series
         }
         assert values == {
-            "Candles relative_mae": judgement.multiple("ohlc"),
-            "Candles skill_score": judgement.against("ohlc").skill,
-            "Candles relative_mae_of_best_baseline": judgement.multiple("ohlc", baseline="offset"),
-            "Bollinger bands relative_mae": judgement.multiple("bands"),
-            "Bollinger bands skill_score": judgement.against("bands").skill,
-            "Volatility relative_mae": judgement.multiple("volatility"),
-            "Volatility skill_score": judgement.against("volatility").skill,
+            "Candles relative_mae": evaluation.multiple("ohlc"),
+            "Candles skill_score": evaluation.against("ohlc").skill,
+            "Candles relative_mae_of_best_baseline": evaluation.multiple("ohlc", baseline="offset"),
+            "Bollinger bands relative_mae": evaluation.multiple("bands"),
+            "Bollinger bands skill_score": evaluation.against("bands").skill,
+            "Volatility relative_mae": evaluation.multiple("volatility"),
+            "Volatility skill_score": evaluation.against("volatility").skill,
         }
 
 
@@ -87,7 +87,7 @@ def test_a_metric_names_the_span_it_was_measured_on(run: Path) -> None:
 def test_the_table_shows_multiple_and_significance_of_every_task_beside_naive_and_the_best(run: Path) -> None:
     row = next(row for row in rank_results(about.result for about in metadata_of(run)) if row.series == GOOD)
     cells = row_of(card_of(run), GOOD)
-    # A quarter of the way from naive to the truth leaves three quarters of the error.
+    # A quarter of the way from naive to the actual values leaves three quarters of the error.
     assert cells[1] == "0.750"
     assert cells[2] == p_value(row.tasks["ohlc"].naive.corrected_p_value) == "< 0.001"
     assert cells[3] == number(row.tasks["ohlc"].best.multiple)

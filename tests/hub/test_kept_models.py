@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import Difference, Published, preview, publish
 from v8.hub.pull import pull
@@ -27,7 +27,7 @@ def publish_run(
     run: Path, *, announced: list[Difference] | None = None, is_pruning: bool = False
 ) -> Published:
     announce = [].append if announced is None else announced.append
-    staged, once = staged_of(run, is_pruning=is_pruning), RetryPolicy(num_tries=1)
+    staged, once = staged_of(run, is_pruning=is_pruning), HubRetryPolicy(num_tries=1)
     return publish(staged, REPO, is_private=False, retries=once, announce=announce)
 
 
@@ -139,7 +139,7 @@ def test_a_run_published_in_between_is_kept_too(
     kept = preview(theirs, REPO, is_private=False)[0]
     assert kept.manifest.series == ("BTCUSDT-15m", "SOLUSDT-1h")
     monkeypatch.setattr(hub, "_commit", commit_first)
-    retries = RetryPolicy(sleep=lambda seconds: None)
+    retries = HubRetryPolicy(sleep=lambda seconds: None)
     publish(staged_of(make_run(["ETHUSDT-1h"])), REPO, is_private=False, retries=retries)
     assert pull(REPO).series == ("BTCUSDT-15m", "ETHUSDT-1h", "SOLUSDT-1h")
 

@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 from v8.cli.app import app
 from v8.errors import PublishError
 from v8.features.formulas import DAY_S
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.publish import Published, publish
-from v8.live.entries import Entry, Score
-from v8.live.ledger import Ledger
-from v8.live.publishing import LedgerDataset
-from v8.live.record import live_record
+from v8.ledger.database import Ledger
+from v8.ledger.entries import Entry, Score
+from v8.ledger.publishing import LedgerDataset
+from v8.ledger.record import live_record
 from v8.wording import number
 
 REPO, NAME = "someone/record", "datasets/someone/record"
 FIRST, SECOND = "2023-11-15", "2023-11-16"
-RETRIES = RetryPolicy(sleep=lambda seconds: None)
+RETRIES = HubRetryPolicy(sleep=lambda seconds: None)
 CLOSES = 96
 """Closes of a day."""
 
@@ -123,7 +123,7 @@ def test_what_the_ledger_holds_is_what_is_read_back(hub: Any, ledger: Ledger, se
     losses = scores.pivot(index=["issued_for", "forecaster"], columns="task", values="loss")
     np.testing.assert_array_equal(losses.to_numpy()[:3], [LOSSES[2], LOSSES[0], LOSSES[1]])  # by name
     assert scores["loss"].isna().sum() == 6
-    assert scores["truth_digest"].isna().sum() == 6
+    assert scores["actual_digest"].isna().sum() == 6
     text = f"{found.to_csv()}{scores.to_csv()}"
     assert ISSUER.place not in text  # a path of somebody's machine is nobody's business
 

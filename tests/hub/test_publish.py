@@ -13,7 +13,7 @@ from PIL import Image
 
 from v8.artifacts.run_folder import SeriesState
 from v8.errors import ArtifactError, PublishError
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import Published, publish
 from v8.hub.staging import Staged, stage_run
@@ -32,7 +32,7 @@ def staged_of(run: Path, **choice: bool) -> Staged:
 
 def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Published:
     staged = staged_of(run, **choice)
-    return publish(staged, REPO, is_private=is_private, retries=RetryPolicy(sleep=no_pause))
+    return publish(staged, REPO, is_private=is_private, retries=HubRetryPolicy(sleep=no_pause))
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:

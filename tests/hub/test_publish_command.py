@@ -21,7 +21,7 @@ from v8.artifacts.run_folder import SeriesState
 from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.staging import stage_run
-from v8.live.ledger import Ledger
+from v8.ledger.database import Ledger
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 

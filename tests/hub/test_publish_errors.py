@@ -9,12 +9,12 @@ import pytest
 
 from v8.errors import PublishError
 from v8.hub import hub_endpoint
-from v8.hub.client import RetryPolicy, check_repo_name
+from v8.hub.client import HubRetryPolicy, check_repo_name
 from v8.hub.publish import check_access, publish
 from v8.hub.staging import Staged
 
 REPO = "someone/fleet"
-QUICK = RetryPolicy(timeout_s=20.0, num_tries=1, sleep=lambda seconds: None)
+QUICK = HubRetryPolicy(timeout_s=20.0, num_tries=1, sleep=lambda seconds: None)
 
 
 def error_of(staged: Staged, repo: str = REPO) -> PublishError:

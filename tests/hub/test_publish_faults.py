@@ -14,7 +14,7 @@ import pytest
 
 from v8.errors import PublishError
 from v8.hub import client
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.layout import MANIFEST_FILE
 from v8.hub.publish import Published, check_access, publish
 from v8.hub.staging import Staged, stage_run
@@ -43,7 +43,7 @@ class Waiting:
         self.told: list[str] = []
 
     def publish(self, staged: Staged, *, timeout_s: float = 20.0) -> Published:
-        retries = RetryPolicy(timeout_s=timeout_s, sleep=self.waited_s.append, tell=self.told.append)
+        retries = HubRetryPolicy(timeout_s=timeout_s, sleep=self.waited_s.append, tell=self.told.append)
         return publish(staged, REPO, is_private=False, retries=retries)
 
 
@@ -74,9 +74,9 @@ def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
     """Files are sent at once; whose request begins after another's failed may be heard before it."""
     call = client._Call(1.0)
     call.check(is_beginning=True)
-    call.trouble = client.PassingTroubleError("status 503", 7.0)
+    call.trouble = client.TransientError("status 503", 7.0)
     call.check()
-    with pytest.raises(client.PassingTroubleError, match="status 503") as raised:
+    with pytest.raises(client.TransientError, match="status 503") as raised:
         call.check(is_beginning=True)
     assert raised.value.wait_s == 7.0
 
@@ -193,7 +193,7 @@ def test_many_failing_uploads_succeed_as_long_as_some_arrive(
         if file.path.endswith(".keras"):
             hub.answer("lfs-put", 503, where=file.sha256)
     # One pause is all it may make without anything having arrived in between.
-    retries = RetryPolicy(num_tries=2, first_s=1.0, sleep=waiting.waited_s.append)
+    retries = HubRetryPolicy(num_tries=2, first_s=1.0, sleep=waiting.waited_s.append)
     publish(staged, REPO, is_private=False, retries=retries)
     assert len(waiting.waited_s) > 1
     assert_published_once(hub, staged)
@@ -237,7 +237,7 @@ def test_whatever_goes_wrong_there_is_one_commit_in_the_end(
 def test_threads_do_not_take_the_client_from_each_other(hub: Any) -> None:
     hub.slow("whoami", 0.1, times=6)
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda number: check_access(REPO, RetryPolicy(num_tries=1)), range(6)))
+        list(threads.map(lambda number: check_access(REPO, HubRetryPolicy(num_tries=1)), range(6)))
     assert hub.count("whoami") == 6
 
 

@@ -16,7 +16,7 @@ import keras
 import pytest
 
 from v8.errors import ArtifactError, PullError, V8Error
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.layout import Manifest
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
@@ -33,8 +33,8 @@ class Clock:
         self.waits_s: list[float] = []
 
     @property
-    def retries(self) -> RetryPolicy:
-        return RetryPolicy(timeout_s=5.0, num_tries=3, first_s=1.0, most_s=60.0, sleep=self.waits_s.append)
+    def retries(self) -> HubRetryPolicy:
+        return HubRetryPolicy(timeout_s=5.0, num_tries=3, first_s=1.0, most_s=60.0, sleep=self.waits_s.append)
 
 
 def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
@@ -217,7 +217,7 @@ def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
 
 def test_a_hub_that_says_nothing_is_not_waited_for_without_end(published: Any) -> None:
     published.slow("resolve", 60.0, times=100)
-    retries = RetryPolicy(timeout_s=0.2, num_tries=2, first_s=0.0, sleep=lambda seconds: None)
+    retries = HubRetryPolicy(timeout_s=0.2, num_tries=2, first_s=0.0, sleep=lambda seconds: None)
     with pytest.raises(PullError, match=r"got no answer \(ReadTimeout\), 2 times in a row"):
         pull(REPO, [SERIES], retries=retries)
 

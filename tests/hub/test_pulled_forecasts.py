@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from evaluating import evaluate
 from forked import called
-from judging import judge
 from outputs import write_outputs
 from signs import without_signs
 from typer.testing import CliRunner
@@ -48,15 +48,15 @@ def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
     return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
 
 
-def test_a_pulled_model_is_judged_as_the_run_judged_it(published: Any, trained_run: Any) -> None:
-    """Its judgement, sums of errors over every forecast of the test span, comes back digit by digit."""
+def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, trained_run: Any) -> None:
+    """Its evaluation, sums of errors over every forecast of the test span, comes back digit by digit."""
     pulled = v8.load(REPO, SERIES, revision=newest(published))
     assert pulled.revision == newest(published)
     profile = trained_run.profile
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
     assert (
-        judge(data, pulled.forecast(data.spans["test"].raw_windows())).to_json()
-        == pulled.metadata["judgement"]
+        evaluate(data, pulled.forecast(data.spans["test"].raw_windows())).to_json()
+        == pulled.metadata["evaluation"]
     )
 
 

@@ -16,7 +16,7 @@ from signs import without_signs
 
 from v8.errors import PublishError, PullError
 from v8.hub import client
-from v8.hub.client import RetryPolicy
+from v8.hub.client import HubRetryPolicy
 from v8.hub.publish import Published, publish
 from v8.hub.pull import pull
 from v8.hub.staging import Staged, stage_run
@@ -27,7 +27,7 @@ FOR_EVER = 10_000
 
 def sent(staged: Staged, told: list[str] | None = None, **limits: Any) -> Published:
     tell = (lambda text: None) if told is None else told.append
-    retries = RetryPolicy(**{"timeout_s": 1.0, "num_tries": 2, "first_s": 0.0, "tell": tell, **limits})
+    retries = HubRetryPolicy(**{"timeout_s": 1.0, "num_tries": 2, "first_s": 0.0, "tell": tell, **limits})
     return publish(staged, REPO, is_private=False, retries=retries)
 
 
@@ -88,7 +88,7 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
         if error is PublishError:
             sent(staged, told, timeout_s=2.0, num_tries=1)
         else:
-            pull(REPO, retries=RetryPolicy(timeout_s=2.0, num_tries=1, tell=told.append))
+            pull(REPO, retries=HubRetryPolicy(timeout_s=2.0, num_tries=1, tell=told.append))
     assert any(line.endswith(" s of at most 2 s") for line in told)
 
 

@@ -35,7 +35,7 @@ SAMPLE = {
     "series": SERIES,
     "bar_s": 900,
     "open_time_s": [900 * row for row in range(6)],
-    "truth": {"ohlc": [CANDLE] * 6},
+    "actual": {"ohlc": [CANDLE] * 6},
     "forecasts": [{"last_known": 2, "values": {"ohlc": [CANDLE] * 3}}],
 }
 

@@ -31,12 +31,12 @@ from v8.cli.app import app
 from v8.errors import ArtifactError, ProfileError
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
-from v8.live.entries import Entry, Issuer, Score
-from v8.live.ledger import Ledger
-from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
+from v8.ledger.database import Ledger
+from v8.ledger.entries import Entry, Issuer, Score
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
+from v8.promotion.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
@@ -153,9 +153,9 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
     assert title in " ".join(drilled.output.split())
     assert f"{BTC}: the challenger serves; of the challenger: its error is lower" in drilled.output
     leaderboard = (drilled.run / "leaderboard.csv").read_text()
-    judged = json.loads((served / "metadata.json").read_text())["judgement"]["num_windows"]
+    evaluated = json.loads((served / "metadata.json").read_text())["evaluation"]["num_windows"]
     assert len(leaderboard.splitlines()) == 2
-    assert judged >= decision.num_windows > 0
+    assert evaluated >= decision.num_windows > 0
 
 
 def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drilled, module_hub: Any) -> None:
@@ -217,7 +217,7 @@ def challenger_of(place: Drilled) -> Path:
 
 
 def level(place: Drilled) -> None:
-    """Make the champion the same model as the challenger, made before the candles that both are judged on."""
+    """Make the champion the same model as the challenger, made before the candles that both are evaluated on."""
     for name in ("model.keras", "metadata.json"):
         shutil.copy(challenger_of(place) / name, place.run / BTC / name)
     split = json.loads((place.run / BTC / "metadata.json").read_text())["split"]
@@ -240,7 +240,7 @@ def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
     assert decision.champion.multiples == decision.challenger.multiples != {}
 
 
-def test_only_candles_behind_the_embargo_of_both_are_judged(copied: Drilled) -> None:
+def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) -> None:
     test = json.loads((challenger_of(copied) / "metadata.json").read_text())["split"]["test"]
     split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
     # The newest candle that the champion has seen is the 21st before the challenger's test span. An embargo
@@ -252,8 +252,8 @@ def test_only_candles_behind_the_embargo_of_both_are_judged(copied: Drilled) -> 
     assert decision.num_windows == test["num_windows"] - 3
     # The first window of 20 candles begins at row 3 of the span; its forecast is issued when row 22 closes.
     issued = pd.Timestamp(test["first_open"]) + 23 * pd.Timedelta(minutes=15)
-    assert decision.judged_from == issued.isoformat()
-    assert decision.judged_until == "2025-01-03T14:30:00+00:00"
+    assert decision.evaluated_from == issued.isoformat()
+    assert decision.evaluated_until == "2025-01-03T14:30:00+00:00"
 
 
 def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: Drilled) -> None:
@@ -323,7 +323,7 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
 
 
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
-    is_stale, why = looked(copied, Rule("decay"))  # its weights are hurt, its judgement is not
+    is_stale, why = looked(copied, Rule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
     assert "times naive" in why
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
@@ -352,14 +352,14 @@ def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None
             series=BTC,
             model_sha256=metadata["model_sha256"],
             revision=None,
-            seen_until_s=1_735_000_000,
+            trained_until_s=1_735_000_000,
             profile="tiny",
             profile_digest=metadata["profile_digest"],
             source="live",
             bar_s=900,
             horizon_bars=3,
             tasks={"ohlc": ("open", "high", "low", "close")},
-            forecasters=("model", "roll_forward"),
+            forecasters=("model", "naive"),
         )
         for number in range(60):
             at_s = 1_735_776_000 + number * 900  # from 2025-01-02T00:00:00Z on
@@ -392,10 +392,10 @@ def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_e
     renewed = go_on(copied)
     (decision,) = renewed.decisions
     training = json.loads((challenger_of(copied) / "metadata.json").read_text())["training"]
-    assert training["begun_from"] == champion
+    assert training["started_from"] == champion
     assert decision.num_windows > 0
     anew = json.loads((copied.run / BTC / "metadata.json").read_text())["training"]
-    assert "begun_from" not in anew
+    assert "started_from" not in anew
 
 
 def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:

@@ -13,8 +13,8 @@ from moved_clock import open_following
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
-from v8.live.ledger import Ledger
-from v8.live.watching import ServingModels, Watch
+from v8.ledger.database import Ledger
+from v8.ledger.watching import ServingModels, Watch
 
 REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 

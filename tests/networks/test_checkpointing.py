@@ -18,7 +18,7 @@ from keras import ops
 
 from v8.families import FAMILIES
 from v8.networks.gradients import checkpointed, gradients_of
-from v8.networks.networks import TRUTH, WINDOW, build_network
+from v8.networks.networks import ACTUAL, WINDOW, build_network
 from v8.profile import Profile
 from v8.training.probe import random_batch
 from v8.training.step import compiled_step, flattened, initial_state, unflattened
@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 def gradients_and_draws(fleet: keras.Model, call: Any, profile: Profile) -> tuple[list[Any], list[Any]]:
     x_BMTF, y = random_batch(profile, 2)
-    inputs = {WINDOW: x_BMTF, TRUTH: y["ohlc"]} if isinstance(fleet.input, dict) else x_BMTF
+    inputs = {WINDOW: x_BMTF, ACTUAL: y["ohlc"]} if isinstance(fleet.input, dict) else x_BMTF
     constants = [each.value for each in fleet.non_trainable_variables]
 
     def loss_of(weights: Any) -> Any:
@@ -69,7 +69,7 @@ def test_gradients_and_draws_are_those_of_the_network(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family, dropout=0.3, teacher_forcing=0.5, training={"batch_size": 8})
-    networks = [build_network(profile, seed=seed, is_taught=True) for seed in (1, 2)]
+    networks = [build_network(profile, seed=seed, uses_teacher_forcing=True) for seed in (1, 2)]
     fleet = fleet_of(networks)
     plain, drawn = gradients_and_draws(
         fleet, lambda *args: fleet.stateless_call(*args, training=True), profile

@@ -10,20 +10,21 @@ from v8.training.step import fleet_loss
 
 
 def loss(
-    kind: str, truth: np.ndarray, forecast: np.ndarray, weights: np.ndarray | None = None
+    kind: str, actual: np.ndarray, forecast: np.ndarray, weights: np.ndarray | None = None
 ) -> list[float]:
     tasks = {"ohlc": TaskSettings(weight=2.0, loss=kind)}
-    weights = np.ones(truth.shape[:2], np.float32) if weights is None else weights
-    return np.asarray(fleet_loss(tasks, {"ohlc": truth}, {"ohlc": forecast}, weights)).tolist()
+    weights = np.ones(actual.shape[:2], np.float32) if weights is None else weights
+    return np.asarray(fleet_loss(tasks, {"ohlc": actual}, {"ohlc": forecast}, weights)).tolist()
 
 
 def test_g6_a_silent_broadcast_is_impossible() -> None:
     """(N, 1, 4) less (N, 4) would be (N, N, 4), whose best forecast is the mean of the batch."""
-    truth, forecast = np.zeros((5, 1, 1, 4), np.float32), np.zeros((5, 1, 4), np.float32)
+    actual, forecast = np.zeros((5, 1, 1, 4), np.float32), np.zeros((5, 1, 4), np.float32)
     with pytest.raises(
-        ValueError, match=r"ohlc: truth and forecast need one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)"
+        ValueError,
+        match=r"ohlc: actual values and forecast need one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)",
     ):
-        loss("mse", truth, forecast)
+        loss("mse", actual, forecast)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +36,10 @@ def test_g6_a_silent_broadcast_is_impossible() -> None:
     ],
 )
 def test_the_loss_of_two_residuals_by_hand(kind: str, expected: float) -> None:
-    truth = np.float32([[[[0.5, -3.0]], [[0.0, 0.0]]]])  # one window of two models
-    assert loss(kind, truth, np.zeros_like(truth)) == pytest.approx([2.0 * expected, 0.0])
+    actual = np.float32([[[[0.5, -3.0]], [[0.0, 0.0]]]])  # one window of two models
+    assert loss(kind, actual, np.zeros_like(actual)) == pytest.approx([2.0 * expected, 0.0])
 
 
 def test_filling_has_no_weight() -> None:
-    truth = np.float32([[[[1.0]]], [[[np.nan]]]])
-    assert loss("mae", truth, np.zeros_like(truth), np.float32([[1], [0]])) == pytest.approx([2.0])
+    actual = np.float32([[[[1.0]]], [[[np.nan]]]])
+    assert loss("mae", actual, np.zeros_like(actual), np.float32([[1], [0]])) == pytest.approx([2.0])

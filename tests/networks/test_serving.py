@@ -53,7 +53,7 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
         data.scaling, span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
     )
     ohlc = restored["ohlc"]
-    ohlc = np.maximum(ohlc, 0.01 * span.rolled["ohlc"])
+    ohlc = np.maximum(ohlc, 0.01 * span.naive["ohlc"])
     ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
     ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
     np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=2e-4)
@@ -63,7 +63,7 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=5e-3, atol=1e-7)
 
 
-def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
+def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_ranged_profile())
@@ -72,7 +72,7 @@ def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
     windows = span.raw_windows()
     served = build_serving(data.profile, data.scaling, network)[0](windows)
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
-    reference, last = span.rolled, windows[:, -1, 3].astype(np.float64)
+    reference, last = span.naive, windows[:, -1, 3].astype(np.float64)
     range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)
     assert (range_W > data.scaling.range_floor).all()
     moved = {
@@ -110,7 +110,7 @@ def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(
     assert held.inputs_NF[:, place].std() > 0.3
 
 
-def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_number_of_recent_ranges(
+def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_of_recent_ranges(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_ranged_profile())
@@ -121,7 +121,7 @@ def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_n
     windows[0, -1, place] = 0.0  # a dead market: its range is raised to the floor
     range_W = np.maximum(windows[:, -1, place].astype(np.float64), data.scaling.range_floor)
     assert range_W[0] == data.scaling.range_floor
-    reference, last = span.rolled, windows[:, -1, 3]
+    reference, last = span.naive, windows[:, -1, 3]
     for task, values in serving(windows).items():
         constants = data.scaling.task(task)
         unit_W = range_W if task == "volatility" else range_W * last
@@ -150,13 +150,13 @@ def test_forecasts_are_coherent_whatever_the_network_says(
 def test_an_untrained_model_forecasts_the_typical_offset(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
-    """Roll-forward times the train span's median ratio: the `offset` baseline."""
+    """The naive forecast times the train span's median ratio: the `offset` baseline."""
     data = make_data(make_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span = data.spans["test"]
     for task, values in serving(span.raw_windows()).items():
-        expected = span.rolled[task] * np.exp(np.array(data.scaling.task(task).offset))
+        expected = span.naive[task] * np.exp(np.array(data.scaling.task(task).offset))
         np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3)
 
 

@@ -122,12 +122,12 @@ def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: Seri
     model = ServingModel(ServingGraph(data.profile, data.scaling, network), data.scaling, weights)
     span, before = data.spans["test"], model.forecast_all(data.spans["test"].raw_windows()).points
     assert calibrate(model, data) is None
-    judged, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    evaluated, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
     for task, points in before.items():
-        np.testing.assert_array_equal(judged.points[task], points)
+        np.testing.assert_array_equal(evaluated.points[task], points)
         np.testing.assert_array_equal(published.points[task], points)
-        np.testing.assert_allclose(judged.quantiles[task], published.quantiles[task], rtol=3e-5)
-        widths = np.ptp(judged.quantiles[task], axis=2)
+        np.testing.assert_allclose(evaluated.quantiles[task], published.quantiles[task], rtol=3e-5)
+        widths = np.ptp(evaluated.quantiles[task], axis=2)
         assert (widths[:, -1] > 0).all() and np.ptp(widths[:, -1]) > 0
 
 
@@ -173,7 +173,7 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
     calibrate(model, data)
     made = model.forecast_all(span.raw_windows())
     for task, level in (("bands", 0.1), ("volatility", 0.9)):
-        below = span.truth[task] <= made.quantiles[task][:, :, LEVELS.index(level)]
+        below = span.actual[task] <= made.quantiles[task][:, :, LEVELS.index(level)]
         # The cautious end, which the rounding of single precision moves by a window.
         rank = np.ceil((len(span) + 1) * 0.9)
         held = below if level > 0.5 else ~below

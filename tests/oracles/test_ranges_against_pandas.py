@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import judging
+import evaluating
 import numpy as np
 import pandas as pd
 import pytest
@@ -129,11 +129,13 @@ def test_the_market_of_the_oracles_reaches_floors_and_bounds(market: pd.DataFram
     assert market.index.day_of_week.nunique() == 7
 
 
-def test_rolled_columns_are_the_roll_forward_bands_around_the_close(market: pd.DataFrame) -> None:
+def test_rolled_columns_are_the_naive_bands_around_the_close(market: pd.DataFrame) -> None:
     close, names = market["close"].to_numpy(), [f"rolled_{what}" for what in ("middle", "deviation")]
     columns = compute([f"{name}_{step}" for step in range(1, 19) for name in names], arrays(market))
     rows = np.arange(240, 340)
-    upper, lower = np.moveaxis(judging.rolled(close[rows[:, None] + np.arange(-19, 1)], 18)["bands"], -1, 0)
+    upper, lower = np.moveaxis(
+        evaluating.rolled(close[rows[:, None] + np.arange(-19, 1)], 18)["bands"], -1, 0
+    )
     unit = (close * recent(market).to_numpy())[rows]
     for step in range(1, 19):
         middle = np.abs((upper + lower)[:, step - 1] / 2 - close[rows]) / unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from v8.live.entries import Entry, Issuer, Score
+from v8.ledger.entries import Entry, Issuer, Score
 
 FIRST_S = 1_700_006_400
 """A midnight, 2023-11-15T00:00:00Z."""
@@ -14,14 +14,14 @@ ISSUER = Issuer(
     series="BTCUSDT-15m",
     model_sha256="0" * 64,
     revision=None,
-    seen_until_s=1_690_000_000,
+    trained_until_s=1_690_000_000,
     profile="tiny",
     profile_digest="1" * 64,
     source="live",
     bar_s=900,
     horizon_bars=2,
     tasks={"ohlc": ("open", "high", "low", "close"), "volatility": ("volatility",)},
-    forecasters=("model", "roll_forward", "har"),
+    forecasters=("model", "naive", "har"),
 )
 
 

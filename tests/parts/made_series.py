@@ -1,4 +1,4 @@
-"""Series to judge, drawn from a seeded random walk, with a model's forecasts of their test span."""
+"""Series to evaluate, drawn from a seeded random walk, with a model's forecasts of their test span."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST_ROW = 40
 
 @dataclass(frozen=True, eq=False)
 class MadeSeries:
-    """What `judge` reads of a series, and what a model says of its test span.
+    """What `evaluate` reads of a series, and what a model says of its test span.
 
     Args:
         spans: "train" and "test".
@@ -70,10 +70,10 @@ def told_span(span: Span, **arrays: Any) -> Span:
 
     Args:
         span: The span.
-        arrays: `truth`, `history_close` or `bar_numbers`; what is not given stays.
+        arrays: `actual`, `history_close` or `bar_numbers`; what is not given stays.
     """
     made = Span(span.table, span.profile, span.anchors)
-    kept = {name: getattr(span, name) for name in ("truth", "history_close", "bar_numbers")}
+    kept = {name: getattr(span, name) for name in ("actual", "history_close", "bar_numbers")}
     vars(made).update(kept | arrays)
     return made
 
@@ -114,7 +114,7 @@ def profile_of(make_profile: Callable[..., Profile]) -> Callable[[tuple[str, ...
 def make_market_span(profile_of: Callable[..., Profile]) -> SeriesMaker:
     """Return a maker of series cut from the bars of a simulated market.
 
-    The model is the truth, moved; windows of the train span lie before those that are judged.
+    The model is the actual values, moved; windows of the train span lie before those that are evaluated.
     """
 
     def make(
@@ -135,10 +135,11 @@ def make_market_span(profile_of: Callable[..., Profile]) -> SeriesMaker:
         return MadeSeries(
             spans={"train": train, "test": test},
             scaling=offset_scaling(
-                {task: np.median(np.log(train.truth[task] / train.rolled[task]), axis=0) for task in tasks}
+                {task: np.median(np.log(train.actual[task] / train.naive[task]), axis=0) for task in tasks}
             ),
             model={
-                task: test.truth[task] * np.exp(rng.normal(0, 1e-3, test.truth[task].shape)) for task in tasks
+                task: test.actual[task] * np.exp(rng.normal(0, 1e-3, test.actual[task].shape))
+                for task in tasks
             },
         )
 
@@ -149,7 +150,7 @@ def make_market_span(profile_of: Callable[..., Profile]) -> SeriesMaker:
 def make_span(make_market_span: SeriesMaker) -> SeriesMaker:
     """Return a maker of series whose test span is made of walks of their own, one a window.
 
-    Truth, model and typical offsets stray from roll-forward by small log ratios.
+    Truth, model and typical offsets stray from the naive forecast by small log ratios.
     """
 
     def make(
@@ -164,12 +165,12 @@ def make_span(make_market_span: SeriesMaker) -> SeriesMaker:
         closes = price * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
         market = make_market_span(num_windows=num_windows, horizon_bars=horizon_bars, tasks=tasks)
         made = market.told(history_close=closes)
-        rolled = made.test.rolled
+        rolled = made.test.naive
 
         def strayed(task: str) -> np.ndarray:
             return rolled[task] * np.exp(rng.normal(0, 0.02, rolled[task].shape))
 
-        made = made.told(truth={task: strayed(task) for task in tasks})
+        made = made.told(actual={task: strayed(task) for task in tasks})
         model = {task: strayed(task) for task in tasks}
         offsets = {task: rng.normal(0, 0.01, rolled[task].shape[1:]) for task in tasks}
         return replace(made, model=model, scaling=offset_scaling(offsets))
@@ -182,11 +183,11 @@ def make_candles(make_market_span: SeriesMaker) -> Callable[..., MadeSeries]:
     """Return a maker of series with candles alone, all four columns of which are the close given."""
 
     def make(closes: np.ndarray, last: list[float], model: np.ndarray) -> MadeSeries:
-        """Take truth and model of shape (N, H) and the last close of each window."""
+        """Take actual values and model of shape (N, H) and the last close of each window."""
         num_windows, horizon_bars = closes.shape
         market = make_market_span(num_windows=num_windows, horizon_bars=horizon_bars, tasks=("ohlc",))
         made = market.told(
-            truth={"ohlc": np.repeat(closes[:, :, None], 4, axis=2)},
+            actual={"ohlc": np.repeat(closes[:, :, None], 4, axis=2)},
             history_close=np.repeat(np.array(last, np.float64)[:, None], 20, axis=1),
         )
         forecast = {"ohlc": np.repeat(model[:, :, None], 4, axis=2)}

@@ -1,4 +1,4 @@
-"""The roll-forward forecast of several tasks at once."""
+"""The naive forecast of several tasks at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from v8.tasks import Task, standing_closes
 
 
-def roll_forward(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
+def naive(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
     """Forecast tasks as if the close stayed at the last close: per task, shape (N, H, C), in its unit.
 
     The history is as for `standing_closes`.

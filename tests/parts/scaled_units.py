@@ -12,11 +12,11 @@ from v8.windows.span import Span
 
 
 def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Undo `Scaling.scale_truth`, up to its floors; shape (W, H, C), in the task's unit."""
+    """Undo `Scaling.scale_targets`, up to its floors; shape (W, H, C), in the task's unit."""
     made = {}
     for name, values in scaled.items():
-        constants, task, rolled = scaling.task(name), TASKS[name], span.rolled[name]
-        if constants.form is TargetForm.ROLL_FORWARD:
+        constants, task, rolled = scaling.task(name), TASKS[name], span.naive[name]
+        if constants.form is TargetForm.NAIVE:
             rolled = task.floored(np, rolled, rolled, scaling.volatility_floor)
         unit_W = task.size(span.last_close, np.maximum(span.recent_range, scaling.range_floor))
         made[name] = restore(

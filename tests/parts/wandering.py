@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from v8.evaluation.judgement import MODEL
-from v8.evaluation.worth import NAIVE, Market, Outlook, Study, levelled
+from v8.evaluation.evaluation import MODEL
+from v8.trading.rules import NAIVE, Market, Outlook, Study, levelled
 
 
 def wandering(num_days: int, seed: int = 0) -> Study:

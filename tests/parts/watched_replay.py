@@ -13,7 +13,7 @@ from typing import Any
 from exchange_api import ExchangeApi
 from later_candles import BEGIN_S
 
-from v8.live.ledger import Ledger
+from v8.ledger.database import Ledger
 from v8.market.series import Series
 
 MOVED_CLOCK = Path(__file__).with_name("moved_clock.py")
@@ -31,7 +31,7 @@ def ledger_rows(path: Path) -> dict[str, list[Any]]:
     queries = {
         "forecasts": "SELECT place, series, issued_for_s, written_s, about, candles_digest, forecasts "
         "FROM forecasts JOIN tracks ON tracks.id = forecasts.track JOIN issuers ON issuers.id = issuer",
-        "scores": "SELECT place, series, issued_for_s, scored_s, truth_digest, losses, truth "
+        "scores": "SELECT place, series, issued_for_s, scored_s, actual_digest, losses, actual values "
         "FROM scores JOIN forecasts ON forecasts.id = forecast JOIN tracks ON tracks.id = track",
     }
     with sqlite3.connect(path) as opened:

@@ -64,7 +64,7 @@ def test_shares_fitted_to_ranges_ignore_how_wild_a_window_is(candles: Candles, p
     data = prepared(candles, profile)
     span = data.spans["validation"]
     formulas = fit_ensemble(data.spans["train"])
-    members, _ = formulas.said(span, span.rolled)
+    members, _ = formulas.said(span, span.naive)
     plain = fit_shares(span, members)
     weighed = research.weighed_shares(span, members)
     for task in profile.tasks:
@@ -75,7 +75,7 @@ def test_shares_fitted_to_ranges_ignore_how_wild_a_window_is(candles: Candles, p
 
 def test_errors_are_relative_to_the_naive_forecast(candles: Candles, profile: Profile) -> None:
     span = prepared(candles, profile).spans["test"]
-    halfway = {task: (span.rolled[task] + span.truth[task]) / 2 for task in profile.tasks}
-    errors = research.errors_of(span, {research.NAIVE: span.rolled, "halfway": halfway})
+    halfway = {task: (span.naive[task] + span.actual[task]) / 2 for task in profile.tasks}
+    errors = research.errors_of(span, {research.NAIVE: span.naive, "halfway": halfway})
     for task in profile.tasks:
         assert errors[task]["halfway"] == pytest.approx(0.5)

@@ -73,7 +73,7 @@ def test_a_target_in_the_market_block_is_found() -> None:
     assert knows_the_future(leaking)
 
 
-KNOWN = 5  # judged rows before the cut: fewer than the horizon, so that an embargo of none would be found
+KNOWN = 5  # evaluated rows before the cut: fewer than the horizon, so that an embargo of none would be found
 
 
 def fold_of(frames: Frames, grid: pd.DatetimeIndex) -> research.Fold:
@@ -81,7 +81,7 @@ def fold_of(frames: Frames, grid: pd.DatetimeIndex) -> research.Fold:
     return research.Fold(market, CUT - KNOWN, NUM_BARS, "made", research.usable_rows(market), market.target())
 
 
-def test_no_method_learns_from_what_it_is_judged_on() -> None:
+def test_no_method_learns_from_what_it_is_evaluated_on() -> None:
     grid, frames = frames_of()
     made = []
     for one in (frames, changed(frames)):
@@ -101,9 +101,9 @@ def test_the_figures_are_those_of_plain_arithmetic() -> None:
     fold = fold_of(frames, grid)
     research.ask_formulas(fold)
     told = research.beside([fold], research.OWN, research.REFERENCE)
-    truth = fold.target_NSH[fold.judged][..., [0, 2, 5, 9]]
+    actual = fold.target_NSH[fold.evaluated][..., [0, 2, 5, 9]]
     errors = [
-        np.nanmean(np.abs(fold.made[name][..., [0, 2, 5, 9]] - truth), axis=(0, 2))
+        np.nanmean(np.abs(fold.made[name][..., [0, 2, 5, 9]] - actual), axis=(0, 2))
         for name in (research.OWN, research.REFERENCE)
     ]
     assert told.median == pytest.approx(np.median(errors[0] / errors[1]))

@@ -1,4 +1,4 @@
-"""Metadata and run records of the shape that `v8.artifacts` writes, small and judged for real."""
+"""Metadata and run records of the shape that `v8.artifacts` writes, small and evaluated for real."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import judge_arrays, rolled
+from evaluating import evaluate_arrays, rolled
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.leaderboard import History, read_result
 from v8.profile import load_profile
 from v8.reports.page import run_page, series_section
@@ -28,7 +28,7 @@ Maker = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def make_metadata() -> Maker:
-    """Return a maker of one series' metadata; `share` of the truth's way from naive is forecast."""
+    """Return a maker of one series' metadata; `share` of the actual values's way from naive is forecast."""
     return _metadata
 
 
@@ -102,21 +102,21 @@ def _metadata(
         "candles": {"source": source, "is_publishable": source != "demo", "report": _candle_report()},
         "split": _split(),
         "training": {"best_epoch": best_epoch, "epochs_run": epochs_run, "stopped_by": "early stopping"},
-        "seconds": {"features": 0.25, "training": 61.0, "judging": 0.75},
-        "judgement": _judgement(share, horizon_bars, tasks, num_windows, seed).to_json(),
+        "seconds": {"features": 0.25, "training": 61.0, "evaluating": 0.75},
+        "evaluation": _evaluation(share, horizon_bars, tasks, num_windows, seed).to_json(),
     }
 
 
-def _judgement(
+def _evaluation(
     share: float, horizon_bars: int, tasks: tuple[str, ...], num_windows: int, seed: int
-) -> Judgement:
+) -> Evaluation:
     """Judge `share`: 1 is perfect, 0 is naive; each error is (1 - share) times the naive one."""
     rng = np.random.default_rng(seed)
     closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
     naive = rolled(closes, horizon_bars)
     strayed = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}
-    return judge_arrays(
-        truth={task: strayed[task] for task in tasks},
+    return evaluate_arrays(
+        actual={task: strayed[task] for task in tasks},
         model={task: naive[task] + share * (strayed[task] - naive[task]) for task in tasks},
         history_close=closes,
         offsets={task: np.full(naive[task].shape[1:], 0.001) for task in tasks},

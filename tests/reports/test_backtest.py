@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import judge_arrays, rolled
+from evaluating import evaluate_arrays, rolled
 
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.evaluation.judgement import JudgedQuantiles, Judgement, QuantileJudgement
+from v8.evaluation.evaluation import EvaluatedQuantiles, Evaluation, QuantileEvaluation
+from v8.evaluation.fold_losses import Cell, FoldLosses, shared_differences
 from v8.evaluation.metrics import QuantileErrors
-from v8.evaluation.season import Cell, Season, shared_differences
-from v8.evaluation.table import Significance
+from v8.evaluation.significance import Significance
 from v8.market.series import Series
 from v8.profile import load_profile
 from v8.reports.backtest import (
@@ -31,23 +31,23 @@ NUM = 200
 BAR_S = 900
 
 
-def judgement(share: float) -> Judgement:
-    """Of a model that goes a share of the way from naive to the truth."""
+def evaluation(share: float) -> Evaluation:
+    """Of a model that goes a share of the way from naive to the actual values."""
     draws = np.random.default_rng(3)
     history = 100 * np.exp(0.01 * draws.normal(size=(NUM, 20)).cumsum(axis=1))
     naive = {task: values for task, values in rolled(history, 2).items() if task in ("ohlc", "volatility")}
-    truth = {task: values * np.exp(0.01 * draws.normal(size=values.shape)) for task, values in naive.items()}
-    truth["ohlc"] = np.stack(
-        [truth["ohlc"].mean(2), truth["ohlc"].max(2), truth["ohlc"].min(2), truth["ohlc"][..., 3]], 2
+    actual = {task: values * np.exp(0.01 * draws.normal(size=values.shape)) for task, values in naive.items()}
+    actual["ohlc"] = np.stack(
+        [actual["ohlc"].mean(2), actual["ohlc"].max(2), actual["ohlc"].min(2), actual["ohlc"][..., 3]], 2
     )
-    model = {task: naive[task] + share * (truth[task] - naive[task]) for task in truth}
-    return judge_arrays(
-        truth, model, history, {task: np.zeros(values.shape[1:]) for task, values in truth.items()}
+    model = {task: naive[task] + share * (actual[task] - naive[task]) for task in actual}
+    return evaluate_arrays(
+        actual, model, history, {task: np.zeros(values.shape[1:]) for task, values in actual.items()}
     )
 
 
-JUDGED = {share: judgement(share) for share in (0.2, -0.1)}
-NAMES = ("model", "last_close", "roll_forward", "offset")
+EVALUATED = {share: evaluation(share) for share in (0.2, -0.1)}
+NAMES = ("model", "last_close", "naive", "offset")
 
 
 def cell(
@@ -57,8 +57,8 @@ def cell(
     told = {each: losses.get(each, made * (1.0 - share * (each == "model"))) for each in NAMES}
     those = {each: np.float32(np.broadcast_to(values, NUM)) for each, values in told.items()}
     closes_s = BAR_S * (1_000_000 + first + np.arange(NUM, dtype=np.int64))
-    season = Season(closes_s, {"ohlc": those, "volatility": those}, shock)
-    return Cell(fold, Series.parse(name), JUDGED[share], season)
+    fold_losses = FoldLosses(closes_s, {"ohlc": those, "volatility": those}, shock)
+    return Cell(fold, Series.parse(name), EVALUATED[share], fold_losses)
 
 
 def plan(num_folds: int, names: list[str]) -> BacktestPlan:
@@ -73,11 +73,11 @@ def plan(num_folds: int, names: list[str]) -> BacktestPlan:
 def test_series_that_share_a_close_are_one_observation_of_it() -> None:
     up, down = np.arange(NUM, dtype=float), -np.arange(NUM, dtype=float)
     cells = [
-        cell(1, "BTCUSDT-15m", model=up + 7, roll_forward=7.0),
-        cell(1, "ETHUSDT-15m", model=down + 7, roll_forward=7.0),
-        cell(1, "SOLUSDT-15m", first=NUM - 1, model=21.0, roll_forward=7.0),
+        cell(1, "BTCUSDT-15m", model=up + 7, naive=7.0),
+        cell(1, "ETHUSDT-15m", model=down + 7, naive=7.0),
+        cell(1, "SOLUSDT-15m", first=NUM - 1, model=21.0, naive=7.0),
     ]
-    closes_s, differences = shared_differences(cells, "ohlc", "roll_forward")
+    closes_s, differences = shared_differences(cells, "ohlc", "naive")
     assert len(closes_s) == 2 * NUM - 1
     np.testing.assert_allclose(differences[: NUM - 1], 0.0, atol=1e-6)
     assert differences[NUM - 1] == pytest.approx(2.0 / 3)  # 14 / 7 of the third, shared by three
@@ -95,12 +95,12 @@ def test_forty_copies_of_a_series_are_no_surer_than_one() -> None:
     assert (theirs.num_cells, theirs.num_better) == (40, 40)
 
 
-def test_a_window_that_two_folds_judge_counts_once() -> None:
+def test_a_window_that_two_folds_evaluate_counts_once() -> None:
     cells = [
-        cell(1, "BTCUSDT-15m", model=8.0, roll_forward=7.0),
-        cell(2, "BTCUSDT-15m", first=150, model=6.0, roll_forward=7.0),
+        cell(1, "BTCUSDT-15m", model=8.0, naive=7.0),
+        cell(2, "BTCUSDT-15m", first=150, model=6.0, naive=7.0),
     ]
-    closes_s, differences = shared_differences(cells, "ohlc", "roll_forward")
+    closes_s, differences = shared_differences(cells, "ohlc", "naive")
     assert len(closes_s) == NUM + 150
     np.testing.assert_allclose(differences, [1 / 7] * NUM + [-1 / 7] * 150, rtol=1e-6)
 
@@ -123,11 +123,11 @@ def test_breaks_stand_apart(found: Any) -> None:
     assert calm.ours == pytest.approx(0.8) and broken.ours == pytest.approx(1.1)
     assert whole.ours == pytest.approx(0.95)  # the median of two of either
     assert (whole.num_better, whole.num_cells) == (2, 4)
-    pooled, by_season = tables(found)
-    assert (pooled.title, by_season.title) == ("Pooled", "By season")
+    pooled, by_fold = tables(found)
+    assert (pooled.title, by_fold.title) == ("Pooled", "By fold")
     assert [row[0] for row in pooled.rows[::2]] == ["all folds, 15m", "calm folds, 15m", "break folds, 15m"]
     calm_days, broken_days = "1998-07-12, 15m", "1998-07-15, 15m (break)"
-    assert [row[0] for row in by_season.rows[::2]] == [calm_days, broken_days]
+    assert [row[0] for row in by_fold.rows[::2]] == [calm_days, broken_days]
 
 
 def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> None:
@@ -149,9 +149,9 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     assert '"ETHUSDT-15m: ' in page
 
 
-def test_the_page_opens_with_what_all_seasons_come_to(found: Any) -> None:
+def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     ((about, *sentences),) = verdicts(found)
-    assert about == "Median of 2 series, fitted anew for each season of 1998-07-12 – 1998-07-17, 15m:"
+    assert about == "Median of 2 series, fitted anew for each fold of 1998-07-12 – 1998-07-17, 15m:"
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]
     assert told.ours == pytest.approx(0.95)
@@ -160,16 +160,16 @@ def test_the_page_opens_with_what_all_seasons_come_to(found: Any) -> None:
     assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")
 
 
-def quantiles(crps: float, coverage: float) -> QuantileJudgement:
+def quantiles(crps: float, coverage: float) -> QuantileEvaluation:
     """Of two steps of one column, three levels and one interval; the baseline's CRPS is 1."""
 
     def errors(crps: float) -> QuantileErrors:
         return QuantileErrors((((crps / 2,),) * 2,) * 3, (((coverage,),) * 2,), (((1.0,),) * 2,))
 
-    judged = JudgedQuantiles(
+    evaluated = EvaluatedQuantiles(
         {"model": errors(crps), "range_paths": errors(1.0)}, {"range_paths": Significance(0.0, None, 9, 1)}
     )
-    return QuantileJudgement((0.05, 0.5, 0.95), 9, {"ohlc": judged})
+    return QuantileEvaluation((0.05, 0.5, 0.95), 9, {"ohlc": evaluated})
 
 
 def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> None:
@@ -177,8 +177,8 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     told = zip(names, (0.9, 0.95, 1.1), (0.85, 0.91, 0.92), strict=True)
     cells = [replace(cell(1, name), quantiles=quantiles(crps, share)) for name, crps, share in told]
     results = results_of(plan(1, names), cells, {})
-    judged = results.folds[0].tasks["ohlc"]
-    assert (judged.crps, judged.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
+    evaluated = results.folds[0].tasks["ohlc"]
+    assert (evaluated.crps, evaluated.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
     (row,) = (
         dict(zip(each.columns, row, strict=True))
         for each in tables(results)

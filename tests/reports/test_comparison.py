@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from v8.errors import ProfileError
-from v8.own_files import require_own
-from v8.reports.comparison import (
+from v8.comparison.page import (
     CLAIM_NOTE,
     FIGURES,
     UNITS,
@@ -29,6 +27,8 @@ from v8.reports.comparison import (
     worth_table,
     write_comparison,
 )
+from v8.errors import ProfileError
+from v8.own_files import require_own
 
 SECONDS = {
     "candles": 0.5,
@@ -38,7 +38,7 @@ SECONDS = {
     "compile": 20.0,
     "train": 16.0,
     "validate": 4.0,
-    "judge": 2.0,
+    "evaluate": 2.0,
     "save": 1.0,
     "features_warm": 0.01,
 }

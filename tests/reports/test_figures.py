@@ -11,7 +11,7 @@ import pytest
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.baselines.baselines import BASELINES
-from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.reports.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.reports.figures import (
     Dot,
@@ -31,7 +31,7 @@ SAMPLE = ForecastSample(
     series="BTCUSDT-1h",
     bar_s=3_600,
     open_time_s=(0, 3_600, 7_200, 10_800),
-    truth={
+    actual={
         "ohlc": (
             (9.0, 12.0, 8.0, 10.0),
             (10.0, 13.0, 9.0, 11.0),
@@ -74,14 +74,14 @@ def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> No
     issued = tuple(
         IssuedForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
     )
-    truth = {task: SAMPLE.truth[task] for task in tasks}
-    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
+    actual = {task: SAMPLE.actual[task] for task in tasks}
+    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued))
     assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
     assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
 
 
-def test_candles_are_the_truth_by_column() -> None:
-    candles = trace(sample_figure(SAMPLE), "truth")
+def test_candles_are_the_actual_values_by_column() -> None:
+    candles = trace(sample_figure(SAMPLE), "actual")
     assert candles["x"] == ["1970-01-01 00:00", "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"]
     assert candles["open"] == [9.0, 10.0, 11.0, 12.0]
     assert candles["high"] == [12.0, 13.0, 14.0, 15.0]
@@ -108,7 +108,7 @@ def test_lines_of_a_forecast_start_at_what_was_known() -> None:
 
 def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
     figure = forecast_figure(Forecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
-    assert trace(figure, "truth")["x"] == [-3, -2, -1, 0]
+    assert trace(figure, "actual")["x"] == [-3, -2, -1, 0]
     candles = trace(figure, "forecast")
     assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
     assert candles["increasing"]["fillcolor"] == "$card"
@@ -119,41 +119,41 @@ def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
 
 def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
     # Each error is (1 - 0.25) times the naive one, at every step.
-    judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
-    figure = error_figure(judgement, "ohlc")
-    assert trace(figure, "roll forward")["y"] == [1.0, 1.0, 1.0]
+    evaluation = Evaluation.from_json(make_metadata(share=0.25)["evaluation"])
+    figure = error_figure(evaluation, "ohlc")
+    assert trace(figure, "the naive forecast")["y"] == [1.0, 1.0, 1.0]
     model = plain(figure)["data"][-1]
     assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
-    errors = judgement.error("ohlc").by_step
+    errors = evaluation.error("ohlc").by_step
     assert model["customdata"] == pytest.approx([100 * error for error in errors], rel=1e-5)
 
 
 def test_a_naive_forecast_without_error_gives_no_multiple(make_metadata) -> None:
-    content = make_metadata(share=0.25)["judgement"]
-    judgement = Judgement.from_json(content)
-    grid = judgement.errors["ohlc"]["roll_forward"].mae_return
+    content = make_metadata(share=0.25)["evaluation"]
+    evaluation = Evaluation.from_json(content)
+    grid = evaluation.errors["ohlc"]["naive"].mae_return
     zeros = tuple((0.0,) * 4 for _ in grid.cells)
     object.__setattr__(grid, "cells", zeros)
-    assert plain(error_figure(judgement, "ohlc"))["data"][-1]["y"] == [None] * 3
+    assert plain(error_figure(evaluation, "ohlc"))["data"][-1]["y"] == [None] * 3
 
 
 def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
-    judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
-    errors = judgement.errors["bands"]
-    naive = errors["roll_forward"].mae_return
+    evaluation = Evaluation.from_json(make_metadata(share=0.25)["evaluation"])
+    errors = evaluation.errors["bands"]
+    naive = errors["naive"].mae_return
     for name, times in (("last_close", 1.51), ("offset", 1.49)):
         cells = tuple(tuple(cell * times for cell in row) for row in naive.cells)
         object.__setattr__(errors[name].mae_return, "cells", cells)
-    figure = error_figure(judgement, "bands")
+    figure = error_figure(evaluation, "bands")
     assert trace(figure, "last close")["visible"] == "legendonly"
     assert trace(figure, "offset")["visible"] is True
 
 
 def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metadata) -> None:
-    judgement = Judgement.from_json(make_metadata()["judgement"])
-    judged = judgement.tasks["ohlc"]
-    errors = dict.fromkeys((*BASELINES, MODEL), judged.errors[MODEL])
-    every = replace(judgement, tasks={"ohlc": replace(judged, errors=errors)})
+    evaluation = Evaluation.from_json(make_metadata()["evaluation"])
+    evaluated = evaluation.tasks["ohlc"]
+    errors = dict.fromkeys((*BASELINES, MODEL), evaluated.errors[MODEL])
+    every = replace(evaluation, tasks={"ohlc": replace(evaluated, errors=errors)})
     lines = plain(error_figure(every, "ohlc"))["data"]
     assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
     assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1

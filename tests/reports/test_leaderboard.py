@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from evaluating import let_baselines_err
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import let_baselines_err
 
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.leaderboard import (
     LeaderboardRow,
     TaskScore,
@@ -24,7 +24,7 @@ from v8.evaluation.leaderboard import (
     read_result,
     write_leaderboard_csv,
 )
-from v8.evaluation.table import Against
+from v8.evaluation.significance import Against
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
@@ -40,7 +40,7 @@ def median_multiple(rows: list[LeaderboardRow], task: str, name: str) -> float |
 
 
 def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
-    # A quarter of the way from naive to truth leaves three quarters of the naive error, for every task.
+    # A quarter of the way from naive to actual values leaves three quarters of the naive error, for every task.
     (row,) = leaderboard([make_metadata(share=0.25)])
     for score in row.tasks.values():
         assert score.naive.multiple == pytest.approx(0.75)
@@ -51,7 +51,7 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
             assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]
     assert (row.best_epoch, row.epochs_run, row.total_seconds) == (4, 9, 62.0)
-    assert row.hit_rate == 1.0  # towards the truth in every window
+    assert row.hit_rate == 1.0  # towards the actual values in every window
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
     scores = [row.tasks["volatility"].best for row in leaderboard(metadata)]
     expected = scipy.stats.false_discovery_control([score.p_value for score in scores])
     assert [score.corrected_p_value for score in scores] == pytest.approx(list(expected), rel=1e-12)
-    judgements = {content["series"]: Judgement.from_json(content["judgement"]) for content in metadata}
+    evaluations = {content["series"]: Evaluation.from_json(content["evaluation"]) for content in metadata}
     for row in leaderboard(metadata):
         assert (
             row.tasks["volatility"].best.p_value
-            == judgements[row.series].against("volatility", "offset").p_value
+            == evaluations[row.series].against("volatility", "offset").p_value
         )
 
 
@@ -161,7 +161,7 @@ def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata)
     content = make_metadata(share=0.25)
     let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
     (row,) = leaderboard([content])
-    assert row.tasks["bands"].best.baseline == "roll_forward"
+    assert row.tasks["bands"].best.baseline == "naive"
     assert [one.name for one in row.tasks["bands"].shown] == ["naive"]
 
 
@@ -169,7 +169,7 @@ def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) 
     metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
     for content in metadata:
         let_baselines_err(content, {"last_close": 0.9, "offset": 0.5})
-    for section in metadata[1]["judgement"]["tasks"].values():
+    for section in metadata[1]["evaluation"]["tasks"].values():
         del section["errors"]["offset"], section["significance"]["offset"]
     assert [row.tasks["bands"].best.name for row in leaderboard(metadata)] == ["last_close"] * 2
 
@@ -213,17 +213,17 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
     assert list(line) == [
         "series",
         "source",
-        "ohlc_mae_multiple_of_naive",
+        "ohlc_relative_mae",
         "ohlc_mae_skill",
         "ohlc_verdict",
         "ohlc_mae_p_value",
         "ohlc_mae_corrected_p_value",
-        "bands_mae_multiple_of_naive",
+        "bands_relative_mae",
         "bands_mae_skill",
         "bands_verdict",
         "bands_mae_p_value",
         "bands_mae_corrected_p_value",
-        "volatility_mae_multiple_of_naive",
+        "volatility_relative_mae",
         "volatility_mae_skill",
         "volatility_verdict",
         "volatility_mae_p_value",
@@ -235,26 +235,26 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
         "epochs_run",
         "seconds",
         "ohlc_best_baseline",
-        "ohlc_mae_multiple_of_best",
+        "ohlc_relative_mae_to_best",
         "ohlc_mae_skill_against_best",
         "ohlc_verdict_against_best",
         "ohlc_mae_p_value_against_best",
         "ohlc_mae_corrected_p_value_against_best",
         "bands_best_baseline",
-        "bands_mae_multiple_of_best",
+        "bands_relative_mae_to_best",
         "bands_mae_skill_against_best",
         "bands_verdict_against_best",
         "bands_mae_p_value_against_best",
         "bands_mae_corrected_p_value_against_best",
         "volatility_best_baseline",
-        "volatility_mae_multiple_of_best",
+        "volatility_relative_mae_to_best",
         "volatility_mae_skill_against_best",
         "volatility_verdict_against_best",
         "volatility_mae_p_value_against_best",
         "volatility_mae_corrected_p_value_against_best",
     ]
     assert (line["series"], line["source"], line["seconds"]) == ("AUSDT-1h", "demo", "62.0")
-    assert float(line["ohlc_mae_multiple_of_naive"]) == pytest.approx(0.75)
+    assert float(line["ohlc_relative_mae"]) == pytest.approx(0.75)
     assert line["volatility_verdict"] == "beats naive"
 
 
@@ -280,7 +280,7 @@ def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
             assert float(line[f"{task}_mae_p_value"]) == score.naive.p_value
             assert float(line[f"{task}_mae_corrected_p_value"]) == score.naive.corrected_p_value
             assert line[f"{task}_best_baseline"] == score.best.name
-            assert float(line[f"{task}_mae_multiple_of_best"]) == score.best.multiple
+            assert float(line[f"{task}_relative_mae_to_best"]) == score.best.multiple
             assert line[f"{task}_verdict_against_best"] == score.best.verdict
             assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
 
@@ -295,10 +295,10 @@ def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, t
 
 def _make_naive_perfect(metadata: dict) -> None:
     """Set every OHLC error of model and naive to zero, and what follows from that."""
-    judgement = Judgement.from_json(metadata["judgement"])
-    judged = judgement.tasks["ohlc"]
-    errors = dict(judged.errors)
-    for name in ("model", "roll_forward"):
+    evaluation = Evaluation.from_json(metadata["evaluation"])
+    evaluated = evaluation.tasks["ohlc"]
+    errors = dict(evaluated.errors)
+    for name in ("model", "naive"):
         grids = {
             grid: replace(getattr(errors[name], grid), cells=tuple((0.0,) * 4 for _ in range(3)))
             for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
@@ -306,7 +306,7 @@ def _make_naive_perfect(metadata: dict) -> None:
         errors[name] = replace(errors[name], **grids)
     tests = {
         name: replace(test, mean_difference=-errors[name].mae_return.overall)
-        for name, test in judged.significance.items()
+        for name, test in evaluated.significance.items()
     }
-    tasks = {**judgement.tasks, "ohlc": replace(judged, errors=errors, significance=tests)}
-    metadata["judgement"] = replace(judgement, tasks=tasks).to_json()
+    tasks = {**evaluation.tasks, "ohlc": replace(evaluated, errors=errors, significance=tests)}
+    metadata["evaluation"] = replace(evaluation, tasks=tasks).to_json()

@@ -110,7 +110,7 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
     page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
     # The verdict twice, three tasks by step, one learning curve, time per stage.
     assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
-    for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
+    for content in ("the naive forecast", "last close", "offset", "windows counted", "embargo bars", "5,531"):
         assert content in page.text
     assert "unclosed1" in page.text  # from the candle report, while zeros are left out:
     assert "off grid" not in page.text
@@ -230,17 +230,17 @@ def test_series_of_unlike_tasks_can_stand_together(write, make_metadata, make_ru
     assert "no such task" in write(make_run(("BTCUSDT-15m", "ETHUSDT-1h")), metadata).text
 
 
-def test_baselines_that_only_some_series_were_judged_beside_are_explained_and_the_others_are_not(
+def test_baselines_that_only_some_series_were_evaluated_beside_are_explained_and_the_others_are_not(
     write, make_metadata, make_run
 ) -> None:
     metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
     run = make_run(("AUSDT-1h", "BUSDT-1h"))
     assert "boosted trees" not in write(run, metadata).text
-    for task in metadata[1]["judgement"]["tasks"].values():
+    for task in metadata[1]["evaluation"]["tasks"].values():
         for part in ("errors", "significance"):
             task[part]["lightgbm"] = task[part]["offset"]  # where LightGBM was installed
     page = write(run, metadata)
-    assert page.text.count("Roll-forward moved by boosted trees") == 1
+    assert page.text.count("The naive forecast moved by boosted trees") == 1
     lines = [trace["name"] for figure in figures_of(page) for trace in figure["data"] if "name" in trace]
     assert lines.count("lightgbm") == 3  # one for each task of one series
     assert lines.count("offset") == 6
@@ -260,6 +260,6 @@ def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(
 ) -> None:
     path = tmp_path / "report.html"
     path.write_text("the old page")
-    with pytest.raises(ArtifactError, match="metadata of BTCUSDT-15m, key judgement"):
-        write_page(path, make_run(), [{**make_metadata(), "judgement": None}])
+    with pytest.raises(ArtifactError, match="metadata of BTCUSDT-15m, key evaluation"):
+        write_page(path, make_run(), [{**make_metadata(), "evaluation": None}])
     assert path.read_text() == "the old page"

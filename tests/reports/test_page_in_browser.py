@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import let_baselines_err
+from evaluating import let_baselines_err
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.evaluation import Evaluation
 from v8.wording import number
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
@@ -24,10 +24,10 @@ VisitPage = Callable[..., Visit]
 def sample_of(series: str) -> ForecastSample:
     """Twelve flat candles, a forecast of three after the third and one after the sixth."""
     ohlc, bands, volatility = (100.0, 102.0, 99.0, 101.0), (103.0, 97.0), (0.01,)
-    truth = {"ohlc": (ohlc,) * 12, "bands": (bands,) * 12, "volatility": (volatility,) * 12}
-    values = {task: rows[:3] for task, rows in truth.items()}
+    actual = {"ohlc": (ohlc,) * 12, "bands": (bands,) * 12, "volatility": (volatility,) * 12}
+    values = {task: rows[:3] for task, rows in actual.items()}
     issued = tuple(IssuedForecast(row, values) for row in (2, 5))
-    return ForecastSample(series, 3_600, tuple(3_600 * row for row in range(12)), truth, issued)
+    return ForecastSample(series, 3_600, tuple(3_600 * row for row in range(12)), actual, issued)
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +94,14 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
         assert row
         cells = re.findall(r"<td>(.*?)</td>", row[0])
         told = [re.sub(r"<[^>]*>", "", cell) for cell in cells]
-        judgement = Judgement.from_json(content["judgement"])
-        for at, task in enumerate(judgement.tasks):
+        evaluation = Evaluation.from_json(content["evaluation"])
+        for at, task in enumerate(evaluation.tasks):
             beside_naive, beside_best = (
-                number(judgement.multiple(task, baseline=name)) for name in ("roll_forward", "last_close")
+                number(evaluation.multiple(task, baseline=name)) for name in ("naive", "last_close")
             )
             assert told[2 * at].rstrip("●") == beside_naive
             assert told[2 * at + 1].rstrip("●") == beside_best
-            for verdict in (judgement.against(task).verdict, judgement.against(task, "last_close").verdict):
+            for verdict in (evaluation.against(task).verdict, evaluation.against(task, "last_close").verdict):
                 assert f'title="{verdict}, corrected p ' in row[0]
 
 
@@ -112,12 +112,12 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
     ]
     by_step = [figure for figure in figures if "error ÷ naive" in str(figure["layout"]["yaxis"].get("title"))]
     assert len(by_step) == 6
-    judgements = [Judgement.from_json(one["judgement"]) for one in metadata]
-    judged = [(judgement, task) for judgement in judgements for task in judgement.tasks]
-    for figure, (judgement, task) in zip(by_step, judged, strict=True):
+    evaluations = [Evaluation.from_json(one["evaluation"]) for one in metadata]
+    evaluated = [(evaluation, task) for evaluation in evaluations for task in evaluation.tasks]
+    for figure, (evaluation, task) in zip(by_step, evaluated, strict=True):
         model = figure["data"][-1]
-        errors = np.array(judgement.error(task).by_step)
-        naive = np.array(judgement.error(task, "roll_forward").by_step)
+        errors = np.array(evaluation.error(task).by_step)
+        naive = np.array(evaluation.error(task, "naive").by_step)
         assert model["name"] == "model"
         assert model["y"] == pytest.approx(list(errors / naive), rel=1e-5)
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)

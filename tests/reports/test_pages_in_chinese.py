@@ -17,11 +17,11 @@ from wandering import wandering
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.baselines.baselines import BASELINES
-from v8.evaluation.worth import Terms, worth_of
+from v8.comparison.page import comparison_page
 from v8.language import language
 from v8.reports.backtest import backtest_page, results_of
-from v8.reports.comparison import comparison_page
-from v8.reports.worth import worth_page
+from v8.trading.page import worth_page
+from v8.trading.rules import Terms, worth_of
 from v8.wording import spaced
 
 NAMES = (
@@ -130,23 +130,23 @@ def pages(
         for name, share, best, runs in zip(names, (0.25, -0.1), (2, 0), (3, 0), strict=True)
     ]
     for content in metadata:
-        content["seconds"] = {"train": 61.0, "validate": 2.0, "judge": 0.75}  # as real ones are called
+        content["seconds"] = {"train": 61.0, "validate": 2.0, "evaluate": 0.75}  # as real ones are called
 
     def report() -> str:
         run = make_run(names, {"LUNAUSDT-1h": "41"}, source="demo")
         write_page(folder / "report.html", run, metadata, {names[0]: HISTORY}, {names[0]: SAMPLE})
         return (folder / "report.html").read_text("utf-8")
 
-    seasons, profiles = neighbour("test_backtest"), neighbour("test_comparison")
+    folds, profiles = neighbour("test_backtest"), neighbour("test_comparison")
 
     def backtest() -> str:
         cells = [
-            replace(seasons.cell(fold, name, share=share, shock=shock), quantiles=seasons.quantiles(0.9, 0.9))
+            replace(folds.cell(fold, name, share=share, shock=shock), quantiles=folds.quantiles(0.9, 0.9))
             for fold, share, shock in ((1, 0.2, 1.1), (2, -0.1, 2.0))
             for name in names
         ]
         failures = {"fold-2": {"SOLUSDT-15m": "41"}}
-        plan = replace(seasons.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
+        plan = replace(folds.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
         return str(backtest_page(results_of(plan, cells, failures), worths[12]))
 
     worths = {

@@ -35,7 +35,7 @@ def whole(content: dict[str, Any]) -> dict[str, Any]:
     moment, profile = "2024-09-06T00:00:00+00:00", load_profile("aligned")
     content["candles"] |= {"first_open": moment, "last_open": moment, "num_bars": 8_000, "digest": "ab" * 32}
     content["training"] |= {"precision": "float32", "device": "CPU:0"}
-    tasks = content["judgement"]["tasks"]
+    tasks = content["evaluation"]["tasks"]
     return content | {
         "created_at": moment,
         "profile": profile.model_dump(mode="json"),
@@ -114,7 +114,7 @@ def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: P
 
 def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     content = SAMPLE.to_json()
-    content["truth"]["ohlc"] = []
+    content["actual"]["ohlc"] = []
     (run / "BTCUSDT-15m" / "forecasts.json").write_text(json.dumps(content))
     done, _ = call(run)
     assert done.returncode == 3

@@ -19,7 +19,7 @@ def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:
     assert (result.series, result.source, result.is_demo) == ("ETHUSDT-1h", "demo", True)
     assert (result.best_epoch, result.epochs_run) == (4, 9)
     assert result.total_seconds == 62.0  # 0.25 + 61 + 0.75
-    assert result.judgement.num_windows == 6
+    assert result.evaluation.num_windows == 6
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_a_key_that_is_missing_or_of_another_kind_is_named(
         read_result(content)
 
 
-def test_metadata_without_a_judgement_are_refused_and_so_is_what_is_none(make_metadata) -> None:
+def test_metadata_without_an_evaluation_are_refused_and_so_is_what_is_none(make_metadata) -> None:
     content = make_metadata("ETHUSDT-1h")
-    content["judgement"] = 0.5
-    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*; got format None\."):
+    content["evaluation"] = 0.5
+    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key evaluation: .*; got format None\."):
         read_result(content)
-    del content["judgement"]
-    with pytest.raises(ArtifactError, match="ETHUSDT-1h, key judgement: field required; got no such key"):
+    del content["evaluation"]
+    with pytest.raises(ArtifactError, match="ETHUSDT-1h, key evaluation: field required; got no such key"):
         read_result(content)
 
 
@@ -86,10 +86,10 @@ def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: o
         read_result(content)
 
 
-def test_a_judgement_that_disagrees_with_itself_is_refused_by_the_name_of_its_series(make_metadata) -> None:
+def test_an_evaluation_that_disagrees_with_itself_is_refused_by_the_name_of_its_series(make_metadata) -> None:
     content = make_metadata("ETHUSDT-1h")
-    content["judgement"]["tasks"]["ohlc"]["significance"]["offset"]["mean_difference"] = 0.5
-    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*do not follow"):
+    content["evaluation"]["tasks"]["ohlc"]["significance"]["offset"]["mean_difference"] = 0.5
+    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key evaluation: .*do not follow"):
         read_result(content)
 
 

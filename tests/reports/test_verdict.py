@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
+from v8.evaluation.fold_losses import TaskResult
 from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
-from v8.evaluation.season import TaskResult
-from v8.evaluation.table import Against
+from v8.evaluation.significance import Against
 from v8.language import language
 from v8.reports.verdict import TaskVerdict, verdict
 
 
 def row(name: str, *, is_demo: bool = False, **scores: tuple[Against, Against]) -> LeaderboardRow:
-    judged: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
+    evaluated: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
     tasks = {task: TaskScore(*pair) for task, pair in scores.items()}
     about: Any = {"source": "vision", "best_epoch": 3, "epochs_run": 9, "seconds": {}, "split": {}}
     return LeaderboardRow(
-        series=name, is_demo=is_demo, judgement=judged, candle_report={}, tasks=tasks, **about
+        series=name, is_demo=is_demo, evaluation=evaluated, candle_report={}, tasks=tasks, **about
     )
 
 
 def beside(ours: float, best: float, *chances: float | None) -> tuple[Against, Against]:
     """The model's error beside naive's, 1, and the best formula's; p-values beside either."""
     naive, other = chances or (None, None)
-    return Against("roll_forward", ours, 1.0, naive, naive), Against("har", ours, best, other, other)
+    return Against("naive", ours, 1.0, naive, naive), Against("har", ours, best, other, other)
 
 
 def alone(ours: float, chance: float | None) -> tuple[Against, Against]:
     """Where no formula does better than naive."""
-    naive = Against("roll_forward", ours, 1.0, chance, chance)
+    naive = Against("naive", ours, 1.0, chance, chance)
     return naive, naive
 
 
@@ -52,7 +52,7 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
 
 NAIVE, BEST = "error than if nothing changed", "than the best formula"
 UNSURE, UNKNOWN = "no real difference", "not known yet: too few candles to tell"
-STILL = Against("roll_forward", 0.1, 0.0)
+STILL = Against("naive", 0.1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_simulated_market_is_told_with_the_verdict() -> None:
 
 
 def pooled(median: float, difference: float, *, best: str = "har", p_best: float | None = 0.01) -> str:
-    multiples = {"model": 0.9, "roll_forward": 1.0, "har": 0.9 / median}
+    multiples = {"model": 0.9, "naive": 1.0, "har": 0.9 / median}
     told = TaskResult(6, multiples, best, median, 4, 0.0, p_best, difference)
     return str(TaskVerdict.pooled("volatility", told))
 
 
-def test_one_test_over_many_seasons_says_where_its_mean_is_not_the_median() -> None:
+def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> None:
     naive = "Volatility: 10.0 % smaller error than if nothing changed"
     assert pooled(0.98, -0.02) == f"{naive}, 2.0 % smaller than the best formula (sure)."
     assert (
@@ -126,7 +126,7 @@ def test_one_test_over_many_seasons_says_where_its_mean_is_not_the_median() -> N
     )
     said = "2.0 % smaller than the best formula (its mean is surely larger)."
     assert pooled(0.98, 0.02) == f"{naive}, {said}"
-    assert pooled(0.9, -0.02, best="roll_forward") == f"{naive}, and no formula does better (sure)."
+    assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no formula does better (sure)."
 
 
 def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:

@@ -16,6 +16,7 @@ import pytest
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan, read_plan
 from v8.errors import ArtifactError, DataError
+from v8.forecasts.export import write_forecasts
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -24,7 +25,6 @@ from v8.profile import Profile, load_profile
 from v8.reports.backtest import backtest_page, headline, read_results, write_backtest
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.execution import AskedBacktest, begin_or_continue, run_fold, run_folds
-from v8.runs.export import write_forecasts
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
 
@@ -89,7 +89,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_each_model_sees_candles_up_to_its_fold_and_is_judged_on_the_last_of_them(undisturbed: Path) -> None:
+def test_each_model_sees_candles_up_to_its_fold_and_is_evaluated_on_the_last_of_them(
+    undisturbed: Path,
+) -> None:
     plan = read_plan(undisturbed)
     assert [len(fold.newest_s) for fold in plan.folds] == [2, 2]
     for fold in plan.folds:
@@ -115,7 +117,7 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
     for stretch in (*results["folds"], *results["pools"]):
         for result in stretch["tasks"].values():
             assert result["multiples"]["model"] == pytest.approx(result["multiples"]["range_paths"], rel=1e-5)
-            assert result["multiples"]["roll_forward"] == 1.0
+            assert result["multiples"]["naive"] == 1.0
             assert {"scaled", "har", "ewma", "offset"} < result["multiples"].keys()
     page = (undisturbed / "backtest.html").read_text("utf-8")
     assert "Simulated market" in page and "Back-test of profile range_paths" in page
@@ -130,10 +132,10 @@ def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_pat
     assert set(found.groups) == {(fold, str(series)) for fold in (1, 2) for series in SERIES}
     for (fold, name), rows in found:
         about = read_metadata(undisturbed / f"fold-{fold}" / name)
-        assert int(rows["issued_at"].min().timestamp()) >= about.seen_until_s
-        assert len(rows) == about.judgement.num_windows * 2
-        errors = (rows["volatility"] - rows["volatility_truth"]).abs()
-        assert errors.mean() == pytest.approx(about.judgement.error("volatility").overall, rel=1e-9)
+        assert int(rows["issued_at"].min().timestamp()) >= about.trained_until_s
+        assert len(rows) == about.evaluation.num_windows * 2
+        errors = (rows["volatility"] - rows["volatility_actual"]).abs()
+        assert errors.mean() == pytest.approx(about.evaluation.error("volatility").overall, rel=1e-9)
     assert (table["open_time"] >= table["issued_at"]).all()
     write_forecasts(undisturbed, one, form="csv", open_source=demo, names=["ETHUSDT-15m"])
     assert set(pd.read_csv(one)["series"]) == {"ETHUSDT-15m"}
@@ -182,10 +184,10 @@ def test_it_is_continued_with_what_it_was_begun_with(
         begin_or_continue(undisturbed, asked(**changes), DemoSource(), lambda event: None)
 
 
-def test_a_fold_that_lost_a_season_says_so(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_fold_that_lost_a_fold_says_so(undisturbed: Path, tmp_path: Path) -> None:
     path = shutil.copytree(undisturbed, tmp_path / "copy")
-    (path / "fold-2" / "BTCUSDT-15m" / "season.npz").unlink()
-    with pytest.raises(ArtifactError, match=r"fold-2.BTCUSDT-15m.season\.npz: .* Move the folder"):
+    (path / "fold-2" / "BTCUSDT-15m" / "fold_losses.npz").unlink()
+    with pytest.raises(ArtifactError, match=r"fold-2.BTCUSDT-15m.fold_losses\.npz: .* Move the folder"):
         read_results(path, read_plan(path))
 
 
@@ -203,7 +205,7 @@ class Rewritten(DemoSource):
         return check_candles(frame, series, source=self.name)
 
 
-def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_judged_of_the_old_ones(
+def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_the_old_ones(
     undisturbed: Path, tmp_path: Path
 ) -> None:
     path = shutil.copytree(undisturbed, tmp_path / "copy")

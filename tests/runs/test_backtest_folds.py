@@ -49,7 +49,7 @@ def test_folds_lie_in_order_within_the_history_and_the_last_ends_with_it(
     steps = {later - earlier for earlier, later in pairwise(ends)}
     assert len(steps) <= 1 and all(step >= fewest_step_bars(profile) * 900 for step in steps)
     for fold in folds:
-        assert len(set(fold.newest_s.values())) == 1  # all are judged on the same days
+        assert len(set(fold.newest_s.values())) == 1  # all are evaluated on the same days
 
 
 @given(profiles, st.integers(0, 400))

@@ -145,37 +145,39 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     assert all(0.0 <= factor <= 0.5 for one in shrinkage for factor in one["factors"])
     assert any(not np.array_equal(after[task], before[task]) for task in before)
     ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
-    (_, regressed, walked) = ensemble.said(span, {})[0].values()
+    (_, regressed, simulated) = ensemble.said(span, {})[0].values()
     for task in before:
         # Between the lowest and the highest of the three, but for single precision.
-        three = [before[task], regressed[task], walked[task]]
+        three = [before[task], regressed[task], simulated[task]]
         tolerance = 1e-4 * np.abs(three[0])
         assert (after[task] >= np.min(three, axis=0) - tolerance).all()
         assert (after[task] <= np.max(three, axis=0) + tolerance).all()
 
 
 @pytest.mark.parametrize("levels", [(), (0.1, 0.5, 0.9)])
-def test_what_is_judged_is_what_the_published_model_says(
+def test_what_is_evaluated_is_what_the_published_model_says(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], levels: tuple[float, ...]
 ) -> None:
     """Numpy walks the paths of a span; the graph that is published walks those of every window again."""
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=levels))
     model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
     alone, _ = model.forecast_span(span).points, calibrate(model, data)
-    judged, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
-    assert set(judged.quantiles) == set(published.quantiles) == (set(data.profile.tasks) if levels else set())
-    for ours, theirs in ((judged.points, published.points), (judged.quantiles, published.quantiles)):
+    evaluated, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    assert (
+        set(evaluated.quantiles) == set(published.quantiles) == (set(data.profile.tasks) if levels else set())
+    )
+    for ours, theirs in ((evaluated.points, published.points), (evaluated.quantiles, published.quantiles)):
         for task, values in ours.items():
             assert values.dtype == np.float32
             np.testing.assert_allclose(values, theirs[task], rtol=3e-5)
-    assert any((values != alone[task]).any() for task, values in judged.points.items())
+    assert any((values != alone[task]).any() for task, values in evaluated.points.items())
 
 
-def test_a_published_model_that_says_something_else_is_not_judged(data: SeriesData) -> None:
+def test_a_published_model_that_says_something_else_is_not_evaluated(data: SeriesData) -> None:
     network = opinionated_network(data)
     model = serving_model(data, network)
     calibrate(model, data)
-    lent = next(layer for layer in model._model.layers if layer.name == "ensemble_paths")
-    lent.set_weights([3.0 * np.asarray(weight) for weight in lent.weights])
-    with pytest.raises(RuntimeError, match="its graph forecasts another ohlc than is judged"):
+    resampled = next(layer for layer in model._model.layers if layer.name == "ensemble_paths")
+    resampled.set_weights([3.0 * np.asarray(weight) for weight in resampled.weights])
+    with pytest.raises(RuntimeError, match="its graph forecasts another ohlc than is evaluated"):
         model.forecast_span(data.spans["test"])

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluating import evaluate_arrays
 from full_disk import file_limit, fill, make_read_only, small_disk
-from judging import judge_arrays
 from outputs import write_outputs
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -76,10 +76,10 @@ class Workshop:
 
 
 def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
-    """Return metadata with a judgement of a model that is ten per cent off."""
+    """Return metadata with an evaluation of a model that is ten per cent off."""
     values = np.tile(np.array([1.0, 1.2, 0.9, 1.1]), (3, 1, 1))
-    judgement = judge_arrays(
-        truth={"ohlc": values},
+    evaluation = evaluate_arrays(
+        actual={"ohlc": values},
         model={"ohlc": values * 1.1},
         history_close=np.ones((3, 20)),
         offsets={"ohlc": np.zeros((1, 4))},
@@ -117,7 +117,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
         "versions": {"v8": "1", "keras": "3"},
         "machine": {"cpu": "hollow", "num_cores": 1},
         "model_sha256": model_sha256,
-        "judgement": judgement.to_json(),
+        "evaluation": evaluation.to_json(),
     }
 
 

@@ -105,13 +105,13 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     assert not [event for event in told if isinstance(event, Note)]
     folders = {job.series: job.folder for job in jobs}
     for outcome in outcomes:
-        judgement = read_metadata(folders[outcome.series]).judgement
-        beside = dict.fromkeys(("roll_forward", judgement.best_baseline("ohlc")))
-        assert outcome.worth == tuple(judgement.against("ohlc", name) for name in beside)
+        evaluation = read_metadata(folders[outcome.series]).evaluation
+        beside = dict.fromkeys(("naive", evaluation.best_baseline("ohlc")))
+        assert outcome.worth == tuple(evaluation.against("ohlc", name) for name in beside)
 
 
 class Sick(Trainer):
-    """Fails to train, or to judge, one series of each fleet."""
+    """Fails to train, or to evaluate, one series of each fleet."""
 
     sick = "ETHUSDT-15m"
 
@@ -132,7 +132,7 @@ class Sick(Trainer):
         return self._inner.without_twins
 
     def serving_model(self, data: Any, weights: Any) -> ServingModel:
-        if self._stage == "judge" and str(data.series) == self.sick:
+        if self._stage == "evaluate" and str(data.series) == self.sick:
             raise ZeroDivisionError("no model today")
         return self._inner.serving_model(data, weights)
 
@@ -166,7 +166,7 @@ class Small(Sick):
         return replace(member, on_epoch=on_epoch)
 
 
-@pytest.mark.parametrize("stage", ["train", "judge"])
+@pytest.mark.parametrize("stage", ["train", "evaluate"])
 def test_g10_one_series_trouble_is_its_own(
     stage: str,
     make_jobs: Callable[..., list[Job]],

@@ -22,7 +22,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
-from v8.runs import cluster
+from v8.ray import cluster
 from v8.runs.events import Outcome
 from v8.runs.local import CHECKPOINT, Workshop, calibrate, train_all
 from v8.runs.plan import Job
@@ -160,9 +160,9 @@ def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alo
     assert not all(np.array_equal(one, other) for one, other in zip(first, alone, strict=True))
 
 
-def test_its_calibration_judgement_and_forecasts_are_those_it_has_alone(made: Workshops) -> None:
+def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: Workshops) -> None:
     first, after, alone = (metadata(folder) for folder in (made.first, made.after, made.alone))
-    for part in ("scaling", "calibration", "judgement"):
+    for part in ("scaling", "calibration", "evaluation"):
         assert after[part] == alone[part]
     assert after["scaling"] != first["scaling"]
     # The series before left factors behind that are not those a model begins with.
@@ -172,7 +172,7 @@ def test_its_calibration_judgement_and_forecasts_are_those_it_has_alone(made: Wo
     assert samples[0] == samples[1]
 
 
-def test_all_series_are_judged_by_one_model_that_is_traced_once(
+def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
     make_profile: Callable[..., Profile],
     make_data: Callable[..., SeriesData],
     monkeypatch: pytest.MonkeyPatch,

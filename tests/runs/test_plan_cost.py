@@ -49,7 +49,7 @@ def test_a_plan_counts_all_that_the_largest_run_took(
     assert known_cost(profile) == RunCost(20, 90.0, 8.0, 2)
     # 20 series, two at a time, are ten rounds of 8 s; 40 are ten rounds more: 90 s and 80 s.
     assert told(profile, tmp_path, capsys) == (
-        "Estimated time: about 3 min, judging and saving included: 20 series took 2 min here."
+        "Estimated time: about 3 min, evaluating and saving included: 20 series took 2 min here."
     )
 
 
@@ -70,7 +70,7 @@ def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
     # One round took 30 s, of which 8 s were a series' own; forty are nineteen rounds more: 30 s and 152 s.
     keep_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
     assert told(make_profile(), tmp_path, capsys) == (
-        "Estimated time: about 3 min, judging and saving included: 2 series took 30 s here, each of them "
+        "Estimated time: about 3 min, evaluating and saving included: 2 series took 30 s here, each of them "
         "8 s without starting and compiling; taken to run 2 at once."
     )
 

@@ -13,8 +13,8 @@ import optuna
 import pytest
 
 from v8.errors import MAX_MESSAGE, ArtifactError, StorageError
-from v8.runs.ranges import Range
-from v8.runs.trial_record import RECORD_FILE, TrialRecord, set_aside
+from v8.search.ranges import Range
+from v8.search.trial_record import RECORD_FILE, TrialRecord, set_aside
 
 RANGES = {
     "dropout": Range(low=0.1, high=0.5, step=0.1),
@@ -251,7 +251,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(make: Callable[[Path], No
 
 
 def test_a_record_in_use_is_no_fault_of_its_content(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("v8.runs.trial_record._BUSY_S", 0.05)
+    monkeypatch.setattr("v8.search.trial_record._BUSY_S", 0.05)
     with closing(sqlite3.connect(record, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StorageError, match=r"got OperationalError: database is locked\. Make"):

@@ -202,10 +202,10 @@ def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
-    taught = Trainer(data.profile)
-    drawn = drawn_weights(taught, 3)
-    state = taught.first_state([Member(data, seed=5, first=("0" * 64, drawn))])
-    for weight, wanted in zip(taught.network_weights(state.weights[0]), drawn, strict=True):
+    teacher_forced = Trainer(data.profile)
+    drawn = drawn_weights(teacher_forced, 3)
+    state = teacher_forced.first_state([Member(data, seed=5, first=("0" * 64, drawn))])
+    for weight, wanted in zip(teacher_forced.network_weights(state.weights[0]), drawn, strict=True):
         np.testing.assert_array_equal(weight, wanted)
 
 
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_another_beginning_is_dropped(
 
     with pytest.raises(StoppedError):
         fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, first=first)
-    assert identity_in(path)["begun_from"] == "0" * 64
+    assert identity_in(path)["started_from"] == "0" * 64
     anew = fit(trainer, learnable, seed=5, checkpoint=path, tell=told.append)
     assert same_weights(anew, whole)
     assert "It is dropped" in told[0]

@@ -34,16 +34,16 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     runs = {name: (values,) for name, values in columns.items()}
     bars = 900 * np.arange(3), runs, np.zeros(3, np.int32)
     span = Span(FeatureTable(Series.parse("BTCUSDT-15m"), *bars, "made"), profile, np.arange(3))
-    truth = np.array([[[100.0, 102, 99, 101]], [[100.0, 102, 94, 104]], [[100.0, 120, 100, 90]]])
+    actual = np.array([[[100.0, 102, 99, 101]], [[100.0, 102, 94, 104]], [[100.0, 120, 100, 90]]])
     ranges, rolled = np.array([0.01, 0.02, 0.05]), np.full((3, 1, 4), 100.0)
     closes = np.full((3, 20), 100.0)
     vars(span).update(
-        truth={"ohlc": truth}, history_close=closes, rolled={"ohlc": rolled}, recent_range=ranges
+        actual={"ohlc": actual}, history_close=closes, rolled={"ohlc": rolled}, recent_range=ranges
     )
     return fit_scaling(span, (0, 3), tuple(columns))
 
 
-def test_the_scale_is_the_mean_distance_from_roll_forward_weighed_by_the_recent_range(
+def test_the_scale_is_the_mean_distance_from_naive_weighed_by_the_recent_range(
     make_profile: Callable[..., Profile],
 ) -> None:
     # Weights 1, 2 and 5 of 8: close (1 + 2 x 2 + 5 x 2) / 8 = 1.875, high (2 + 2 + 20) / 8 = 3, low
@@ -74,7 +74,7 @@ def test_recent_ranges_are_raised_to_a_twentieth_of_the_train_median(
     assert scaling.floored_range(np.array([0.0, 0.0005, 0.003])) == pytest.approx([0.001, 0.001, 0.003])
 
 
-def test_a_target_is_the_distance_from_roll_forward_in_recent_ranges(
+def test_a_target_is_the_distance_from_naive_in_recent_ranges(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_ranged_profile())
@@ -93,23 +93,23 @@ def test_a_volatility_target_is_measured_by_the_recent_range_alone(
 ) -> None:
     data = make_data(make_ranged_profile())
     rows = data.anchors["validation"][7:8]
-    rolled = Span(data.table, data.profile, rows).rolled["volatility"][0, :, 0]
-    truth = data.table.column("volatility")[rows[0] + 1 : rows[0] + 4]
+    rolled = Span(data.table, data.profile, rows).naive["volatility"][0, :, 0]
+    actual = data.table.column("volatility")[rows[0] + 1 : rows[0] + 4]
     unit = float(data.table.column("recent_range")[rows[0]]) * data.scaling.task("volatility").scale[0]
-    assert data.targets_NHC["volatility"][rows[0], :, 0] == pytest.approx((truth - rolled) / unit, rel=1e-4)
+    assert data.targets_NHC["volatility"][rows[0], :, 0] == pytest.approx((actual - rolled) / unit, rel=1e-4)
 
 
-def test_the_roll_forward_forecast_has_a_loss_of_one_a_task_on_train_windows(
+def test_the_naive_forecast_has_a_loss_of_one_a_task_on_train_windows(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     data = make_data(make_ranged_profile())
     rows = data.anchors["train"]
-    truth = {task: target[rows][:, None] for task, target in data.targets_NHC.items()}
-    naive = {task: np.zeros_like(target) for task, target in truth.items()}
-    loss = np.asarray(fleet_loss(data.profile.tasks, truth, naive, data.weight_N[rows][:, None]))
+    actual = {task: target[rows][:, None] for task, target in data.targets_NHC.items()}
+    naive = {task: np.zeros_like(target) for task, target in actual.items()}
+    loss = np.asarray(fleet_loss(data.profile.tasks, actual, naive, data.weight_N[rows][:, None]))
     # Weights 1, 0.8 and 0.3 of the tasks.
     assert loss.tolist() == pytest.approx([2.1], rel=1e-5)
-    alike = np.asarray(fleet_loss(data.profile.tasks, truth, naive, np.ones((len(rows), 1), np.float32)))
+    alike = np.asarray(fleet_loss(data.profile.tasks, actual, naive, np.ones((len(rows), 1), np.float32)))
     assert alike.tolist() != pytest.approx([2.1], rel=1e-3)
 
 

@@ -66,12 +66,12 @@ def test_g1_a_target_survives_the_round_trip(
 ) -> None:
     data = make_data(make_profile(scaling=way, features=FEATURES))
     span = data.spans["test"]
-    scaled = {task: data.scaling.scale_truth(span, task) for task in span.truth}
+    scaled = {task: data.scaling.scale_targets(span, task) for task in span.actual}
     restored = restore_targets(data.scaling, span, scaled)
     assert set(scaled) == set(restored) == set(data.profile.tasks)
-    for task, truth in span.truth.items():
+    for task, actual in span.actual.items():
         assert scaled[task].tobytes() == data.targets_NHC[task][span.anchors].tobytes()
-        np.testing.assert_allclose(restored[task], truth, rtol=2e-5)
+        np.testing.assert_allclose(restored[task], actual, rtol=2e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -87,10 +87,10 @@ def test_g4_targets_hold_the_columns_their_names_say(
 ) -> None:
     data = make_data(make_profile())
     anchor = data.anchors["train"][5:6]
-    for task, truth in Span(data.table, data.profile, anchor).truth.items():
+    for task, actual in Span(data.table, data.profile, anchor).actual.items():
         for number, name in enumerate(TASKS[task].columns):
             expected = data.table.column(name)[anchor[0] + 1 : anchor[0] + 4]
-            assert truth[0, :, number].tolist() == expected.astype(np.float64).tolist()
+            assert actual[0, :, number].tolist() == expected.astype(np.float64).tolist()
     assert TASKS["bands"].columns == ("bb_upper", "bb_lower")
     assert TASKS["volatility"].columns == ("volatility",)
 

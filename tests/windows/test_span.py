@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from rolled import roll_forward
+from rolled import naive
 
 from v8.columns import OHLC
 from v8.features.table import FeatureTable
@@ -110,13 +110,13 @@ def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them(
         assert span.table is data.table
         # The newest close known and the candle after it, of every window.
         np.testing.assert_array_equal(span.last_close, ohlc[span.anchors, 3])
-        np.testing.assert_array_equal(span.truth["ohlc"][:, 0], ohlc[span.anchors + 1])
+        np.testing.assert_array_equal(span.actual["ohlc"][:, 0], ohlc[span.anchors + 1])
         np.testing.assert_array_equal(
-            span.truth["volatility"][:, 2, 0], data.table.column("volatility")[span.anchors + 3]
+            span.actual["volatility"][:, 2, 0], data.table.column("volatility")[span.anchors + 3]
         )
-        assert set(span.truth) == {"ohlc", "bands", "volatility"}
-        assert list(span.rolled) == list(TASKS)
-        assert {values.dtype for values in span.truth.values()} == {np.dtype(np.float64)}
+        assert set(span.actual) == {"ohlc", "bands", "volatility"}
+        assert list(span.naive) == list(TASKS)
+        assert {values.dtype for values in span.actual.values()} == {np.dtype(np.float64)}
         first, end = data.split[name]
         assert first <= span.anchors.min() - data.profile.lookback_bars + 1
         assert span.anchors.max() + data.profile.horizon_bars < end
@@ -139,8 +139,8 @@ def test_what_is_rolled_forward_follows_from_the_closes_and_the_tasks_of_the_pro
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     span = make_data(make_profile()).spans["test"]
-    expected = roll_forward(np, list(TASKS.values()), span.history_close, 3)
-    for task, values in span.rolled.items():
+    expected = naive(np, list(TASKS.values()), span.history_close, 3)
+    for task, values in span.naive.items():
         np.testing.assert_array_equal(values, expected[task])
     # Half the distance between the bands is two deviations.
     path = np.concatenate([span.history_close[5], np.repeat(span.last_close[5], 3)])
@@ -166,7 +166,7 @@ def test_what_is_known_at_a_window_does_not_change_with_later_rows(
     np.testing.assert_array_equal(one.range_variance(60), other.range_variance(60))
     np.testing.assert_array_equal(one.raw_windows(), other.raw_windows())
     # The converse, so that the test cannot pass by comparing nothing: what followed differs.
-    assert (one.truth["ohlc"] != other.truth["ohlc"]).all()
+    assert (one.actual["ohlc"] != other.actual["ohlc"]).all()
 
 
 def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_others(
@@ -180,7 +180,7 @@ def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_o
 
 def test_a_span_that_nobody_needs_goes_at_once_with_all_that_it_kept(span_of: SpanMaker) -> None:
     span = span_of(np.full((40, 4), 100.0), rows=[25])
-    assert span.truth["ohlc"].shape == span.rolled["ohlc"].shape
+    assert span.actual["ohlc"].shape == span.naive["ohlc"].shape
     gone = weakref.ref(span)
     gc.disable()  # a cycle would wait for the collector, with the gigabytes of a long series
     try:

@@ -1,4 +1,4 @@
-"""What a notebook has: features as models read them, forecasters to judge and draw, fetch and share."""
+"""What a notebook has: features as models read them, forecasters to evaluate and draw, fetch and share."""
 
 import html
 import sys
@@ -17,7 +17,7 @@ from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import called
 from v8.columns import OPEN_TIME
 from v8.errors import DataError, PublishError
-from v8.evaluation.judgement import Judgement, QuantileJudgement, judge_span
+from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_span
 from v8.features.table import compute_table
 from v8.hub.opening import open_place
 from v8.hub.pull import pull
@@ -105,30 +105,30 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     with `is_private`. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run
     is damaged.
     """
-    from v8.hub.client import RetryPolicy  # noqa: PLC0415 - only who publishes needs these
+    from v8.hub.client import HubRetryPolicy  # noqa: PLC0415 - only who publishes needs these
     from v8.hub.publish import publish  # noqa: PLC0415
     from v8.hub.staging import stage_run  # noqa: PLC0415
 
-    retries = RetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
+    retries = HubRetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, series=series, is_partial=bool(series))
         return publish(staged, repo, is_private=is_private, retries=retries).url
 
 
-def sureness(judged: QuantileJudgement) -> pd.DataFrame:
+def sureness(evaluated: QuantileEvaluation) -> pd.DataFrame:
     """Return how good quantiles were on the test span, a column a task.
 
-    Rows: the CRPS over that of each baseline with quantiles, and the share of truths in each interval.
+    Rows: the CRPS over that of each baseline with quantiles, and the share of actual values in each interval.
     """
     columns = {}
-    for task, told in judged.summary().items():
+    for task, told in evaluated.summary().items():
         crps = {f"CRPS / {called(name)}": multiple for name, multiple in told["crps_multiples"].items()}
         columns[task] = crps | {f"within {name}": share for name, share in told["coverage"].items()}
     return pd.DataFrame(columns)
 
 
-def tidy(judgement: Judgement) -> pd.DataFrame:
-    """Return the errors of a judgement, one row a forecaster, task, column and step.
+def tidy(evaluation: Evaluation) -> pd.DataFrame:
+    """Return the errors of an evaluation, one row a forecaster, task, column and step.
 
     Returns:
         Columns `forecaster` ("model" or a baseline's name), `task`, `column`, `step` (bars ahead, from 1) and
@@ -139,10 +139,10 @@ def tidy(judgement: Judgement) -> pd.DataFrame:
     rows = [
         {"forecaster": name, "task": task, "column": column, "step": step + 1}
         | {kind: getattr(errors, kind).cells[step][at] for kind in kinds}
-        for task, judged in judgement.tasks.items()
-        for name, errors in judged.errors.items()
-        for step in range(judgement.horizon_bars)
-        for at, column in enumerate(judged.columns)
+        for task, evaluated in evaluation.tasks.items()
+        for name, errors in evaluated.errors.items()
+        for step in range(evaluation.horizon_bars)
+        for at, column in enumerate(evaluated.columns)
     ]
     return pd.DataFrame(rows)
 
@@ -256,20 +256,20 @@ class Forecaster(Shown, artifacts.Forecaster):
         >>> bool((errors.groupby("forecaster")["mae_return"].mean() > 0).all())
         True
         """
-        return tidy(self.judge(candles, start=start, covariates=covariates))
+        return tidy(self.evaluation(candles, start=start, covariates=covariates))
 
     @in_python
-    def judge(
+    def evaluation(
         self,
         candles: Candles | GivenCandles,
         *,
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
-    ) -> Judgement:
-        """Do as `evaluate` and return the judgement, which knows skills, verdicts and p-values."""
+    ) -> Evaluation:
+        """Do as `evaluate` and return the evaluation, which knows skills, verdicts and p-values."""
         known = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
-        start_s = artifacts.seconds_of(start, self.seen_until_s)
+        start_s = artifacts.seconds_of(start, self.trained_until_s)
         before, since = whole_span(known, profile).parted(start_s)
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
             asked = f"is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
@@ -281,7 +281,7 @@ class Forecaster(Shown, artifacts.Forecaster):
             raise DataError(where=where, rule=rule, got=got, fix=fix)
         made = self.forecast(since.raw_windows())
         forecasts = {task: values.astype(np.float64) for task, values in made.items()}
-        return judge_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
+        return evaluate_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(
@@ -307,7 +307,7 @@ class Forecaster(Shown, artifacts.Forecaster):
         return self.about.profile.name
 
     def __repr__(self) -> str:
-        until = iso(self.seen_until_s) + ("" if self.about.is_judged else ", not judged")
+        until = iso(self.trained_until_s) + ("" if self.about.is_evaluated else ", not evaluated")
         return (
             f"<Forecaster of {self.series}: the next {self.horizon_bars} candles from the last "
             f"{self.needed_bars}, profile {self.profile_name}, trained up to {until}>"
@@ -315,14 +315,17 @@ class Forecaster(Shown, artifacts.Forecaster):
 
     def _repr_html_(self) -> str:
         """Show what it is and how good it was, in a notebook."""
-        if not self.about.is_judged:
+        if not self.about.is_evaluated:
             return f"<p>{html.escape(repr(self))}</p>"
-        judgement = self.about.judgement
+        evaluation = self.about.evaluation
         table = pd.DataFrame(
-            {task: [judgement.multiple(task), judgement.against(task).verdict] for task in judgement.tasks},
+            {
+                task: [evaluation.multiple(task), evaluation.against(task).verdict]
+                for task in evaluation.tasks
+            },
             index=["error / naive", "verdict"],
         )
-        judged = self.about.quantiles
-        if judged:
-            table = pd.concat([table, sureness(judged)])
+        evaluated = self.about.quantiles
+        if evaluated:
+            table = pd.concat([table, sureness(evaluated)])
         return f"<p>{html.escape(repr(self))}</p>{table.to_html()}"

@@ -16,7 +16,7 @@ import yaml
 
 from v8.api.arguments import Shown, in_python, taken, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.artifacts.metadata import HISTORY_FILE, Metadata, not_judged, read_metadata
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
@@ -55,9 +55,9 @@ class TrainedSeries(Shown):
         return dict(self.about.content)
 
     @cached_property
-    def judgement(self) -> pd.DataFrame:
+    def evaluation(self) -> pd.DataFrame:
         """Errors on the test span beside every baseline's, see `tidy`."""
-        return tidy(self.about.judgement)
+        return tidy(self.about.evaluation)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -91,7 +91,7 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 
     >>> import v8
     >>> run = v8.Run("runs/tiny")
-    >>> run["BTCUSDT-15m"].judgement.columns[:4].tolist()
+    >>> run["BTCUSDT-15m"].evaluation.columns[:4].tolist()
     ['forecaster', 'task', 'column', 'step']
     """
 
@@ -120,8 +120,8 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     @property
     def leaderboard(self) -> pd.DataFrame:
         """One row a finished series, best first: errors beside naive and the best baseline."""
-        if not self.record.is_judged:
-            raise not_judged(str(self.path))
+        if not self.record.is_evaluated:
+            raise not_evaluated(str(self.path))
         fix = f"Draw it again: {command('report', str(self.path))}"
         content = read_plain(self.path / LEADERBOARD_FILE, fix=fix)
         return pd.read_csv(io.BytesIO(content), index_col="series")
@@ -129,7 +129,7 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     @property
     def quantiles(self) -> pd.DataFrame:
         """How good the quantiles of each finished series were, see `sureness`; empty where there are none."""
-        found = {name: sureness(judged) for name in self if (judged := self[name].about.quantiles)}
+        found = {name: sureness(evaluated) for name in self if (evaluated := self[name].about.quantiles)}
         return pd.concat(found, names=["series"]) if found else pd.DataFrame()
 
     @in_python
@@ -159,12 +159,12 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        judged = "" if self.record.is_judged else ", not judged"
-        return f"<Run of {self.record.profile_name} in {self.path}: {len(self)} series{failed}{judged}>"
+        evaluated = "" if self.record.is_evaluated else ", not evaluated"
+        return f"<Run of {self.record.profile_name} in {self.path}: {len(self)} series{failed}{evaluated}>"
 
     def _repr_html_(self) -> str:
         """Show the leaderboard in a notebook."""
-        tables = [self.leaderboard, self.quantiles] if len(self) and self.record.is_judged else []
+        tables = [self.leaderboard, self.quantiles] if len(self) and self.record.is_evaluated else []
         shown = "".join(table.to_html() for table in tables if not table.empty)
         return f"<p>{html.escape(repr(self))}</p>{shown}"
 
@@ -172,7 +172,9 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
 
 TABLES: Final = "tables"  # folder under `V8_HOME` for tables that were given in memory
-FRAMES: Final = "frames"  # source name under which frames are judged and recorded: they are files of the user
+FRAMES: Final = (
+    "frames"  # source name under which frames are evaluated and recorded: they are files of the user
+)
 
 
 OPTIONS: Final[Mapping[str, Any]] = {
@@ -212,11 +214,11 @@ def train(
     covariates: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
     fresh: bool = False,
-    judge: bool = True,
+    evaluate: bool = True,
     progress: bool = True,
     **options: Any,
 ) -> Run:
-    """Train, judge and save a model for every series; the same call again continues or skips.
+    """Train, evaluate and save a model for every series; the same call again continues or skips.
 
     Args:
         candles: The name of a source ("vision", "demo"), a folder of candle files, a frame of candles (then
@@ -228,7 +230,7 @@ def train(
             or a folder of candles brings the other symbols itself.
         runs: Folder of all run folders.
         fresh: Whether to start a new run beside the old ones.
-        judge: Whether to judge models on the test span, beside the baselines. Those that are not judged
+        evaluate: Whether to evaluate models on the test span, beside the baselines. Those that are not evaluated
             forecast as others do; they have no leaderboard, and are not published.
         progress: Whether to print what happens.
         options: Keys of the profile, such as learning_rate, which make it another with a run of its own
@@ -256,7 +258,7 @@ def train(
     candles = _with_others(candles, names, loaded, covariates or {})
     wanted |= {"tables": _kept_tables(given.tables)} if covariates and loaded.covariates else {}
     wanted |= {"profile": str(_profile_file(profile)), "runs": runs, **_source_of(candles, names)}
-    asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, judge=judge)
+    asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, evaluate=evaluate)
     order = asked.model_copy(update={"command": command("run", *_words(asked))})
     # A process of our own trains, which a Ctrl-C here stops after its batch.
     (answer,) = ask([order], program="v8.cli.runs", tell=print if progress else lambda line: None)

@@ -16,9 +16,9 @@ import yaml
 from v8.app.places import Fleet
 from v8.columns import OPEN_TIME
 from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
-from v8.evaluation.table import Against
-from v8.live.issuing import Issued
-from v8.live.record import Record
+from v8.evaluation.significance import Against
+from v8.forecasts.issuing import Issued
+from v8.ledger.record import Record
 from v8.market.series import Series, iso, series_advice
 from v8.storage import packaged
 from v8.version import VERSION

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from v8.app.places import Fleet, Place
 from v8.errors import DataError, V8Error
-from v8.live.issuing import Issued
-from v8.live.record import Record
+from v8.forecasts.issuing import Issued
+from v8.ledger.record import Record
 from v8.market.series import Series
 
 RETRY_S: Final = 10.0  # what failed, or is not there yet, is tried again after so many seconds

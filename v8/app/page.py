@@ -22,9 +22,9 @@ from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, VOLATILITY
 from v8.errors import listed
 from v8.features.formulas import Floats
 from v8.features.table import compute_columns
+from v8.forecasts.issuing import Issued
 from v8.language import LANGUAGES, chosen, language, say, term
-from v8.live.issuing import Issued
-from v8.live.record import LiveTask, Record
+from v8.ledger.record import LiveTask, Record
 from v8.market.series import Series, iso
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
@@ -92,7 +92,7 @@ def _tile(series: Series, found: Any, tasks: Mapping[str, LiveTask]) -> Html:
 
 
 def _lived(tasks: Mapping[str, LiveTask]) -> str:
-    """Say of each task how its issued forecasts did, and how often the truth lay within their intervals."""
+    """Say of each task how its issued forecasts did, and how often the actual values lay within their intervals."""
     said = []
     for task, live in tasks.items():
         said.append(str(TaskVerdict(task, *map(Beside.of, live.shown))))
@@ -265,7 +265,7 @@ class Shown:
             return say(
                 "Shaded: intervals of the close ({names}): so often should it stay within.", names=names
             )
-        return say("Shaded: from low to high; nothing says how often the truth stays within.")
+        return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
     def _table(self) -> Html:
         """Show the widest interval of what leads, or its forecast without any, a row a bar."""

@@ -22,10 +22,10 @@ from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.features.formulas import DAY_S, Floats
 from v8.features.table import compute_columns
+from v8.forecasts.issuing import Issued, issue
 from v8.hub.opening import ModelPlace, open_place
-from v8.live.issuing import Issued, issue
-from v8.live.ledger import Ledger
-from v8.live.record import Record, live_record
+from v8.ledger.database import Ledger
+from v8.ledger.record import Record, live_record
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.storage import open_given

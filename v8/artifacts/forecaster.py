@@ -4,7 +4,7 @@ Only the model file itself is loaded, by plain Keras in safe mode, after its dig
 checked (`v8.artifacts.model_file`). What `metadata.json` says about it must fit it.
 
 Every batch that reaches a model has `FORECAST_BATCH` windows, filled up with repetitions. The same
-window therefore meets the same compiled program, alone or among thousands, when a run is judged, when a
+window therefore meets the same compiled program, alone or among thousands, when a run is evaluated, when a
 user forecasts and in a back-test, and gives the same numbers to the bit: on one machine, with the same
 versions. Other batch sizes may round differently, by a few units in the last place of float32.
 
@@ -151,7 +151,7 @@ class Forecaster:
         """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
         self.warmup_bars = self.needed_bars - self.lookback_bars
         """Candles before the window that the indicators need."""
-        self.seen_until_s = about.seen_until_s
+        self.trained_until_s = about.trained_until_s
         """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
         self.quantiles = about.profile.quantiles
         """Levels that it forecasts beside the point forecast, their median; none where it has none."""
@@ -515,11 +515,11 @@ class Forecaster:
         }
 
     def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
-        num_seen = int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s))
+        num_seen = int(np.count_nonzero(open_time_s + self.series.bar_s < self.trained_until_s))
         if num_seen:
             warnings.warn(
                 f"{self.series}: {num_seen:,} of {len(open_time_s):,} forecasts are issued before "
-                f"{iso(self.seen_until_s)}, in candles that training has seen; their errors promise nothing",
+                f"{iso(self.trained_until_s)}, in candles that training has seen; their errors promise nothing",
                 SeenCandlesWarning,
                 stacklevel=self._stacklevel,
             )
@@ -630,7 +630,7 @@ def seconds_of(moment: str | datetime | None, default: int) -> int:
 def _require_same(feature: FeatureAbout, where: str) -> None:
     """Refuse a feature that is not computed as it was when the model was trained.
 
-    The digest decides; artefacts from before there was one are judged by their sentence.
+    The digest decides; artefacts from before there was one are evaluated by their sentence.
     """
     name, digest = feature.name, indicators.ancestry(feature.name).digest
     ours = indicators.definitions([name])[name]

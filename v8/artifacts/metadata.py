@@ -1,4 +1,4 @@
-"""`metadata.json`, the whole truth about a model (G20), and the one schema by which it is read.
+"""`metadata.json`, everything about a model (G20), and the one schema by which it is read.
 
     BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
@@ -21,7 +21,7 @@ from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
 from v8.baselines.baselines import NAIVE
 from v8.errors import ArtifactError
-from v8.evaluation.judgement import Judgement, QuantileJudgement
+from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
@@ -170,7 +170,7 @@ class Metadata:
         return recorded_tables(self.profile.covariates, where=self._key("profile.covariates"))
 
     @property
-    def seen_until_s(self) -> int:
+    def trained_until_s(self) -> int:
         """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
         return int(datetime.fromisoformat(self.split.validation.last_open).timestamp()) + self.bar_s
 
@@ -189,42 +189,42 @@ class Metadata:
         return records.checked(Scaling, found, where=where, fix=_FIX, rule=AS_WRITTEN)
 
     @property
-    def is_judged(self) -> bool:
-        """Whether it was judged when it was trained."""
-        return "judgement" in self.content
+    def is_evaluated(self) -> bool:
+        """Whether it was evaluated when it was trained."""
+        return "evaluation" in self.content
 
     @cached_property
-    def judgement(self) -> Judgement:
+    def evaluation(self) -> Evaluation:
         """Errors on the test span beside the baselines'."""
-        if not self.is_judged:
-            raise not_judged(f"metadata of {self.series}")
-        return Judgement.from_json(self.content.get("judgement"), where=self._key("judgement"))
+        if not self.is_evaluated:
+            raise not_evaluated(f"metadata of {self.series}")
+        return Evaluation.from_json(self.content.get("evaluation"), where=self._key("evaluation"))
 
     @cached_property
     def quality(self) -> dict[str, dict[str, Any]]:
-        """Per task: its error beside naive's and the best baseline's, and verdicts; nothing if not judged."""
+        """Per task: its error beside naive's and the best baseline's, and verdicts; nothing if not evaluated."""
         told = {}
-        for task in (judged := self.judgement).tasks if self.is_judged else ():
-            naive, best = (judged.against(task, name) for name in (NAIVE, judged.best_baseline(task)))
+        for task in (evaluated := self.evaluation).tasks if self.is_evaluated else ():
+            naive, best = (evaluated.against(task, name) for name in (NAIVE, evaluated.best_baseline(task)))
             told[task] = {
-                "multiple_of_naive": naive.multiple,
+                "relative_mae": naive.multiple,
                 "verdict": naive.verdict,
                 "best_baseline": best.name,
-                "multiple_of_best": best.multiple,
+                "relative_mae_to_best": best.multiple,
                 "verdict_against_best": best.verdict,
             }
         return told
 
     @cached_property
-    def quantiles(self) -> QuantileJudgement | None:
+    def quantiles(self) -> QuantileEvaluation | None:
         """How its quantiles did there; None where it has none."""
         told = self.content.get("quantiles")
-        return QuantileJudgement.from_json(told, where=self._key("quantiles")) if told is not None else None
+        return QuantileEvaluation.from_json(told, where=self._key("quantiles")) if told is not None else None
 
     @cached_property
     def result(self) -> SeriesResult:
-        """What reports show of it, if it was judged."""
-        _ = self.judgement
+        """What reports show of it, if it was evaluated."""
+        _ = self.evaluation
         return read_result(self.content)
 
     def verified_model(self, folder: Path) -> Path:
@@ -243,11 +243,11 @@ class Metadata:
         return f"metadata of {self.series}, key {key}"
 
 
-def not_judged(where: str) -> ArtifactError:
-    """Return the error for what is told of models that were judged, where one was not."""
-    rule = "must have been judged when it was trained"
-    got = "no judgement"
-    fix = "Train it in a run that judges, or ask Forecaster.evaluate in Python"
+def not_evaluated(where: str) -> ArtifactError:
+    """Return the error for what is told of models that were evaluated, where one was not."""
+    rule = "must have been evaluated when it was trained"
+    got = "no evaluation"
+    fix = "Train it in a run that evaluates, or ask Forecaster.evaluate in Python"
     return ArtifactError(where=where, rule=rule, got=got, fix=fix)
 
 

@@ -6,7 +6,7 @@
         2026-11-21/          a run folder like any other, named by its newest candle; next 2026-11-21-2
     backtests/frontier/      plan.json, backtest.json, backtest.html
       fold-1/                a run folder like any other, see `v8.artifacts.run_folder`
-        BTCUSDT-15m/         model.keras ... and season.npz
+        BTCUSDT-15m/         model.keras ... and fold_losses.npz
 
 Whoever looks for the model of a series in a run asks `served_folder`. A generation serves only what a
 decision says, so one that is half finished never serves. The pointer is written aside and renamed, once a
@@ -57,11 +57,11 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]  # a chance, from 0 to 
 
 @dataclass(frozen=True)
 class Sureness:
-    """How good the quantiles of a model were on the judged candles."""
+    """How good the quantiles of a model were on the evaluated candles."""
 
     crps: Number  # twice the mean pinball loss, as a multiple of the naive forecast's mean absolute error
     coverage: Mapping[Plain, Share]
-    """Shares of the truths that lay in its central intervals, by name, such as "90 %"."""
+    """Shares of the actual values that lay in its central intervals, by name, such as "90 %"."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Contender:
     trained_until: Moment | None
     """Open time of the newest candle it was made from, ISO 8601; None where that is unknown."""
     multiples: Mapping[Word, Number] = field(default_factory=dict)
-    """Per task its mean absolute error there as a multiple of naive's; empty where it was not judged."""
+    """Per task its mean absolute error there as a multiple of naive's; empty where it was not evaluated."""
     quantiles: Mapping[Word, Sureness] = field(default_factory=dict)
     """Per task how good its quantiles were; empty where it has none. They decide nothing."""
 
 
 @dataclass(frozen=True)
 class Opponent:
-    """The best baseline of a task on the judged candles, and its error as a multiple of naive's."""
+    """The best baseline of a task on the evaluated candles, and its error as a multiple of naive's."""
 
     name: Plain
     multiple: Number
@@ -94,9 +94,9 @@ class Decision:
     stale: Plain  # why the champion was challenged
     champion: Contender  # the model that served until then
     challenger: Contender  # the newer one
-    num_windows: Count  # windows that both were judged on, and neither was made from
-    judged_from: Moment | None  # when the first forecast of them was issued, ISO 8601; None without any
-    judged_until: Moment | None  # when the last forecast bar of them closed, ISO 8601; None without any
+    num_windows: Count  # windows that both were evaluated on, and neither was made from
+    evaluated_from: Moment | None  # when the first forecast of them was issued, ISO 8601; None without any
+    evaluated_until: Moment | None  # when the last forecast bar of them closed, ISO 8601; None without any
     baselines: Mapping[Word, Opponent]  # per task the best baseline of the same windows
     p_values: Mapping[Word, Share | None]
     """Per task the chance of so large a difference between the two if both were as good."""

@@ -18,7 +18,7 @@ from v8.storage import digest_bytes
 
 
 class PooledForecaster(Forecaster):
-    """Models of one profile and timeframe, as one that was trained on other series and never judged.
+    """Models of one profile and timeframe, as one that was trained on other series and never evaluated.
 
     Its digest is that of its members' digests, its paths are those of its first member, moved to its own
     quantiles.
@@ -33,16 +33,16 @@ class PooledForecaster(Forecaster):
     def __init__(self, series: str, members: Sequence[Forecaster]) -> None:
         first = members[0].about
         self.members = [one for one in members if one.about.profile_digest == first.profile_digest]
-        judged = {"judgement", "quantiles"}
+        evaluated = {"evaluation", "quantiles"}
         about = replace(
             first,
             series=series,
-            content={key: value for key, value in first.content.items() if key not in judged},
+            content={key: value for key, value in first.content.items() if key not in evaluated},
             features=tuple(replace(each, seen=self._seen(each.name)) for each in first.features),
             model_sha256=digest_bytes("".join(one.about.model_sha256 for one in self.members).encode()),
         )
         super().__init__(about, members[0].model, revision=members[0].revision)
-        self.seen_until_s = max(one.seen_until_s for one in self.members)
+        self.trained_until_s = max(one.trained_until_s for one in self.members)
         names = listed([str(one.series) for one in self.members])
         self.origin_lines = (f"{series} has no model: this is the median of what those of {names} say.",)
 

@@ -133,7 +133,7 @@ class RunRecord(Begun):
     """Batches that make one optimiser step; None where that does not depend on the device, or before."""
     loops: Loops | None = None
     """How loops over time were compiled, which decides the last bits; None before anything was trained."""
-    is_judged: StrictBool = True  # whether its models are judged on the test span, beside the baselines
+    is_evaluated: StrictBool = True  # whether its models are evaluated on the test span, beside the baselines
     plugins: Mapping[Text, Sha256] = field(default_factory=dict)
     """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
     data_dir: Text | None = None

@@ -30,7 +30,7 @@ from v8.artifacts.run_folder import ERROR_FILE
 from v8.baselines.baselines import called
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.evaluation.table import ALPHA
+from v8.evaluation.significance import ALPHA
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
 from v8.storage import digest_file, packaged, write_json, write_text
@@ -68,7 +68,7 @@ class ForecastSample:
     series: Text  # its name, "BTCUSDT-15m"
     bar_s: Count  # length of a bar in seconds
     open_time_s: tuple[OpenTime, ...]  # open time of each of N rows, UTC seconds since the epoch, ascending
-    truth: Mapping[str, Rows]  # per task, N rows of its columns
+    actual: Mapping[str, Rows]  # per task, N rows of its columns
     issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]  # forecasts, oldest first
     levels: tuple[Number, ...] = ()  # of their quantiles, ascending; none where they have none
 
@@ -77,7 +77,7 @@ class ForecastSample:
         # Defaults, which are no quantiles, are left out: a sample without them is as it was before they came.
         write = adapter(ForecastSample).dump_python
         content = write(self, mode="json", by_alias=True, exclude_defaults=True)
-        return {"format": SAMPLE_FORMAT, "columns": _columns(self.truth), **content}
+        return {"format": SAMPLE_FORMAT, "columns": _columns(self.actual), **content}
 
 
 def sample_forecasts(
@@ -107,7 +107,7 @@ def sample_forecasts(
         series=str(data.series),
         bar_s=data.series.bar_s,
         open_time_s=tuple(data.table.open_time_s[first:end].tolist()),
-        truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
+        actual={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
         issued=issued,
         levels=data.profile.quantiles if quantiles else (),
     )
@@ -121,7 +121,7 @@ def read_sample(file: Path) -> ForecastSample | None:
     rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
     fix = "Restore the file, or delete it to have the report without this chart"
     sample = checked(ForecastSample, content, where=str(file), fix=fix, rule=rule)
-    if not _is_whole(sample) or _columns(sample.truth) != content.get("columns"):
+    if not _is_whole(sample) or _columns(sample.actual) != content.get("columns"):
         got = "rows and forecasts that do not fit together"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return sample
@@ -132,13 +132,13 @@ def _rows(values: NDArray[np.floating[Any]]) -> Rows:
     return tuple(tuple(float(f"{value:.7g}") for value in row) for row in values)
 
 
-def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
-    return {task: list(TASKS[task].columns) for task in truth if task in TASKS}
+def _columns(actual: Mapping[str, Rows]) -> dict[str, list[str]]:
+    return {task: list(TASKS[task].columns) for task in actual if task in TASKS}
 
 
 def _is_whole(sample: ForecastSample) -> bool:
     """Say whether rows, columns and horizons fit together, and quantiles are there for each level or none."""
-    columns = _columns(sample.truth)
+    columns = _columns(sample.actual)
     levels = sample.levels
     num_rows = len(sample.open_time_s)
     horizons = {len(rows) for one in sample.issued for rows in one.values.values()}
@@ -151,7 +151,7 @@ def _is_whole(sample: ForecastSample) -> bool:
 
     (horizon,) = horizons
     try:
-        return are(sample.truth, num_rows) and all(
+        return are(sample.actual, num_rows) and all(
             one.last_known < num_rows - horizon
             and are(one.values, horizon)
             and (are(one.quantiles, len(levels), horizon) if levels else not one.quantiles)
@@ -190,7 +190,9 @@ def artifact_readme(metadata: Metadata) -> str:
         horizon=plural(metadata.horizon_bars, f"{timeframe} candle"),
         lookback=plural(metadata.lookback_bars, f"{timeframe} candle"),
         demo=f"\n\n{demo}" if metadata.is_demo_market else "",
-        quality=_quality(metadata) if metadata.is_judged else "It was not judged: nobody knows its errors.",
+        quality=_quality(metadata)
+        if metadata.is_evaluated
+        else "It was not evaluated: nobody knows its errors.",
         spans=_spans(metadata),
         beside=f"\n{note}\n" if note else "",
         num_features=len(metadata.features),
@@ -202,19 +204,19 @@ def artifact_readme(metadata: Metadata) -> str:
 
 
 def _quality(metadata: Metadata) -> str:
-    judgement = metadata.judgement
+    evaluation = metadata.evaluation
     header = ("task", "multiple of naive", "verdict", "best baseline", "multiple of it", "verdict")
     rows = (
         (task, *(cell if isinstance(cell, str) else number(cell) for cell in told.values()))
         for task, told in metadata.quality.items()
     )
-    how = packaged("v8.artifacts", "quality.md").format(num_windows=judgement.num_windows, alpha=ALPHA)
+    how = packaged("v8.artifacts", "quality.md").format(num_windows=evaluation.num_windows, alpha=ALPHA)
     lines = [how.strip(), Table(header, rows).markdown()]
-    if judgement.loses:
-        tasks = ", ".join(judgement.loses)
+    if evaluation.loses:
+        tasks = ", ".join(evaluation.loses)
         lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
-    if judgement.beaten_by:
-        found = ", ".join(f"{task} ({called(name)})" for task, name in judgement.beaten_by.items())
+    if evaluation.beaten_by:
+        found = ", ".join(f"{task} ({called(name)})" for task, name in evaluation.beaten_by.items())
         lines.append(f"**A forecast without a network does better at: {found}.**")
     return "\n\n".join(lines)
 

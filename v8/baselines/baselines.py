@@ -10,11 +10,11 @@ it means for a task:
 
 * Open, high, low, close: a distance from the last close in proportion to its root.
 * Bands and volatility: their windows hold known closes and, k steps ahead, k points of a random walk. The
-  variance expected of the twenty is that of roll-forward plus the bar's variance times `future_weights`.
+  variance expected of the twenty is that of the naive forecast plus the bar's variance times `future_weights`.
 
 Whatever is fitted is fitted per step and column, on train windows, to the absolute error in returns, by which
 forecasts are evaluated. `range_paths` is of `v8.baselines.ranges`; the profile of that name publishes it as a
-Keras file, in single precision. `lightgbm` knows ranges over several horizons and what roll-forward says, but
+Keras file, in single precision. `lightgbm` knows ranges over several horizons and what the naive forecast says, but
 is free in how it joins them. One booster per task and column serves all steps: the step is a term. Trees
 learn moves in recent ranges, each weighed by its range, which makes their absolute error that in returns. No
 term depends on price, so that series can be pooled.
@@ -130,13 +130,13 @@ def _last_close(span: Span) -> TaskForecasts:
 def _fit_offset(train: Span, scaling: Scaling) -> Forecast:
     def forecast(span: Span) -> TaskForecasts:
         with np.errstate(over="ignore"):  # infinity is refused where errors are measured
-            return {each.task: span.rolled[each.task] * np.exp(each.offset) for each in scaling.tasks}
+            return {each.task: span.naive[each.task] * np.exp(each.offset) for each in scaling.tasks}
 
     return forecast
 
 
 def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
-    first_move = np.log(train.truth[TASK_OHLC][:, 0, OHLC.index(CLOSE)] / train.last_close)
+    first_move = np.log(train.actual[TASK_OHLC][:, 0, OHLC.index(CLOSE)] / train.last_close)
     drift = float(first_move.mean())
 
     def forecast(span: Span) -> TaskForecasts:
@@ -149,16 +149,16 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
 
 
 def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
-    """Add the quantiles of past errors, in recent ranges, to the roll-forward forecast."""
+    """Add the quantiles of past errors, in recent ranges, to the naive forecast."""
 
     def unit(task: str, span: Span) -> Floats:
         return span.unit(task, scaling.floored_range(span.recent_range))
 
-    errors = {task: (train.truth[task] - train.rolled[task]) / unit(task, train) for task in train.truth}
+    errors = {task: (train.actual[task] - train.naive[task]) / unit(task, train) for task in train.actual}
     beyond_HQC = {task: np.quantile(one, levels, axis=0).swapaxes(0, 1) for task, one in errors.items()}
 
     return lambda span: {
-        task: span.rolled[task][:, :, None] + beyond_HQC[task] * unit(task, span)[..., None]
+        task: span.naive[task][:, :, None] + beyond_HQC[task] * unit(task, span)[..., None]
         for task in span.profile.tasks
     }
 
@@ -176,7 +176,7 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     """Fit a regression per step and column on the ranges of `RANGE_BARS`, by least absolute errors.
 
     The terms of a step are the deviations that would follow if bars ahead ranged as they did over each of
-    those, and for tasks of the band's window that of roll-forward. There is no constant: in a market that
+    those, and for tasks of the band's window that of the naive forecast. There is no constant: in a market that
     stands still nothing is expected to move.
     """
     fitted = ranges.fit_moves(train, partial(_har_terms, train))
@@ -191,9 +191,9 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
     constants = {}
     for task, moved in train.moves().items():
         if TASKS[task].has_window:
-            # Variance of the twenty closes = roll-forward's + constant x variance ahead. A column errs by as
+            # Variance of the twenty closes = the naive forecast's + constant x variance ahead. A column errs by as
             # much as its deviation, whose slope in the constant is the weight. One on the middle itself
-            # tells nothing, and keeps the deviation of roll-forward.
+            # tells nothing, and keeps the deviation of the naive forecast.
             per_column = TASKS[task].column_deviations
             grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
             added = np.maximum(rolled + grown, 0.0) ** 2 - rolled**2
@@ -252,17 +252,17 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
 def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
     """Do the same; the forecast is quantiles over the paths, shape (N, H, Q, C).
 
-    Medians and quantiles are judged one after the other: fit and walk of the same spans are done once.
+    Medians and quantiles are evaluated one after the other: fit and walk of the same spans are done once.
     """
     known = _FITTED.setdefault(train, {})
     if tuple(levels) not in known:
         fitted = ranges.fit_range_paths(train)
-        walked = WeakKeyDictionary[Span, TaskForecasts]()
+        simulated = WeakKeyDictionary[Span, TaskForecasts]()
 
         def forecast(span: Span) -> TaskForecasts:
-            if span not in walked:
-                walked[span] = fitted.walk(span, levels)
-            return walked[span]
+            if span not in simulated:
+                simulated[span] = fitted.walk(span, levels)
+            return simulated[span]
 
         known[tuple(levels)] = forecast
     return known[tuple(levels)]
@@ -310,7 +310,7 @@ ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf
 def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     """Fit one booster per task and column to the train spans of one or several series.
 
-    Columns that a range does not move stay at roll-forward, for it says nothing about which way they go. A
+    Columns that a range does not move stay at the naive forecast, for it says nothing about which way they go. A
     SeriesError tells that LightGBM is missing or cannot be loaded.
     """
     boosters = _boosters(_lightgbm(), spans, boosting)
@@ -318,7 +318,7 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     def forecast(span: Span) -> TaskForecasts:
         terms = _flat(boosting_terms(span))
         unit_N11 = recent_unit(span)[:, None, None]
-        moves = {task: np.zeros_like(rolled) for task, rolled in span.rolled.items()}
+        moves = {task: np.zeros_like(rolled) for task, rolled in span.naive.items()}
         for (task, column), booster in boosters.items():
             moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
         return {task: span.moved(task, made * unit_N11) for task, made in moves.items()}
@@ -330,7 +330,7 @@ def boosting_terms(span: Span) -> Floats:
     """Describe each step of each window by numbers that do not depend on price, shape (N, H, T).
 
     Logarithms of the recent range and of those over `RANGE_BARS` as shares of it; middle and deviation of
-    roll-forward's bands in recent ranges; by how much the deviation would grow if bars ahead ranged as of
+    the naive forecast's bands in recent ranges; by how much the deviation would grow if bars ahead ranged as of
     late; the step. Zeros but for the step where nothing has moved.
     """
     unit = recent_unit(span)
@@ -395,7 +395,7 @@ def _lightgbm() -> ModuleType:
         raise SeriesError(where=where, rule=rule, got=f"{type(error).__name__} ({error})", fix=fix) from error
 
 
-NAIVE: Final = "roll_forward"
+NAIVE: Final = "naive"
 """The baseline every skill, multiple and verdict is measured against first, for every task."""
 
 _TOLD: Final = told_in("v8.baselines", "baselines.yaml")
@@ -410,7 +410,7 @@ BASELINES: Final[Registry[Baseline]] = Registry(
     [
         _ours("last_close", lambda train, scaling: _last_close),
         # Split conformal prediction: Lei et al. 2018, doi:10.1080/01621459.2017.1307116.
-        _ours(NAIVE, lambda train, scaling: lambda span: span.rolled, fit_quantiles=_fit_conformal),
+        _ours(NAIVE, lambda train, scaling: lambda span: span.naive, fit_quantiles=_fit_conformal),
         _ours("offset", _fit_offset),
         _ours("drift", _fit_drift),
         _ours(
@@ -436,7 +436,7 @@ _SHIPPED: Final = tuple(BASELINES.values())
 def called(baseline: str) -> str:
     """Return what readers know a baseline by: "naive", or its key.
 
-    >>> called("roll_forward"), called("har")
+    >>> called("naive"), called("har")
     ('naive', 'har')
     """
     return "naive" if baseline == NAIVE else baseline

@@ -11,8 +11,8 @@ of the week (`v8.windows.span.unheld_waves`). Then
   are worked out on each path, and their medians are the forecast. Every path goes up once and down once, for
   nothing is known about which way.
 * the *regression* gives each step and column two coefficients, fitted to the smallest absolute error in
-  returns, by which forecasts are judged: for candles of the walk that these ranges make and of the bar's own
-  range, for bands and volatility of the deviation that follows and of roll-forward's own.
+  returns, by which forecasts are evaluated: for candles of the walk that these ranges make and of the bar's own
+  range, for bands and volatility of the deviation that follows and of the naive forecast's own.
 
 The paths alone know ranges and no waves: the baseline `range_paths` computes them with `numpy`, the published
 file of the profile of that name with `keras.ops`; what follows the fit is written once, over an array
@@ -30,7 +30,7 @@ Who has how much say the validation span tells. Per task and step there are two 
 of the way from the regression to the paths, then how much of the way from their mean to the network. Each is
 the one with the smallest absolute error in returns, and goes but half of the way from where it would be
 without any knowledge: equal shares of regression and paths, which are hard to beat by fitted ones (Clemen
-1989, doi:10.1016/0169-2070(89)90012-5), and none of the network, which was fitted to one season and errs most
+1989, doi:10.1016/0169-2070(89)90012-5), and none of the network, which was fitted to one fold and errs most
 where the market has just changed. Half of the way may still be far from a member that is much better than the
 others; where the mix errs by more than `MOST_LOST` times what one of its members does, that one speaks alone.
 docs/research/frontier.md has the figures.
@@ -142,7 +142,9 @@ class RangeFormula:
     known: KnownRanges  # what it reads of the bars behind
     floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
     path_LH: Floats  # coefficients of the log range of each coming bar
-    lent_PHC: NDArray[Any]  # the bars that paths are made of, see `lent_bars`, as they are published
+    resampled_PHC: NDArray[
+        Any
+    ]  # the bars that paths are made of, see `resampled_bars`, as they are published
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
     moves: Mapping[str, Floats] = field(default_factory=dict)
     """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
@@ -156,15 +158,15 @@ class RangeFormula:
 
         The precision of the walk is that of the bars that were lent.
         """
-        lent_HCP = np.moveaxis(self.lent_PHC[: len(self.lent_PHC) // 2], 0, -1)
-        lent_HCP = np.ascontiguousarray(lent_HCP)
-        ranges_WH11 = self.ranges(span)[:, :, None, None].astype(lent_HCP.dtype)
-        history_WK = span.history_close.astype(lent_HCP.dtype)
+        resampled_HCP = np.moveaxis(self.resampled_PHC[: len(self.resampled_PHC) // 2], 0, -1)
+        resampled_HCP = np.ascontiguousarray(resampled_HCP)
+        ranges_WH11 = self.ranges(span)[:, :, None, None].astype(resampled_HCP.dtype)
+        history_WK = span.history_close.astype(resampled_HCP.dtype)
         tasks = [TASKS[name] for name in span.profile.tasks]
         parts = []
         for start in range(0, len(span), WINDOWS_AT_ONCE):
             windows = slice(start, start + WINDOWS_AT_ONCE)
-            moved_WHCP = ranges_WH11[windows] * lent_HCP
+            moved_WHCP = ranges_WH11[windows] * resampled_HCP
             parts.append(mirrored_path_quantiles(levels, tasks, history_WK[windows], moved_WHCP))
         return {task.name: np.concatenate([part[task.name] for part in parts]) for task in tasks}
 
@@ -180,8 +182,8 @@ class RangeFormula:
         And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
-        walked = self.walk(span, levels)
-        parted = {task: apart(np, levels, values) for task, values in walked.items()}
+        simulated = self.walk(span, levels)
+        parted = {task: apart(np, levels, values) for task, values in simulated.items()}
         medians, distances = ({task: pair[part] for task, pair in parted.items()} for part in (0, 1))
         return dict(zip(MEMBERS, (network, self.regress(span), medians), strict=True)), distances
 
@@ -193,7 +195,7 @@ def fit_range_paths(train: Span) -> RangeFormula:
     terms_WL = known.terms(train, floor)
     path_LH = least_squares(terms_WL, logs_WH)
     drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
-    return RangeFormula(known, floor, path_LH, lent_bars(train, np.exp(terms_WL @ path_LH), drawn))
+    return RangeFormula(known, floor, path_LH, resampled_bars(train, np.exp(terms_WL @ path_LH), drawn))
 
 
 def fit_ensemble(train: Span) -> RangeFormula:
@@ -208,13 +210,13 @@ def fit_ensemble(train: Span) -> RangeFormula:
     # Evenly over the span: as good as twice as many drawn by lot, see docs/research/frontier.md.
     chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
     moves = fit_moves(train, _by_step(train, forecast_WH))
-    lent_PHC = lent_bars(train, forecast_WH, chosen).astype(np.float32)
-    return RangeFormula(known, floor, path_LH, lent_PHC, bounds, moves)
+    resampled_PHC = resampled_bars(train, forecast_WH, chosen).astype(np.float32)
+    return RangeFormula(known, floor, path_LH, resampled_PHC, bounds, moves)
 
 
 def _floored_logs(train: Span) -> tuple[float, Floats]:
     """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
-    ohlc_WHC = train.truth[TASK_OHLC]
+    ohlc_WHC = train.actual[TASK_OHLC]
     tiny = float(np.finfo(np.float32).tiny)
     ranges_WH = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
     # Above 0, though no bar has a range.
@@ -311,7 +313,7 @@ def mirrored_path_quantiles(
 ) -> dict[str, Floats]:
     """Do in numpy what `path_quantiles` does, to the same bits, given the first half of the paths alone.
 
-    The other half are their mirror images, as `lent_bars` makes them: what moves up in one moves down as far
+    The other half are their mirror images, as `resampled_bars` makes them: what moves up in one moves down as far
     in the other, without any rounding. So the order of all candles follows from half of them.
 
     Args:
@@ -325,9 +327,9 @@ def mirrored_path_quantiles(
         Per task quantiles, shape (W, H, Q, C), in its unit.
     """
     steps = moved[:, :, OHLC.index(CLOSE)]
-    walked = running_sums(np, steps)
-    candles = (walked - steps)[:, :, None] + moved
-    both_ways = np.concatenate([walked, -walked], axis=-1)
+    simulated = running_sums(np, steps)
+    candles = (simulated - steps)[:, :, None] + moved
+    both_ways = np.concatenate([simulated, -simulated], axis=-1)
     closes = _closes_of(np, history_close, history_close[:, -1:], both_ways)
     if any(task.on_paths not in _READING_NO_CANDLES for task in tasks):
         closes = replace(closes, candles=np.concatenate([candles, -candles[:, :, MIRRORED]], axis=-1))
@@ -405,14 +407,14 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     # Published files number their operations in this order.
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
-    walked = running_sums(xp, steps)
-    candles = xp.expand_dims(walked - steps, 2) + moved
-    return replace(_closes_of(xp, history_close, last, walked), candles=candles)
+    simulated = running_sums(xp, steps)
+    candles = xp.expand_dims(simulated - steps, 2) + moved
+    return replace(_closes_of(xp, history_close, last, simulated), candles=candles)
 
 
-def _closes_of(xp: Any, history_close: Any, last: Any, walked: Any) -> Closes:
+def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes:
     """Return the closes of paths, (W, H, P), at so many log ratios to the last known close, (W, 1)."""
-    path = xp.expm1(walked)
+    path = xp.expm1(simulated)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation)
 
@@ -434,10 +436,12 @@ def drawn_paths(
     """
     steps_HP = moved_HCP[:, OHLC.index(CLOSE)]
     before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
-    walked_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
-    for step, column in np.ndindex(*walked_HCP.shape[:2]):
-        walked_HCP[step, column] = _taking(walked_HCP[step, column], levels, quantiles_HQC[step, :, column])
-    return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(walked_HCP, -1, 0), last_close, 0.0))
+    simulated_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
+    for step, column in np.ndindex(*simulated_HCP.shape[:2]):
+        simulated_HCP[step, column] = _taking(
+            simulated_HCP[step, column], levels, quantiles_HQC[step, :, column]
+        )
+    return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
 def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floats:
@@ -451,17 +455,17 @@ def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floa
     return np.interp(values_P, [ends[0], *own_Q, ends[1]], [first, *wanted_Q, last])
 
 
-def lent_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
+def resampled_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
     """Take the bars that followed the train windows at some places, (D,), and their mirrors.
 
     Forecast ranges, (W, H), are unitless and above 0. Returns log ratios to the close before, in multiples of
     the range forecast, shape (2 D, H, C).
     """
-    ohlc = train.truth[TASK_OHLC][drawn]
+    ohlc = train.actual[TASK_OHLC][drawn]
     before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
     multiples = np.log(ohlc / before[:, :, None]) / forecast_WH[drawn][:, :, None]
-    lent = np.clip(multiples, -MAX_MULTIPLE, MAX_MULTIPLE)
-    return np.concatenate([lent, -lent[:, :, MIRRORED]])
+    resampled = np.clip(multiples, -MAX_MULTIPLE, MAX_MULTIPLE)
+    return np.concatenate([resampled, -resampled[:, :, MIRRORED]])
 
 
 MOST_LOST: Final = 1.02
@@ -479,16 +483,16 @@ def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> di
     H, C), in the task's unit.
     """
     shares = {}
-    for task, truth_WHC in span.truth.items():
+    for task, actual_WHC in span.actual.items():
         members = [said[member][task].astype(np.float64) for member in MEMBERS]
-        network, regressed, walked = members
+        network, regressed, simulated = members
         # Prices of a series weigh by their level alone, which hardly moves: no need of returns.
-        paths_H = (EQUAL_SHARE + _factor(truth_WHC, regressed, walked)) / 2
-        mean_WHC = regressed + paths_H[:, None] * (walked - regressed)
-        network_H = _factor(truth_WHC, mean_WHC, network) / 2
+        paths_H = (EQUAL_SHARE + _factor(actual_WHC, regressed, simulated)) / 2
+        mean_WHC = regressed + paths_H[:, None] * (simulated - regressed)
+        network_H = _factor(actual_WHC, mean_WHC, network) / 2
         rest_H = 1.0 - network_H
         fitted_MH = np.stack([network_H, rest_H * (1.0 - paths_H), rest_H * paths_H])
-        shares[task] = _without_loss(truth_WHC, members, fitted_MH)
+        shares[task] = _without_loss(actual_WHC, members, fitted_MH)
     return shares
 
 
@@ -511,10 +515,10 @@ def told_shares(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
     return [{"task": task, "factors": kept_H, "anchor": "ensemble"} for task, kept_H in kept.items()]
 
 
-def _without_loss(truth_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:
+def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:
     """Leave the steps to the best member in which their mix errs by too much more than it, shape (M, H)."""
     mixed_WHC = _mixed(shares_MH, members)
-    error_H, *errors = (np.abs(one - truth_WHC).mean(axis=(0, 2)) for one in (mixed_WHC, *members))
+    error_H, *errors = (np.abs(one - actual_WHC).mean(axis=(0, 2)) for one in (mixed_WHC, *members))
     best_H = np.argmin(errors, axis=0)
     alone_MH = (np.arange(len(members))[:, None] == best_H).astype(np.float64)
     return np.where(error_H > MOST_LOST * np.min(errors, axis=0), alone_MH, shares_MH)
@@ -524,49 +528,49 @@ def _mixed(shares_MH: Floats, members: Iterable[Floats]) -> Floats:
     return sum(share_H[:, None] * one for share_H, one in zip(shares_MH, members, strict=True))
 
 
-def _factor(truth_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
+def _factor(actual_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
     """Fit how much of the way from start to end has the smallest absolute error, per step, shape (H,)."""
     asked, way = (
-        np.moveaxis(one - start_WHC, 1, 2).reshape(-1, truth_WHC.shape[1]) for one in (truth_WHC, end_WHC)
+        np.moveaxis(one - start_WHC, 1, 2).reshape(-1, actual_WHC.shape[1]) for one in (actual_WHC, end_WHC)
     )
     ratios = np.divide(asked, way, out=np.zeros_like(asked), where=way != 0)
     return np.clip(weighted_median(ratios, np.abs(way)), 0.0, 1.0) + 0.0  # -0.0 is told as 0
 
 
 DOUBTED_WINDOWS: Final = 200
-"""Independent windows from which on more than half of a move is believed. Measured on three seasons of real
-candles: all of it cost up to 1 % of CRPS where the season changed, and coverage was as right without."""
+"""Independent windows from which on more than half of a move is believed. Measured on three folds of real
+candles: all of it cost up to 1 % of CRPS where the fold changed, and coverage was as right without."""
 
 
 def conformal_widths(
     levels: Sequence[float],
-    truth: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
     points: Mapping[str, Floats],
     distances: Mapping[str, Floats],
 ) -> dict[str, Floats]:
     """Return how many times as far each outer quantile must lie off to hold its share of the windows.
 
     Quantiles lie off the median as those of the paths do, times a factor: on the validation span every one
-    is stretched by what is missing there to its level, the level's own quantile of truth over distance
+    is stretched by what is missing there to its level, the level's own quantile of actual values over distance
     (conformalised quantile regression: Romano, Patterson and Candès 2019, arXiv:1905.03222, each end by
     itself). Windows overlap, so that few of them are news: of a move a share is kept (`kept_share`).
 
-    Per task, truth and median forecasts are (W, H, C), distances of the outer quantiles off a median (W, H,
+    Per task, actual values and median forecasts are (W, H, C), distances of the outer quantiles off a median (W, H,
     L, C), all in one unit; factors are (H, L, C). Levels are all, ascending.
     """
     factors = {}
-    for task, truth_WHC in truth.items():
+    for task, actual_WHC in actual.items():
         found = []
         for place, level in enumerate(outer(levels)):
             distance_WHC = distances[task][:, :, place]
-            beyond_WHC = truth_WHC - points[task]
+            beyond_WHC = actual_WHC - points[task]
             # Where nothing ever moved no factor widens anything.
             ratio_WHC = np.divide(
                 beyond_WHC, distance_WHC, out=np.ones_like(beyond_WHC), where=distance_WHC != 0
             )
             found.append(_shift(ratio_WHC, max(level, 1 - level)))
         moved_HLC = np.stack(found, axis=1) - 1.0
-        factors[task] = np.maximum(1.0 + kept_share(*truth_WHC.shape[:2]) * moved_HLC, 0.0)
+        factors[task] = np.maximum(1.0 + kept_share(*actual_WHC.shape[:2]) * moved_HLC, 0.0)
     return factors
 
 

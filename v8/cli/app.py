@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from v8.cli import commands
-from v8.cli.compare import compare_profiles
 from v8.cli.options import with_plugins
+from v8.comparison.command import compare_profiles
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, leave_at_once, watch_interrupts
@@ -143,7 +143,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print version and commit."
     ),
 ) -> None:
-    """A fleet of crypto forecasters, trained at once, judged honestly."""
+    """A fleet of crypto forecasters, trained at once, evaluated honestly."""
 
 
 def _hold_streams() -> None:

@@ -15,13 +15,13 @@ from typer import Argument, Exit, Option, echo
 from v8.cli import options as cli
 from v8.errors import DataError, ProfileError, SeriesError
 from v8.invocation import command
-from v8.live import DEFAULT_LEDGER
+from v8.ledger import DEFAULT_LEDGER
 from v8.market.series import load_universe
 from v8.net import tell_waiting
 from v8.profile import config_path, load_profile, network_outputs, profile_names
 from v8.registry import require_package
 from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
-from v8.runs.tracking import TRACKERS
+from v8.tracking import TRACKERS
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -64,11 +64,11 @@ def run(
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
     importance: bool = Option(False, "--importance", help="Measure what kinds of inputs are worth."),
-    judge: bool = Option(
+    evaluate: bool = Option(
         True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
     ),
 ) -> None:
-    """Train, judge and save a model for every series; the same call again continues or skips.
+    """Train, evaluate and save a model for every series; the same call again continues or skips.
 
     Examples:
         v8 run --profile frontier --dry-run
@@ -203,7 +203,7 @@ def export(
     """Write every forecast of the test spans into a table: of a run, or of all folds of a back-test.
 
     A row is one bar ahead: series, fold (0 for a run), issued_at, step, open_time, the forecast columns
-    with their quantiles, what came (close_truth) and the naive forecast (close_naive). Nobody could use a
+    with their quantiles, what came (close_actual) and the naive forecast (close_naive). Nobody could use a
     row before its issued_at, the close of the newest candle that it knows. Join those of one fold and step
     to rows of your own by that, and none sees the future: pandas.merge_asof(yours, forecasts,
     left_on="time", right_on="issued_at", by="series").
@@ -236,7 +236,7 @@ def worth(
 ) -> None:
     """Tell what forecasts of the test spans would have done in money, after costs, beside formulas.
 
-    Each rule is played by the model, by formulas, without a forecast, and by the truth: position by
+    Each rule is played by the model, by formulas, without a forecast, and by the actual values: position by
     volatility, limit orders, direction; and ranges and variance by scores. Funding is left out. Forecasts
     that know what comes later are refused. Writes worth.html, worth.json and worth.csv into RUN.
 
@@ -248,7 +248,7 @@ def worth(
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import print_worth
-    from v8.evaluation.worth import BPS, Terms
+    from v8.trading.rules import BPS, Terms
 
     terms = Terms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
     print_worth(run, terms=terms, names=names, open_source=open_source)
@@ -350,8 +350,8 @@ def predict(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
     from v8.cli.forecasts import draw_forecasts, print_forecasts
+    from v8.forecasts.issuing import issue_each
     from v8.hub.opening import open_place
-    from v8.live.issuing import issue_each
 
     models = open_place(where, revision=revision, is_offline=offline)
     wanted = asked or models.series
@@ -391,8 +391,8 @@ def update(
     asked = asked_series(series)
 
     from v8.cli import runs as work
-    from v8.live.ledger import Ledger
-    from v8.live.renewal import STARTS, Renewal
+    from v8.ledger.database import Ledger
+    from v8.promotion.renewal import STARTS, Renewal
     from v8.runs.engines import choose_engine
 
     cli.require_one_of("--from", start, STARTS)
@@ -431,7 +431,7 @@ def forecast(
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
-    """Issue forecasts into the ledger before their truth exists, and score those whose truth has come.
+    """Issue forecasts into the ledger before their actual values exist, and score those whose actual values have come.
 
     Examples:
         v8 forecast runs/frontier --every
@@ -443,7 +443,7 @@ def forecast(
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
 
-    from v8.live.receiver import Receiver
+    from v8.ledger.receiver import Receiver
 
     receiver = Receiver(post) if post else None
     if not cli.open_candles(source, data_dir, tables, cli.opening(where)).is_publishable:
@@ -452,7 +452,7 @@ def forecast(
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
     from v8.cli.forecasts import issue_forecasts
-    from v8.live.watching import ServingModels
+    from v8.ledger.watching import ServingModels
 
     find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
     again = partial(cli.open_candles, source, data_dir)
@@ -488,7 +488,7 @@ def track(
     if ledger.exists():
         tell_waiting(f"Reading {ledger}.")
 
-    from v8.cli.record import print_record
+    from v8.ledger.printing import print_record
 
     print_record(ledger, where, names, output_format)
     if publish:
@@ -502,7 +502,9 @@ def _names(series: Sequence[str] | None) -> list[str] | None:
 
 
 def backtest(
-    profile: str = Option("frontier", metavar="NAME|FILE", help="What to judge: a shipped name or a file."),
+    profile: str = Option(
+        "frontier", metavar="NAME|FILE", help="What to evaluate: a shipped name or a file."
+    ),
     folds: int = Option(6, metavar="K", min=1, max=1_000, help="Seasons, spread over all history."),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
@@ -523,7 +525,7 @@ def backtest(
     is_worth: bool = Option(False, "--worth", help="Tell what they are worth in money, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
-    """Judge a profile over many seasons, fitted anew for each; the same call again continues.
+    """Judge a profile over many folds, fitted anew for each; the same call again continues.
 
     Examples:
         v8 backtest --profile frontier --series BTCUSDT-1h --folds 8
@@ -536,20 +538,20 @@ def backtest(
     require_tables(budget)
     chosen = asked or served_series(candles)
 
-    from v8.cli.runs import judge_seasons
+    from v8.cli.runs import evaluate_folds
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
 
     train_all = choose_engine(engine, device, workers, fleet_size, address)
-    echo(f"Preparing to judge {budget.name}.")
+    echo(f"Preparing to evaluate {budget.name}.")
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     out = out or Path("backtests") / budget.name
-    results = judge_seasons(out, wanted, candles, train_all)
+    results = evaluate_folds(out, wanted, candles, train_all)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
-        from v8.evaluation.worth import Terms
         from v8.reports.backtest import write_backtest
+        from v8.trading.rules import Terms
 
         if forecasts:
             wanted_table = {"form": form, "open_source": lambda _: candles}
@@ -567,8 +569,8 @@ def search(
     trials: int = Option(20, metavar="N", min=1, max=100_000, help="Those of earlier calls count."),
     hours: float | None = Option(None, metavar="H", min=0, help="After which no trial is begun."),
     ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml beside the profile."),
-    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are judged on."),
-    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later ones that judge the winner alone."),
+    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are evaluated on."),
+    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later ones that evaluate the winner alone."),
     series: cli.SeriesOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
@@ -599,8 +601,8 @@ def search(
     from v8.cli.runs import search_settings
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
-    from v8.runs.ranges import read_ranges
-    from v8.runs.search import Search
+    from v8.search.ranges import read_ranges
+    from v8.search.search import Search
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
     known = read_ranges(ranges or file.parent / "search" / file.name, begun)
@@ -650,8 +652,8 @@ def serve(
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
+    from v8.app.command import serve_page
     from v8.app.places import LedgerReader, Place
-    from v8.cli.serve import serve_page
 
     place = Place(where, revision, is_offline=offline)
     tracks = LedgerReader(ledger, where)

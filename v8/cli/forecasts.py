@@ -19,14 +19,14 @@ from v8.cli.options import picture_file, place_words, require_picture
 from v8.cli.printing import print_json, print_lines, print_page, print_reasons, print_table, tell
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
-from v8.evaluation.worth import Worth
+from v8.forecasts.export import write_forecasts
+from v8.forecasts.issuing import Answers, Issued, age
 from v8.invocation import command
-from v8.live import DEFAULT_LEDGER
-from v8.live.issuing import Answers, Issued, age
-from v8.live.ledger import Ledger
-from v8.live.posting import keep_sending, send_messages
-from v8.live.receiver import Receiver
-from v8.live.watching import ServingModels, Wake, Watch, jitter_s
+from v8.ledger import DEFAULT_LEDGER
+from v8.ledger.database import Ledger
+from v8.ledger.posting import keep_sending, send_messages
+from v8.ledger.receiver import Receiver
+from v8.ledger.watching import ServingModels, Wake, Watch, jitter_s
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
@@ -34,11 +34,11 @@ from v8.market.sources.source import CandleSource
 from v8.net import counted, in_thread
 from v8.own_files import require_own
 from v8.quantile_levels import interval_names, intervals, quantile_column
-from v8.reports import worth as page
 from v8.reports.markup import DEMO_WARNING
 from v8.runs.engines import place as place_models
-from v8.runs.export import write_forecasts
-from v8.runs.worth import measure_worth
+from v8.trading import page as page
+from v8.trading.rules import Worth
+from v8.trading.study import measure_worth
 from v8.wording import Table, number, percent, plural, price
 
 MOST_WHOLE: Final = 4
@@ -56,7 +56,7 @@ def print_forecasts(
 
     Raises `V8Error` where one series was asked for, and cannot be forecast.
     """
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         issued, refused = issue()
     for error in () if is_many else refused.values():
@@ -95,7 +95,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
     """Print a row a series, and of a few series bar by bar what is forecast, and by which model."""
     if not issued:
         return
-    about = max((one.forecaster.about for one in issued), key=lambda about: about.is_judged)
+    about = max((one.forecaster.about for one in issued), key=lambda about: about.is_evaluated)
     *_, task = about.quality or about.tasks
     best = (
         f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less."
@@ -119,7 +119,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
     print_lines(
         "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
-        best if about.is_judged else "× best: unknown, because it was not judged.",
+        best if about.is_evaluated else "× best: unknown, because it was not evaluated.",
     )
 
 
@@ -135,9 +135,9 @@ def _row(one: Issued) -> list[str]:
     shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
     if VOLATILITY in ahead:
         shares[2:] = ahead[VOLATILITY].iloc[-1], closes.std(ddof=1) / closes.mean()
-    *_, quality = ({"multiple_of_best": None}, *one.forecaster.about.quality.values())
+    *_, quality = ({"relative_mae_to_best": None}, *one.forecaster.about.quality.values())
     told = [*map(price, (close, low, high)), *(percent(share, 2) for share in shares)]
-    return [str(one.forecaster.series), *told, number(quality["multiple_of_best"])]
+    return [str(one.forecaster.series), *told, number(quality["relative_mae_to_best"])]
 
 
 def _print_bars(one: Issued) -> None:
@@ -200,7 +200,7 @@ def export_forecasts(flag: str, place: Path, file: Path, *, is_overwriting: bool
 
     A flag named the file; what is wanted are arguments of `write_forecasts`.
     """
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     require_own(flag, file, is_overwriting=is_overwriting)  # a back-test took hours since it was looked at
     with quiet_start():
         exported = write_forecasts(place, file, **wanted)
@@ -213,7 +213,7 @@ def export_forecasts(flag: str, place: Path, file: Path, *, is_overwriting: bool
 
 def print_worth(place: Path, **given: Any) -> Worth:
     """Print what forecasts of a place are worth, as `measure_worth` finds it, and write it there."""
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         worth = measure_worth(place, **given)
     print_lines(*([DEMO_WARNING] if worth.is_demo else []), *page.sentences(worth))
@@ -240,7 +240,7 @@ def issue_forecasts(
     """
     words = [word.replace(receiver.url, "URL") if receiver else word for word in sys.argv[1:]]
     set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*words)}")
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         models = find_models()  # before a file is made
     shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))

@@ -8,17 +8,17 @@ from typing import Any, Final
 from v8.cli.printing import print_lines, print_table, tell
 from v8.errors import listed
 from v8.hub import publish as hub
-from v8.hub.client import RetryPolicy, check_repo_name
+from v8.hub.client import HubRetryPolicy, check_repo_name
 from v8.hub.pull import pull
 from v8.hub.space import stage
 from v8.hub.staging import Staged, check_source, stage_run
-from v8.live.ledger import Ledger
-from v8.live.publishing import LedgerDataset
+from v8.ledger.database import Ledger
+from v8.ledger.publishing import LedgerDataset
 from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
 
-RETRIES: Final = RetryPolicy(tell=tell)
+RETRIES: Final = HubRetryPolicy(tell=tell)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:

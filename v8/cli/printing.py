@@ -23,7 +23,7 @@ from rich.text import Text
 from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, compared
-from v8.evaluation.table import reading_marks
+from v8.evaluation.significance import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
@@ -160,7 +160,7 @@ def _estimate(plan: Plan) -> str:
         own = duration(cost.own_s, is_estimate=True)
         at_once = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
         basis += f", each of them {own} without starting and compiling; taken to run {at_once}"
-    return f"Estimated time: about {estimate}, judging and saving included: {basis}."
+    return f"Estimated time: about {estimate}, evaluating and saving included: {basis}."
 
 
 def print_profiles() -> None:
@@ -171,7 +171,9 @@ def print_profiles() -> None:
         rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
     title = "Shipped profiles, and what 40 series of each took here"
     print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
-    print_lines("Times are what runs took here, judging and saving included. A run of a profile measures it.")
+    print_lines(
+        "Times are what runs took here, evaluating and saving included. A run of a profile measures it."
+    )
 
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
@@ -211,8 +213,10 @@ def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
 def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
     if not rows:
-        is_judged = read_run(run).is_judged
-        print_lines("No series is finished." if is_judged else "Not judged: nothing is known of its errors.")
+        is_evaluated = read_run(run).is_evaluated
+        print_lines(
+            "No series is finished." if is_evaluated else "Not evaluated: nothing is known of its errors."
+        )
         return
     print_lines(*verdict(rows))
     every = compared(rows)

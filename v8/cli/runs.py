@@ -23,20 +23,20 @@ from v8.cli.options import require_one_of
 from v8.cli.printing import print_lines, print_reasons, print_table, tell_error
 from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
 from v8.invocation import command
-from v8.live.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.machine.interruption import set_last_words, watch_interrupts
 from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
+from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
 from v8.reports.verdict import change_table
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
-from v8.runs.search import FILES, START, Search
-from v8.runs.tracking import check_trackers
+from v8.search.search import FILES, START, Search
 from v8.storage import FolderLock
+from v8.tracking import check_trackers
 from v8.wording import ABSENT, Table, plural
 
 
@@ -77,7 +77,7 @@ def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
         is_default = options.source == RunOptions.model_fields["source"].default
         candles = [*([] if is_default else ["--source", options.source]), *folders]
         print_lines(f"Forecast: {command('predict', str(path), *candles)}")
-    is_whole = options.judge and not options.smoke and not failed
+    is_whole = options.evaluate and not options.smoke and not failed
     if prepared.source.is_publishable and is_whole and not options.publish:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary
@@ -211,27 +211,27 @@ def print_decisions(renewed: Renewed) -> None:
 
 
 NOTE: Final = (
-    "Errors are multiples of naive's. Profiles that look differently far back or ahead judge other windows, "
+    "Errors are multiples of naive's. Profiles that look differently far back or ahead evaluate other windows, "
     "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
     "one, be it by chance."
 )
 
 
-def compare_seasons(
+def compare_folds(
     asked: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
 ) -> None:
     """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
-    judged = {
-        one.profile.name: judge_seasons(out / one.profile.name, one, source, train_all) for one in asked
+    evaluated = {
+        one.profile.name: evaluate_folds(out / one.profile.name, one, source, train_all) for one in asked
     }
-    title = f"{plural(len(judged), 'profile')} over {plural(asked[0].num_folds, 'fold')}"
-    print_table(page.pool_table(judged, title))
+    title = f"{plural(len(evaluated), 'profile')} over {plural(asked[0].num_folds, 'fold')}"
+    print_table(page.pool_table(evaluated, title))
     print_lines(NOTE)
-    if any(results.failures for results in judged.values()):
+    if any(results.failures for results in evaluated.values()):
         raise typer.Exit(SeriesError.exit_code)
 
 
-def judge_seasons(
+def evaluate_folds(
     path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
 ) -> page.BacktestResults:
     """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
@@ -256,7 +256,7 @@ def judge_seasons(
 
 
 def search_settings(search: Search, num_trials: int, hours: float | None) -> None:
-    """Carry out a search, or what is left of it; print every trial, and the judgement of the winner."""
+    """Carry out a search, or what is left of it; print every trial, and the evaluation of the winner."""
     ends_s = math.inf if hours is None else time.monotonic() + 3600 * hours
     with hold_backtest(search.path / START):
         set_last_words(f"interrupted: {search.path} is saved. Continue with: {search.start.command}")

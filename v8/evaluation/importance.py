@@ -55,12 +55,12 @@ def measure_importance(span: Span, forecast: Callable[[NDArray[np.float32]], Any
     donor_W = np.random.default_rng(SEED).permutation(len(chosen))
     in_closes_F = np.array([FEATURES[name].kind in ANCHORED_KINDS for name in names])
     ratio_W1 = (chosen.last_close / chosen.last_close[donor_W])[:, None]
-    lent_WTF = windows_WTF[donor_W] * np.where(in_closes_F, ratio_W1, 1.0)[:, None]
+    permuted_WTF = windows_WTF[donor_W] * np.where(in_closes_F, ratio_W1, 1.0)[:, None]
 
     def errors(kind: str) -> dict[str, float]:
-        is_lent_F = np.array([kind_of(name) == kind for name in names])
-        points = forecast(np.where(is_lent_F, lent_WTF, windows_WTF).astype(np.float32)).points
-        moved = {task: (points[task] - truth) / chosen.unit(task) for task, truth in chosen.truth.items()}
+        is_permuted_F = np.array([kind_of(name) == kind for name in names])
+        points = forecast(np.where(is_permuted_F, permuted_WTF, windows_WTF).astype(np.float32)).points
+        moved = {task: (points[task] - actual) / chosen.unit(task) for task, actual in chosen.actual.items()}
         return {task: float(np.abs(each).mean()) for task, each in moved.items()}
 
     plain = errors("")

@@ -23,9 +23,9 @@ from pydantic import StrictBool
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
+from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, best_baseline
 from v8.evaluation.importance import Importance
-from v8.evaluation.judgement import Judgement, QuantileJudgement, best_baseline
-from v8.evaluation.table import LOSES, Against, corrected
+from v8.evaluation.significance import LOSES, Against, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -48,10 +48,10 @@ class SeriesResult:
     best_epoch: Annotated[Count, at_keys("training", "best_epoch")]  # whose weights were kept; 0 is untrained
     epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # epochs trained
     seconds: dict[str, Seconds]  # wall time per stage, in seconds
-    judgement: Judgement  # errors beside the baselines
+    evaluation: Evaluation  # errors beside the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
-    quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
+    quantiles: QuantileEvaluation | None = None  # how its quantiles did; None where it has none
     importance: Importance | None = None  # what kinds of inputs are worth; None where nobody asked
 
     @property
@@ -62,23 +62,23 @@ class SeriesResult:
     @property
     def hit_rate(self) -> float | None:
         """Share of windows whose direction at step 1 was right, 0 to 1; None without any."""
-        return self.judgement.direction[0].rate
+        return self.evaluation.direction[0].rate
 
     @property
     def hit_rate_95(self) -> tuple[float, float] | None:
         """Its 95 % interval, for as many windows as are effective."""
-        return self.judgement.direction[0].interval
+        return self.evaluation.direction[0].interval
 
 
 def read_result(content: Mapping[str, Any]) -> SeriesResult:
     """Read the metadata of a finished series, as `metadata.json` holds it."""
     where = f"metadata of {content.get('series', 'a series')}"
-    judged = {
+    evaluated = {
         key: kind.from_json(content[key], where=f"{where}, key {key}")
-        for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
+        for key, kind in (("evaluation", Evaluation), ("quantiles", QuantileEvaluation))
         if key in content
     }
-    return checked(SeriesResult, {**content, **judged}, where=where, fix=_FIX)
+    return checked(SeriesResult, {**content, **evaluated}, where=where, fix=_FIX)
 
 
 def read_history(file: Path) -> list[dict[str, float]]:
@@ -112,7 +112,7 @@ LEADERBOARD_FILE: Final = "leaderboard.csv"
 
 _COLUMNS: Final = {
     "naive": {
-        "mae_multiple_of_naive": "multiple",
+        "relative_mae": "multiple",
         "mae_skill": "skill",
         "verdict": "verdict",
         "mae_p_value": "p_value",
@@ -120,7 +120,7 @@ _COLUMNS: Final = {
     },
     "best": {
         "best_baseline": "name",
-        "mae_multiple_of_best": "multiple",
+        "relative_mae_to_best": "multiple",
         "mae_skill_against_best": "skill",
         "verdict_against_best": "verdict",
         "mae_p_value_against_best": "p_value",
@@ -166,16 +166,16 @@ class LeaderboardRow(SeriesResult):
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run, in the order stated at the top of this module."""
-    judged = list(results)
-    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
+    evaluated = list(results)
+    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in evaluated}
     for task in TASKS:
-        having = {one.series: one.judgement for one in judged if task in one.judgement.tasks}
+        having = {one.series: one.evaluation for one in evaluated if task in one.evaluation.tasks}
         if having:
             best = best_baseline([*having.values()], task)
             those = [TaskScore(one.against(task), one.against(task, best)) for one in having.values()]
             for series, score in zip(having, with_corrected(those), strict=True):
                 scores[series][task] = score
-    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in judged)
+    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in evaluated)
     return sorted(rows, key=_rank)
 
 

@@ -8,7 +8,7 @@ would score differently under every scaling.
 Pinball losses say how good a quantile is; twice their mean over the levels is near the continuous ranked
 probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437), of which the mean
 absolute error is the case of one forecast without spread. An interval is honest where it holds the share of
-truths that it promises, and better the narrower it is.
+actual values that it promises, and better the narrower it is.
 
 Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
 """
@@ -25,7 +25,7 @@ from pydantic import Field
 
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import SeriesError
-from v8.evaluation.table import num_effective
+from v8.evaluation.significance import num_effective
 from v8.quantile_levels import intervals, pinball
 from v8.records import Count, Number
 from v8.tasks import TASKS
@@ -95,15 +95,15 @@ class TaskErrors:
 class StepDirection:
     """How often the forecast close of one step lay on the right side of the last close.
 
-    Windows whose truth ends exactly at the last close have no direction to hit, and forecasts within
+    Windows whose actual values end exactly at the last close have no direction to hit, and forecasts within
     `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
     """
 
     step: Count  # bars ahead, from 1
     num_hits: Count  # windows whose direction was right
-    num_counted: Count  # windows in which truth and forecast both had a direction
-    num_rises: Count  # windows among the counted whose truth rose: the hits of always saying "up"
-    num_flat_truth: Count  # windows left out because the truth did not move
+    num_counted: Count  # windows in which actual values and forecast both had a direction
+    num_rises: Count  # windows among the counted whose actual values rose: the hits of always saying "up"
+    num_flat_actual: Count  # windows left out because the actual values did not move
     num_flat_forecast: Count  # further windows left out because the forecast did not
     num_effective: Number  # independent windows that would tell as much; at most as many, 0 when none counted
 
@@ -120,7 +120,7 @@ class StepDirection:
 
     def adds_up(self, num_windows: int) -> bool:
         """Say whether the counts can be those of a span of so many windows."""
-        num_all = self.num_counted + self.num_flat_truth + self.num_flat_forecast
+        num_all = self.num_counted + self.num_flat_actual + self.num_flat_forecast
         is_part = max(self.num_hits, self.num_rises) <= self.num_counted
         return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
 
@@ -130,7 +130,9 @@ class QuantileErrors:
     """How one forecaster's quantiles of one task did."""
 
     pinball: Cells  # mean pinball losses in returns, Q x H x C, unitless
-    coverage: tuple[tuple[tuple[Share, ...], ...], ...]  # shares of truths within each interval, I x H x C
+    coverage: tuple[
+        tuple[tuple[Share, ...], ...], ...
+    ]  # shares of actual values within each interval, I x H x C
     width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
 
     @property
@@ -152,17 +154,17 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
 
     Returns errors per step and column in both units; and what each window adds to the mean absolute error in
     returns, shape (N,), unitless: their mean is `TaskErrors.mae_return.overall`. Raises `SeriesError` if the
-    shape is not that of the truth, or an error is no number or too large.
+    shape is not that of the actual values, or an error is no number or too large.
     """
-    truth = span.truth[task]
+    actual = span.actual[task]
     where = f"{span.table.series}, forecast of {task}"
-    # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
-    # judge every window against every other one.
-    if forecast.shape != truth.shape:
-        rule = f"has the shape of its truth, {truth.shape}"
+    # NumPy would broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
+    # evaluate every window against every other one.
+    if forecast.shape != actual.shape:
+        rule = f"has the shape of its actual values, {actual.shape}"
         got = f"the shape {forecast.shape}"
         raise SeriesError(where=where, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)")
-    error = forecast.astype(np.float64) - truth
+    error = forecast.astype(np.float64) - actual
     relative = in_returns(task, error, span.last_close)
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
     if not largest < MAX_ERROR:  # also true for NaN
@@ -178,11 +180,11 @@ def measure_quantiles(
 ) -> tuple[QuantileErrors, NDArray[np.float64]]:
     """Measure quantiles of one task, shape (N, H, Q, C), in the task's unit, at ascending levels.
 
-    Returns what is judged; and what each window adds to the CRPS, shape (N,), unitless. Raises `SeriesError`
-    if the shape is not that of truth and levels, or a number is not finite.
+    Returns what is evaluated; and what each window adds to the CRPS, shape (N,), unitless. Raises `SeriesError`
+    if the shape is not that of actual values and levels, or a number is not finite.
     """
-    truth_NHC = span.truth[task]
-    num_windows, horizon, num_columns = truth_NHC.shape
+    actual_NHC = span.actual[task]
+    num_windows, horizon, num_columns = actual_NHC.shape
     shape = (num_windows, horizon, len(levels), num_columns)
     if forecast.shape != shape or not np.isfinite(forecast).all():
         where = f"{span.table.series}, quantiles of {task}"
@@ -191,14 +193,14 @@ def measure_quantiles(
     by_level = dict(zip(levels, np.moveaxis(forecast.astype(np.float64), 2, 0), strict=True))
     losses_QNHC = np.stack(
         [
-            in_returns(task, pinball(np, truth_NHC - one, level), span.last_close)
+            in_returns(task, pinball(np, actual_NHC - one, level), span.last_close)
             for level, one in by_level.items()
         ]
     )
     coverage = []
     width = []
     for low, high in ([by_level[level] for level in pair] for pair in intervals(levels)):
-        coverage.append(((low <= truth_NHC) & (truth_NHC <= high)).mean(axis=0))
+        coverage.append(((low <= actual_NHC) & (actual_NHC <= high)).mean(axis=0))
         width.append(in_returns(task, high - low, span.last_close).mean(axis=0))
     errors = QuantileErrors(*map(_tuples, (losses_QNHC.mean(axis=1), coverage, width)))
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
@@ -212,26 +214,26 @@ def in_returns(
 
 
 def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
-    """Count how often the model's close moved from the last close as the truth did.
+    """Count how often the model's close moved from the last close as the actual values did.
 
     Forecasts are of open, high, low and close, shape (N, H, 4), quote currency. One entry per step, in order.
     """
     close = OHLC.index(CLOSE)
     last = span.last_close[:, None]
-    truths = np.sign(span.truth[TASK_OHLC][:, :, close] - last)
+    actual_values = np.sign(span.actual[TASK_OHLC][:, :, close] - last)
     moves = ohlc[:, :, close].astype(np.float64) - last
     forecasts = np.where(np.abs(moves) <= FLAT_RETURN * last, 0.0, np.sign(moves))
     steps = []
-    for step, (truth, forecast) in enumerate(zip(truths.T, forecasts.T, strict=True), start=1):
-        is_counted = (truth != 0) & (forecast != 0)
-        hits = (truth == forecast)[is_counted].astype(np.float64)
+    for step, (actual, forecast) in enumerate(zip(actual_values.T, forecasts.T, strict=True), start=1):
+        is_counted = (actual != 0) & (forecast != 0)
+        hits = (actual == forecast)[is_counted].astype(np.float64)
         one = StepDirection(
             step=step,
             num_hits=int(hits.sum()),
             num_counted=len(hits),
-            num_rises=int(np.sum(is_counted & (truth > 0))),
-            num_flat_truth=int(np.sum(truth == 0)),
-            num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
+            num_rises=int(np.sum(is_counted & (actual > 0))),
+            num_flat_actual=int(np.sum(actual == 0)),
+            num_flat_forecast=int(np.sum((actual != 0) & (forecast == 0))),
             num_effective=num_effective(hits, step, span.bar_numbers[is_counted]) if len(hits) else 0.0,
         )
         steps.append(one)
@@ -243,7 +245,7 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
     It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
     of the bars they forecast. Pass the number of independent windows that would tell as much, which need
-    not be whole, at least 1; see `v8.evaluation.table.num_effective`. Returns both ends, 0 to 1.
+    not be whole, at least 1; see `v8.evaluation.significance.num_effective`. Returns both ends, 0 to 1.
 
     >>> [round(end, 4) for end in wilson_interval(8, 10)]
     [0.4902, 0.9433]

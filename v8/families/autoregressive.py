@@ -2,10 +2,10 @@
 
 Validation and every published file decode so, in one graph: the loop over the horizon is written out, and
 plain Keras runs it. In training, and nowhere else, a decoder is taught ("teacher forcing", shifted by one):
-it reads the horizon at once, the truth of the bar before in the place of the forecast of it. Windows that are
+it reads the horizon at once, the actual values of the bar before in the place of the forecast of it. Windows that are
 not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
 towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
-no loop, which would take four times as long to compile. A first pass over the truth (Mihaylova and Martins
+no loop, which would take four times as long to compile. A first pass over the actual values (Mihaylova and Martins
 2019, arXiv:1906.07651) was tried, see docs/research/training.md.
 
 Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D channels, U units, N heads,
@@ -24,7 +24,7 @@ from v8.families.family import (
     Layers,
     NetworkShape,
     Size,
-    TaughtSettings,
+    TeacherForcingSettings,
     Units,
     dense_flop,
     ours,
@@ -50,13 +50,15 @@ class Decoder(Protocol):
         """Return all bars, (B, H, D), none of which depends on a later candle than the one before it."""
 
 
-def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: Decoder) -> dict[str, Any]:
-    """Decode the horizon from the newest candle on, taught where `layers` have a truth; apply the heads."""
+def decoded(
+    network: TeacherForcingSettings, window_BTF: Any, layers: Layers, decoder: Decoder
+) -> dict[str, Any]:
+    """Decode the horizon from the newest candle on, taught where `layers` have actual values; apply the heads."""
     ops = layers.keras.ops
     num_bars = layers.shape.horizon_bars
     heads = {task.name: layers.head(task, HEAD_EQUATION) for task in layers.shape.tasks}
     newest_B1C = layers.columns(layers.newest(window_BTF), OHLC)
-    if layers.truth_BHC is None:
+    if layers.actual_BHC is None:
         bars = [decoder.following(newest_B1C)]
         for bar in range(num_bars - 1):
             # The head has a bias of its own for each bar, so it is shown the whole horizon.
@@ -67,11 +69,11 @@ def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: D
         earlier = list(range(num_bars - 1))
         first_BHC = heads[TASK_OHLC](decoder.whole(ops.concatenate([newest_B1C] * num_bars, axis=-2)))
         own = ops.stop_gradient(ops.take(first_BHC, earlier, axis=-2))
-        truth = ops.take(layers.truth_BHC, earlier, axis=-2)
+        actual = ops.take(layers.actual_BHC, earlier, axis=-2)
         share = network.teacher_forcing
         drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
         is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
-        x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, truth)], axis=-2))
+        x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, actual)], axis=-2))
     return {name: head(x_BHD) for name, head in heads.items()}
 
 
@@ -108,7 +110,7 @@ class _RecurrentDecoder:
         self._look = look
         made = f"{kind}Cell"
         options = dict[str, bool]()
-        if layers.truth_BHC is not None:
+        if layers.actual_BHC is not None:
             made = kind
             options = {"return_sequences": True}
         named = {f"decoder_{number}": own[0].shape[-1] for number, own in enumerate(states, 1)}
@@ -194,7 +196,7 @@ def attention_flop(num_queries: int, num_keys: int, width: int) -> float:
     return 4.0 * num_queries * num_keys * width
 
 
-class GruAttentionNetwork(TaughtSettings):
+class GruAttentionNetwork(TeacherForcingSettings):
     """Sizes of encoder and decoder, which are alike."""
 
     recurrent_units: Units
@@ -235,7 +237,7 @@ def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
 GRU_ATTENTION: Final = ours("gru_attention", GruAttentionNetwork, _gru_attention, _gru_flop)
 
 
-class LstmAttentionNetwork(TaughtSettings):
+class LstmAttentionNetwork(TeacherForcingSettings):
     """Sizes of encoder, decoder, attention and output."""
 
     recurrent_units: Units
@@ -290,7 +292,7 @@ def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
 LSTM_ATTENTION: Final = ours("lstm_attention", LstmAttentionNetwork, _lstm_attention, _lstm_flop)
 
 
-class TransformerNetwork(TaughtSettings):
+class TransformerNetwork(TeacherForcingSettings):
     """Sizes of encoder and decoder."""
 
     width: Size

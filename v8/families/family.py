@@ -51,14 +51,14 @@ class NetworkSettings(Settings):
         return int(next(sizes[0] for sizes in vars(self).values() if isinstance(sizes, tuple)))
 
 
-class TaughtSettings(NetworkSettings):
-    """Sizes of a network that reads its own forecasts, and in training sometimes the truth in their place.
+class TeacherForcingSettings(NetworkSettings):
+    """Sizes of a network that reads its own forecasts, and in training sometimes the actual values in their place.
 
-    Whatever derives from this is trained with a second input, `truth`; see `v8.families.autoregressive`.
+    Whatever derives from this is trained with a second input, `actual`; see `v8.families.autoregressive`.
     """
 
     teacher_forcing: Dropout
-    """Chance, in training alone, that a window is decoded from the truth of each bar before in place of the
+    """Chance, in training alone, that a window is decoded from the actual values of each bar before in place of the
     own forecast of it; 0 switches it off."""
 
 
@@ -108,7 +108,7 @@ class Layers:
         keras: The module: profiles are read without it, so it is handed to those who make layers.
         precision: Keras dtype policy of all layers but the heads.
         seeds: Every draw takes the next one.
-        truth_BHC: Keras tensor of the candles to come, scaled, while a network is taught; None otherwise, and
+        actual_BHC: Keras tensor of the candles to come, scaled, while a network is taught; None otherwise, and
             in every file that is published.
     """
 
@@ -116,12 +116,12 @@ class Layers:
     shape: NetworkShape
     precision: str
     seeds: Iterator[int]
-    truth_BHC: Any = None
+    actual_BHC: Any = None
 
     @property
     def bars_at_once(self) -> int:
         """Bars that a decoder makes in one call: all while it is taught, or else one."""
-        return 1 if self.truth_BHC is None else self.shape.horizon_bars
+        return 1 if self.actual_BHC is None else self.shape.horizon_bars
 
     def recurrent(
         self,

@@ -272,7 +272,7 @@ def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) ->
 def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     """Average and deviate the closes of a window of which the first steps ahead repeat the last close.
 
-    These are the roll-forward Bollinger bands: `k` steps ahead, below `period_bars`, the window holds the
+    These are the naive forecast Bollinger bands: `k` steps ahead, below `period_bars`, the window holds the
     newest period - k known closes and k times the last one. Shape (2, num_steps, N), as shares of the last
     close: average minus last close, and sample deviation. The first `period_bars` - 1 rows are NaN.
     """

@@ -7,7 +7,7 @@ The client is `huggingface_hub`, unmodified, but four of its habits are not want
 - It waits for ever. Here every request has a limit, and a call during which fewer than `SLOWEST_BYTES_S`
   move for that long is given up; the user sees the silence counted.
 - It retries some requests and not others, and once the answer to a commit is lost it can commit twice. Here
-  it never retries: `v8.net.Patience` does, after looking at what is there.
+  it never retries: `v8.net.RetryPolicy` does, after looking at what is there.
 - It moves large files by xet where that is installed: a client in Rust that takes no limit, tells nothing and
   cannot be interrupted. Here large files go by LFS and come by plain downloads, which every Hub offers; xet
   saves traffic by deduplication, and models of a few megabytes share nothing.
@@ -43,7 +43,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from v8.errors import PublishError, V8Error, shown
 from v8.hub import TOKEN_PAGE, hub_endpoint
-from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, in_thread
+from v8.net import Refused, RetryPolicy, TransientError, asked_wait_s, in_thread
 from v8.storage import digest_file, digest_git_blob, packaged
 
 SLOWEST_BYTES_S: Final = 1_000
@@ -92,7 +92,7 @@ class UnreachableError(PublishError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryPolicy(Patience):
+class HubRetryPolicy(RetryPolicy):
     """How long to wait for a Hub that has trouble; `tell` hears of each pause, and of silence."""
 
     num_tries: int = 5
@@ -117,7 +117,7 @@ class Traffic:
         succeeded: Requests that succeeded by their method: each PUT has stored a large file.
     """
 
-    def __init__(self, retries: RetryPolicy) -> None:
+    def __init__(self, retries: HubRetryPolicy) -> None:
         self.retries = retries
         self.succeeded = Counter[str]()
         self._call = _Call(retries.timeout_s)
@@ -129,7 +129,7 @@ class Traffic:
         not be silent beyond them.
 
         Raises:
-            PassingTroubleError: If next to nothing moves for too long.
+            TransientError: If next to nothing moves for too long.
             UnreachableError: If it cannot be left either: another process holds the file it wants.
         """
         timeout_s = min(self.retries.timeout_s, max(_SHORTEST_S, left_s - _GRACE_S))
@@ -142,7 +142,7 @@ class Traffic:
                     if not wait([answer], timeout=_TO_LEAVE_S).done:
                         words = {"where": where, "most": self.retries.timeout_s}
                         raise UnreachableError(**told("wait", "SAME_FILE", **words))
-                    raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
+                    raise TransientError(f"{call.silence()} for {timeout_s:.3g} s")
                 past_s = call.next_told()
                 if past_s:
                     silence = f"{call.silence()} for {past_s} s of at most {timeout_s:.3g} s"
@@ -154,7 +154,7 @@ class Traffic:
     def send(self, send: Callable[..., Any], request: Any, *, stream: bool = False, **options: Any) -> Any:
         """Send a request in a thread of its own; raise instead of an answer that means to try again.
 
-        Raises `PassingTroubleError` if there is no answer, or the Hub is busy, or the call was left.
+        Raises `TransientError` if there is no answer, or the Hub is busy, or the call was left.
         """
         call = self._call
         call.check(is_beginning=True)
@@ -175,9 +175,9 @@ class Traffic:
                     self.succeeded[response.request.method] += response.is_success
                     return response
                 response.close()
-                trouble = PassingTroubleError(f"status {status}", _asked_wait_s(response))
+                trouble = TransientError(f"status {status}", _asked_wait_s(response))
             except HTTP.TransportError as error:
-                trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
+                trouble = TransientError(f"no answer ({type(error).__name__})")
             call.trouble = trouble
             raise trouble  # outside of the handler, so that no request and no token hangs on it
 
@@ -193,7 +193,7 @@ class _Call:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.is_left: Future[None] = Future()
-        self.trouble: PassingTroubleError | None = None
+        self.trouble: TransientError | None = None
         self._moved_at = self._heard_at = time.monotonic()
         self._told_s = 0
 
@@ -225,14 +225,14 @@ class _Call:
             self.is_left.set_result(None)
 
     def check(self, *, is_beginning: bool = False) -> None:
-        """Raise PassingTroubleError when the call was left, or to begin a request after one that failed.
+        """Raise TransientError when the call was left, or to begin a request after one that failed.
 
         Of several requests at once any may be heard first, so each tells what happened.
         """
         if is_beginning and self.trouble:
-            raise PassingTroubleError(self.trouble.text, self.trouble.wait_s)
+            raise TransientError(self.trouble.text, self.trouble.wait_s)
         if self.is_left.done():
-            raise PassingTroubleError("the call was given up")
+            raise TransientError("the call was given up")
 
 
 class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
@@ -250,7 +250,7 @@ class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
                     yield piece[start : start + _PIECE_BYTES]
                     self._call.moved(min(_PIECE_BYTES, len(piece) - start))
         except HTTP.TimeoutException as error:
-            trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
+            trouble = TransientError(f"no answer ({type(error).__name__})")
         else:
             return
         raise trouble  # which the client does not retry
@@ -268,7 +268,7 @@ def _watched(client: Any, traffic: Traffic) -> Any:
 
 
 @contextmanager
-def strict_client(retries: RetryPolicy, *, shows_progress: bool = False) -> Iterator[Traffic]:
+def strict_client(retries: HubRetryPolicy, *, shows_progress: bool = False) -> Iterator[Traffic]:
     """Make the client behave as said at the top of this module, until the block ends.
 
     The client is one for the whole process, so threads wait here for each other. It sends through the one
@@ -338,14 +338,14 @@ class HubRepo(ABC):
         words |= {"name": self.name, "owner": self.name.partition("/")[0], "flag": self.flag}
         return told(what, kind, **words, endpoint=self.endpoint, token_page=TOKEN_PAGE)
 
-    def insist(self, ask: Callable[[], Found]) -> Found:
+    def call(self, ask: Callable[[], Found]) -> Found:
         """Call the client again and again while trouble may pass."""
-        return self.insist_on(lambda: self.ask(ask))
+        return self.call_on(lambda: self.ask(ask))
 
-    def insist_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
+    def call_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
         """Do work that asks the Hub several times, again and again while trouble may pass.
 
-        It raises `PassingTroubleError` to be done once more; `progress` counts what was moved for good.
+        It raises `TransientError` to be done once more; `progress` counts what was moved for good.
         Raises `UnreachableError` if the trouble does not pass, or the Hub asks for a longer pause than ours.
         """
         retries = self._traffic.retries
@@ -354,17 +354,17 @@ class HubRepo(ABC):
             self._end_s = time.monotonic() + left_s
             return work()
 
-        def say(trouble: PassingTroubleError, pause_s: float) -> None:
+        def say(trouble: TransientError, pause_s: float) -> None:
             retries.tell(f"{self.name}: {trouble.text}; trying again in {pause_s:g} s")
 
         refuse = partial(retries.refused, self.name)
-        return retries.insist(within, refuse, before_pause=say, progress=progress)
+        return retries.call(within, refuse, before_pause=say, progress=progress)
 
     def ask(self, ask: Callable[[], Found]) -> Found:
         """Call the client once, and turn everything it can raise into an error of ours."""
         try:
             return self._traffic.call(self.name, ask, self._end_s - time.monotonic())
-        except (V8Error, PassingTroubleError):
+        except (V8Error, TransientError):
             raise
         except _CLIENT_ERRORS as error:
             trouble = self._understood(error)
@@ -379,14 +379,14 @@ class HubRepo(ABC):
     def file(self, path: str, revision: str, *, is_anew: bool = False) -> Path:
         """Download a file into the client's cache, unless it is there."""
         download = partial(self._api.hf_hub_download, self.name, path, repo_type=self.kind, revision=revision)
-        return Path(self.insist(lambda: download(cache_dir=self.cache, force_download=is_anew)))
+        return Path(self.call(lambda: download(cache_dir=self.cache, force_download=is_anew)))
 
-    def _understood(self, error: BaseException) -> V8Error | PassingTroubleError:
+    def _understood(self, error: BaseException) -> V8Error | TransientError:
         causes = [error]  # uploads of large files wrap what went wrong
         while inner := causes[-1].__cause__ or causes[-1].__context__:
             causes.append(inner)
         for cause in causes:
-            if isinstance(cause, PassingTroubleError):
+            if isinstance(cause, TransientError):
                 return cause
             if isinstance(cause, errors.HfHubHTTPError):
                 return self._answered(cause)
@@ -395,13 +395,13 @@ class HubRepo(ABC):
             return self.refused("OFFLINE", "HF_HUB_OFFLINE is set")
         said = self._scrubbed(f"{type(root).__name__}: {root}")
         if isinstance(root, RuntimeError) or any(isinstance(cause, _NO_ANSWER) for cause in causes):
-            return PassingTroubleError(said)
+            return TransientError(said)
         return self.refused("OTHER", said)
 
-    def _answered(self, error: errors.HfHubHTTPError) -> V8Error | PassingTroubleError:
+    def _answered(self, error: errors.HfHubHTTPError) -> V8Error | TransientError:
         status = error.response.status_code
         if status == 412:
-            return PassingTroubleError("another commit came in between")
+            return TransientError("another commit came in between")
         said = error.server_message or f"{error}\n".splitlines()[0]
         refusal = _refusal(error, status)
         if refusal != "FORBIDDEN" and error.response.request.url.path.endswith(_LFS_BATCH):

@@ -20,10 +20,10 @@ from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
 from v8.errors import ArtifactError, PublishError, listed, shown
-from v8.hub.client import HubRepo, Kind, RetryPolicy, is_listed, strict_client
+from v8.hub.client import HubRepo, HubRetryPolicy, Kind, is_listed, strict_client
 from v8.hub.layout import series_of
 
-PUBLISH_RETRIES: Final = RetryPolicy()
+PUBLISH_RETRIES: Final = HubRetryPolicy()
 
 
 Announce = Callable[["Difference"], None]  # gets the difference before it is sent
@@ -134,12 +134,12 @@ class RemoteRepo(HubRepo):
 
     def exists(self) -> bool:
         """Tell whether there is such a repository that this user may see."""
-        return self.insist(lambda: self._api.repo_exists(self.name, repo_type=self.kind))
+        return self.call(lambda: self._api.repo_exists(self.name, repo_type=self.kind))
 
     def look(self) -> RemoteState:
         """Return what the repository holds now.
 
-        Raises `PublishError` if it does not exist, or the token may not see it, `PassingTroubleError` if the
+        Raises `PublishError` if it does not exist, or the token may not see it, `TransientError` if the
         Hub does not answer.
         """
         info = self.ask(lambda: self._api.repo_info(self.name, repo_type=self.kind))
@@ -173,7 +173,7 @@ class RemoteRepo(HubRepo):
         """
         if not self._token:
             raise PublishError(**self.told("publish", "NO_TOKEN"))
-        about = self.insist(self._api.whoami)
+        about = self.call(self._api.whoami)
         if about.get("auth", {}).get("accessToken", {}).get("role") == "read":
             raise PublishError(**self.told("publish", "FORBIDDEN") | {"got": "a token that may only read"})
         owners = [about["name"], *(org["name"] for org in about.get("orgs", []))]
@@ -187,14 +187,14 @@ class RemoteRepo(HubRepo):
         """
         sdk = "docker" if self.kind == "space" else None  # it runs what its Dockerfile says
         create = partial(self._api.create_repo, self.name, repo_type=self.kind, exist_ok=True, space_sdk=sdk)
-        self.insist(lambda: create(private=is_private or None))
+        self.call(lambda: create(private=is_private or None))
 
     def commit(self, title: str, description: str, change: Difference, *, parent: str) -> None:
         """Write and delete files in one commit on top of `parent`; the description may be empty.
 
         Raises:
             PublishError: If it is refused for good.
-            PassingTroubleError: If no answer came, or there is a newer commit: look before trying again.
+            TransientError: If no answer came, or there is a newer commit: look before trying again.
         """
         adding = [CommitOperationAdd(path, str(file)) for path, file in change.additions.items()]
         deleting = [CommitOperationDelete(path, is_folder=False) for path in change.deletions]
@@ -210,8 +210,8 @@ class RemoteRepo(HubRepo):
         owner, _, _ = self.name.partition("/")
         make = partial(self._api.create_collection, title, namespace=owner, exists_ok=True)
         try:
-            slug = self.insist(lambda: make(private=is_private)).slug
-            self.insist(lambda: self._api.add_collection_item(slug, self.name, self.kind, exists_ok=True))
+            slug = self.call(lambda: make(private=is_private)).slug
+            self.call(lambda: self._api.add_collection_item(slug, self.name, self.kind, exists_ok=True))
         except PublishError as error:
             raise PublishError(**self.told("publish", "COLLECTION", said=error.got)) from error
         return f"{self.endpoint}/collections/{slug}"
@@ -221,7 +221,7 @@ class RemoteRepo(HubRepo):
         return PublishError(**self.told("publish", refusal, said=said))
 
 
-def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
+def check_access(repo: str, retries: HubRetryPolicy = PUBLISH_RETRIES) -> None:
     """Refuse early what publishing would refuse late: no token, a wrong one, or one that may not write.
 
     Raises `PublishError` if publishing cannot work.
@@ -236,7 +236,7 @@ def publish(
     *,
     is_private: bool,
     collection: str | None = None,
-    retries: RetryPolicy = PUBLISH_RETRIES,
+    retries: HubRetryPolicy = PUBLISH_RETRIES,
     announce: Announce = lambda found: None,
 ) -> Published:
     """Make a repository hold what is staged, in one commit, or in none when it does already.
@@ -270,7 +270,7 @@ def publish(
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         remote.check_access()
         remote.create(is_private=is_private)
-        revision = remote.insist_on(attempt, lambda: traffic.succeeded["PUT"])
+        revision = remote.call_on(attempt, lambda: traffic.succeeded["PUT"])
         place = remote.collect(collection, is_private=is_private) if collection else None
         folder = "" if remote.kind == "model" else f"{remote.kind}s/"
         page = f"{folder}{repo}" if remote.kind == "space" else f"{folder}{repo}/commit/{revision}"
@@ -278,7 +278,7 @@ def publish(
 
 
 def preview(
-    staged: Wanted, repo: str, *, is_private: bool = False, retries: RetryPolicy = PUBLISH_RETRIES
+    staged: Wanted, repo: str, *, is_private: bool = False, retries: HubRetryPolicy = PUBLISH_RETRIES
 ) -> tuple[Wanted, Difference | None]:
     """Ask the Hub what publishing would change, and change nothing; a public repository needs no token.
 
@@ -292,5 +292,5 @@ def preview(
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         if not remote.exists():
             return staged, None
-        staged, seen = remote.insist_on(lambda: remote.beside(staged, is_private=is_private))
+        staged, seen = remote.call_on(lambda: remote.beside(staged, is_private=is_private))
         return staged, staged.difference(seen)

@@ -26,12 +26,12 @@ from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub.client import HubRepo, RetryPolicy, Traffic, UnreachableError, is_listed, strict_client
+from v8.hub.client import HubRepo, HubRetryPolicy, Traffic, UnreachableError, is_listed, strict_client
 from v8.hub.layout import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.market.series import series_advice
 from v8.storage import digest_file
 
-PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, num_tries=4, first_s=1.0, most_s=60.0)
+PULL_RETRIES: Final = HubRetryPolicy(timeout_s=30.0, num_tries=4, first_s=1.0, most_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
 
 MAX_MANIFEST_BYTES: Final = 8 << 20
@@ -67,7 +67,7 @@ def pull(
     *,
     revision: str | None = None,
     is_offline: bool = False,
-    retries: RetryPolicy = PULL_RETRIES,
+    retries: HubRetryPolicy = PULL_RETRIES,
 ) -> Pulled:
     """Bring models of a published run into the cache and check them.
 
@@ -144,7 +144,7 @@ class PublishedRevision(HubRepo):
         The download would serve a copy from the cache instead of saying so.
         """
         url = hf_hub_url(self.name, MANIFEST_FILE, revision=self.revision, endpoint=self.endpoint)
-        found = self.insist(lambda: self._api.get_hf_file_metadata(url=url))
+        found = self.call(lambda: self._api.get_hf_file_metadata(url=url))
         if not _COMMIT.fullmatch(found.commit_hash or ""):  # it becomes the name of a folder
             raise self.refused("OTHER", f"the commit {found.commit_hash!r}, which is none")
         if found.size is None or found.size > MAX_MANIFEST_BYTES:
@@ -162,7 +162,7 @@ class PublishedRevision(HubRepo):
             manifest = read_manifest(self.file(MANIFEST_FILE, commit, is_anew=True))
         names, missing = self._missing(manifest, folder, series)
         if missing:
-            listing = self.insist(lambda: self.files(commit, MAX_LISTED_FILES))
+            listing = self.call(lambda: self.files(commit, MAX_LISTED_FILES))
             if not is_listed(manifest_file, listing.get(MANIFEST_FILE)):
                 manifest = read_manifest(self.file(MANIFEST_FILE, commit, is_anew=True))
                 names, missing = self._missing(manifest, folder, series)

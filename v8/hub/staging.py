@@ -182,11 +182,11 @@ def stage_run(
 
     Raises:
         PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
-        ArtifactError: If the run is damaged, or a model file is not the one that was judged.
+        ArtifactError: If the run is damaged, or a model file is not the one that was evaluated.
     """
     record = read_run(run)
-    if not record.is_judged:
-        raise artifacts.not_judged(str(run))
+    if not record.is_evaluated:
+        raise artifacts.not_evaluated(str(run))
     check_source(record.source, is_publishable=record.is_publishable)
     meant = set(series) or record.series.keys()
     unfinished = _unfinished(record)
@@ -203,7 +203,7 @@ def stage_run(
                 about = read_metadata(served, series=name)
                 result = about.result
                 check_source(result.source, is_publishable=not result.is_demo)
-                if is_only_skilled and (losing := result.judgement.loses):
+                if is_only_skilled and (losing := result.evaluation.loses):
                     held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
                     continue
                 _stage_artifact(served, folder / series_folder(name), about)

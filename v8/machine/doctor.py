@@ -32,7 +32,7 @@ Line: TypeAlias = dict[str, Any]  # one measurement as JSON values, see `v8.trai
 
 @dataclass
 class Findings:
-    """Everything measured, ready to be judged."""
+    """Everything measured, ready to be evaluated."""
 
     driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
     num_workers: int  # training processes the product would start

@@ -70,7 +70,7 @@ their open and close are swapped."""
 
 _LATEST_CLOSE_US: Final = US_PER_S  # exchanges write closes a second, a ms or a us before the next open
 _MOST_DECIMALS: Final = 12
-_FEWEST_STEPS_TO_JUDGE: Final = 10
+_FEWEST_STEPS_TO_EVALUATE: Final = 10
 _FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
 _MOST_FILLED: Final = 0.05  # share of rounds in which a closed hour may be traded: special sessions
 _HOUR_S: Final = 3_600
@@ -296,7 +296,7 @@ def _require_opens(rows: _Rows) -> None:
 
 def _require_timeframe(steps_s: Values, series: Series, where: str) -> None:
     """Refuse another timeframe before its rows are called unusable; too few to tell pass."""
-    if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and (step_s := float(np.median(steps_s))) != series.bar_s:
+    if len(steps_s) >= _FEWEST_STEPS_TO_EVALUATE and (step_s := float(np.median(steps_s))) != series.bar_s:
         rule = f"needs candles that open {series.bar_s:,} s apart ({series.timeframe})"
         fix = "Fetch candles of that timeframe, or name the series, or load the forecaster, of this one"
         name = f" ({TIMEFRAMES[step_s]})" if step_s in TIMEFRAMES else ""

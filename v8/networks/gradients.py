@@ -96,7 +96,7 @@ def checkpointed(network: keras.Model) -> Call:
 def _segments(network: keras.Model) -> list[_Segment]:
     """Cut the calls into about as many pieces as each of them holds, and find what each reads and gives.
 
-    No gradient passes through a truth value: what makes one is called again in the piece that reads it.
+    No gradient passes through actual values value: what makes one is called again in the piece that reads it.
     """
     by_depth = network._nodes_by_depth  # in the order in which Keras takes the calls
     nodes = [

@@ -16,7 +16,7 @@ from typing import Any, Final
 import keras
 
 from v8.columns import OHLC
-from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
+from v8.families.family import HEAD_PREFIX, Layers, TeacherForcingSettings
 from v8.hardware import has_gpu
 from v8.networks.products import FLOAT32, MixedMatmul, Products
 from v8.networks.stacked_layers import (
@@ -33,7 +33,7 @@ from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
 WINDOW: Final = "window"
-TRUTH: Final = "truth"
+ACTUAL: Final = "actual"
 """Names of inputs; a taught network alone has the second."""
 
 SHAPELESS = (
@@ -62,7 +62,7 @@ def build_network(
     seed: int,
     start: Mapping[str, Sequence[Sequence[float]]] | None = None,
     precision: str = "float32",
-    is_taught: bool = False,
+    uses_teacher_forcing: bool = False,
 ) -> keras.Model:
     """Build the network of a profile.
 
@@ -72,8 +72,8 @@ def build_network(
     are float32 whatever the policy of the other layers, `precision`. Every first weight and every dropout
     draw follows from the seed.
 
-    A network of `TaughtSettings` reads its own forecasts. With `is_taught` it is built as it is trained: the
-    same layers, a second input `truth`, the scaled candles to come, (B, H, 4), and one layer more that draws
+    A network of `TeacherForcingSettings` reads its own forecasts. With `uses_teacher_forcing` it is built as it is trained: the
+    same layers, a second input `actual`, the scaled candles to come, (B, H, 4), and one layer more that draws
     when to read those. Its inputs are a dict then.
 
     Raises:
@@ -82,11 +82,11 @@ def build_network(
     window = keras.Input((profile.lookback_bars, len(profile.features)), name=WINDOW)
     seeds = count(seed * SEEDS_A_NETWORK)
     inputs = window
-    truth = None
-    if is_taught and has_teacher(profile):
-        truth = keras.Input((profile.horizon_bars, len(OHLC)), name=TRUTH)
-        inputs = {WINDOW: window, TRUTH: truth}
-    layers = Layers(keras, profile.shape, precision, seeds, truth)
+    actual = None
+    if uses_teacher_forcing and has_teacher_forcing(profile):
+        actual = keras.Input((profile.horizon_bars, len(OHLC)), name=ACTUAL)
+        inputs = {WINDOW: window, ACTUAL: actual}
+    layers = Layers(keras, profile.shape, precision, seeds, actual)
     outputs = network_outputs(profile)(profile.network, window, layers)
     network = keras.Model(inputs, outputs, name=profile.name)
     for task, constants in (start or {}).items():
@@ -94,11 +94,11 @@ def build_network(
     return network
 
 
-def has_teacher(profile: Profile) -> bool:
-    """Say whether the network is shown the truth of earlier bars while it is trained."""
+def has_teacher_forcing(profile: Profile) -> bool:
+    """Say whether the network is shown the actual values of earlier bars while it is trained."""
     network = profile.network
-    is_taught = isinstance(network, TaughtSettings) and network.teacher_forcing > 0
-    return is_taught and profile.horizon_bars > 1  # before the first bar everything is known
+    uses_teacher_forcing = isinstance(network, TeacherForcingSettings) and network.teacher_forcing > 0
+    return uses_teacher_forcing and profile.horizon_bars > 1  # before the first bar everything is known
 
 
 def counterparts(network: keras.Model, other: keras.Model) -> list[int]:

@@ -98,7 +98,7 @@ class ServingModel(PublishedModel):
         fitted = {
             LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
             RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
-            PATHS: [ensemble.lent_PHC],
+            PATHS: [ensemble.resampled_PHC],
         }
         for task, moves_HRC in ensemble.moves.items():
             fitted |= {MOVES_PREFIX + task: [moves_HRC], SHARES_PREFIX + task: [shares[task]]}
@@ -137,9 +137,9 @@ class ServingModel(PublishedModel):
         """Raise RuntimeError if the published graph says something else of windows spread over a span."""
         compared = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)
         for name, values in self._model.predict_on_batch(span.raw_windows()[compared]).items():
-            judged = made[name][compared]
-            if not np.abs(values - judged).max() < PUBLISHED_TOLERANCE * np.abs(judged).max():
-                raise RuntimeError(f"serving model: its graph forecasts another {name} than is judged")
+            evaluated = made[name][compared]
+            if not np.abs(values - evaluated).max() < PUBLISHED_TOLERANCE * np.abs(evaluated).max():
+                raise RuntimeError(f"serving model: its graph forecasts another {name} than is evaluated")
 
     def _limits(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the last close, (W, 1, 1), and the least volatility, (1, 1, 1), as the graph has them."""
@@ -334,19 +334,19 @@ def _with_formulas(
     ranges_BH = _forecast_ranges(profile, window_BTF)
     terms = ranges.move_terms(ops, standing, ranges_BH)
     paths = untrained("bh,phc->bhcp", (profile.horizon_bars, len(OHLC), ranges.NUM_PATHS), PATHS)
-    walked, beside = _walked(profile, closes_BK, paths(ranges_BH))
+    simulated, beside = _simulated(profile, closes_BK, paths(ranges_BH))
     last_B11 = ops.expand_dims(ops.take(closes_BK, [closes_BK.shape[1] - 1], axis=1), -1)
     mixed = {}
     for task in profile.shape.tasks:
         shape = (profile.horizon_bars, len(task.columns))
         moved_BHC = untrained("bhr,hrc->bhc", shape, MOVES_PREFIX + task.name)(terms[task.has_window])
         regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
-        members_BMHC = ops.stack([points[task.name], regressed_BHC, walked[task.name]], axis=1)
+        members_BMHC = ops.stack([points[task.name], regressed_BHC, simulated[task.name]], axis=1)
         mixed[task.name] = untrained("bmhc,mh->bhc", shape, SHARES_PREFIX + task.name)(members_BMHC)
     return mixed, beside
 
 
-def _walked(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _simulated(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
     tasks = profile.shape.tasks
     levels = profile.quantiles or (MEDIAN,)

@@ -1,7 +1,7 @@
 """A back-test: what is read of its folders, what the terminal prints, and the files that hold the same.
 
-`backtest.json` holds everything; `backtest.html` opens with what all seasons come to, and folds away what few
-ask for. The figures are worked out by `v8.evaluation.season`.
+`backtest.json` holds everything; `backtest.html` opens with what all folds come to, and folds away what few
+ask for. The figures are worked out by `v8.evaluation.fold_losses`.
 """
 
 from collections import Counter
@@ -17,19 +17,19 @@ from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.baselines.baselines import called
-from v8.evaluation import season
-from v8.evaluation.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
-from v8.evaluation.table import ALPHA, BEATS, LOSES
-from v8.evaluation.worth import Worth
+from v8.evaluation import fold_losses
+from v8.evaluation.fold_losses import Cell, FoldLosses, FoldSummary, Stretch, TaskResult, summarize_folds
+from v8.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.language import language, say, term
 from v8.market.series import Series
 from v8.reports.figures import Dot, change_pct, spread_figure
 from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
 from v8.reports.page import marked
 from v8.reports.verdict import TaskVerdict, furthest_first, in_words, opening, titled
-from v8.reports.worth import worth_section
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
+from v8.trading.page import worth_section
+from v8.trading.rules import Worth
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 2
@@ -38,12 +38,12 @@ RESULTS_FORMAT: Final = 2
 RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
 
-SHORT: Final = ("season", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
-"""What a terminal tells of seasons; a page tells of every baseline, the market and quantiles, too."""
+SHORT: Final = ("fold", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
+"""What a terminal tells of folds; a page tells of every baseline, the market and quantiles, too."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
-    "model's quantiles are better. In 90 %: how many truths lay within that interval, over all steps and "
+    "model's quantiles are better. In 90 %: how many actual values lay within that interval, over all steps and "
     "columns. Medians over series."
 )
 
@@ -57,8 +57,8 @@ NOTE: Final = (
 
 BREAK_RULE: Final = (
     "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
-    f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a "
-    f"factor, its shock, above {season.BREAK_FACTOR:g}, at the median over series."
+    f"range of a day's bars) exceeds the 1 - {fold_losses.WILD_DAYS:g} / n quantile of its train days by a "
+    f"factor, its shock, above {fold_losses.BREAK_FACTOR:g}, at the median over series."
 )
 
 Told = Mapping[str, TaskResult]
@@ -66,15 +66,15 @@ Told = Mapping[str, TaskResult]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BacktestResults(Seasons):
+class BacktestResults(FoldSummary):
     """What a back-test found so far."""
 
     plan: BacktestPlan  # what was asked for
     failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
 
     @property
-    def judged(self) -> dict[int, tuple[int, int]]:
-        """Per fold, by its number, how many models are judged and how many take part."""
+    def evaluated(self) -> dict[int, tuple[int, int]]:
+        """Per fold, by its number, how many models are evaluated and how many take part."""
         found = Counter(fold for fold, _ in self.cells)
         return {one.number: (found[one.number], len(one.newest_s)) for one in self.plan.folds}
 
@@ -87,7 +87,7 @@ class BacktestResults(Seasons):
         """Return everything as plain JSON values."""
         plan = {name: value for name, value in vars(self.plan).items() if name != "format"}
         rest = {name: value for name, value in vars(self).items() if name != "plan"}
-        rule = {"break_factor": season.BREAK_FACTOR}
+        rule = {"break_factor": fold_losses.BREAK_FACTOR}
         return to_jsonable_python({"format": RESULTS_FORMAT, **plan, **rule, "results": rest})
 
 
@@ -103,7 +103,7 @@ def read_cells(
 ) -> tuple[list[Cell], dict[str, dict[str, str]]]:
     """Read the finished cells of the folds of a plan, and per fold why others are not.
 
-    What an earlier call judged of series that failed now, per folder of a fold in `refused`, is left out: it
+    What an earlier call evaluated of series that failed now, per folder of a fold in `refused`, is left out: it
     was of other candles, or its files are not as they were saved.
     """
     cells = []
@@ -118,8 +118,8 @@ def read_cells(
         for name in states:
             if name in fold.newest_s and name not in failures[fold.folder]:
                 about = read_metadata(run / name, series=name)
-                found = Season.load(run / name / season.SEASON_FILE)
-                cells.append(Cell(fold.number, Series.parse(name), about.judgement, found, about.quantiles))
+                found = FoldLosses.load(run / name / fold_losses.FOLD_LOSSES_FILE)
+                cells.append(Cell(fold.number, Series.parse(name), about.evaluation, found, about.quantiles))
     return cells, failures
 
 
@@ -128,7 +128,7 @@ def results_of(
 ) -> BacktestResults:
     """Put the figures of some cells beside what was asked for, and beside what failed."""
     those = {fold: reasons for fold, reasons in failures.items() if reasons}
-    return BacktestResults(**vars(seasons_of(cells)), plan=plan, failures=those)
+    return BacktestResults(**vars(summarize_folds(cells)), plan=plan, failures=those)
 
 
 def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = None) -> list[Path]:
@@ -143,7 +143,7 @@ def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = N
 def headline(results: BacktestResults) -> str:
     """Say what was asked for, how much of it is finished, and which folds the figures are of."""
     plan = results.plan
-    shares = results.judged
+    shares = results.evaluated
     failed = sum(len(those) for those in results.failures.values())
     lacking = say(" {models} failed or not finished.", models=plural(failed, "model")) if failed else ""
     parts = ", ".join(
@@ -154,7 +154,7 @@ def headline(results: BacktestResults) -> str:
     folds = say(" Not in whole: {parts}.", parts=parts) if parts else say(" All folds are in.")
     about = say(
         "{folds} of {num} series, each fitted anew on {bars} candles from {source}: {have} of {all} models "
-        "judged.",
+        "evaluated.",
         folds=plural(len(plan.folds), "fold"),
         num=len(plan.series),
         bars=f"{plan.profile['newest_bars']:,}",
@@ -166,11 +166,11 @@ def headline(results: BacktestResults) -> str:
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
-    """Tell the figures: pooled, calm seasons and breaks apart, and season by season.
+    """Tell the figures: pooled, calm periods and breaks apart, and fold by fold.
 
     A short table leaves out what does not fit into a terminal: all baselines but the best, and quantiles.
     """
-    for title, chosen in {"Pooled": results.pools, "By season": results.folds}.items():
+    for title, chosen in {"Pooled": results.pools, "By fold": results.folds}.items():
         rows = [_stretch_cells(one, task) for one in chosen for task in one.tasks]
         columns = SHORT if is_short else [*dict.fromkeys(name for row in rows for name in row)]
         if rows:
@@ -189,7 +189,7 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     """Write what is told of a task over some cells, by the names of columns."""
     told = one.tasks[task]
     return {
-        "season": _season(one),
+        "fold": _fold_name(one),
         "task": term(task),
         "model": number(told.ours),
         "best baseline": called(told.best),
@@ -205,12 +205,12 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     }
 
 
-def _season(one: Stretch) -> str:
+def _fold_name(one: Stretch) -> str:
     """Name a fold by its first day, and folds together by what they are."""
-    if one.name in season.POOLS:
+    if one.name in fold_losses.POOLS:
         return f"{term(one.name)}, {one.timeframe}"
     name = f"{one.first_close[:10]}, {one.timeframe}"
-    return say("{season} (break)", season=name) if one.is_break else name
+    return say("{fold_losses} (break)", fold_losses=name) if one.is_break else name
 
 
 def _days(one: Stretch) -> str:
@@ -220,9 +220,9 @@ def _days(one: Stretch) -> str:
 def verdicts(results: BacktestResults) -> Iterator[list[str]]:
     """Say of each timeframe what all its folds are about and come to."""
     for pool in results.pools:
-        if pool.name == next(iter(season.POOLS)):
+        if pool.name == next(iter(fold_losses.POOLS)):
             told = {"num": pool.num_series, "days": f"{_days(pool)}, {pool.timeframe}"}
-            about = say("Median of {num} series, fitted anew for each season of {days}:", **told)
+            about = say("Median of {num} series, fitted anew for each fold of {days}:", **told)
             yield [about, *furthest_first(TaskVerdict.pooled(*told) for told in pool.tasks.items())]
 
 
@@ -233,8 +233,8 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
     rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
     failed = Table(["Model", "Reason"], [*rows, *sorted((plan.missing or {}).items())], is_prose=True)
     folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}
-    seasons = (
-        (element("a", _season(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
+    folds = (
+        (element("a", _fold_name(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
         for one in results.folds
     )
     has_quantiles = any(told.crps for one in results.folds for told in one.tasks.values())
@@ -251,7 +251,7 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
         picture=_picture(results),
         headline=headline(results),
         worth=join(worth_section(worth)) if worth else "",
-        seasons=_beside_table("season", tasks, seasons),
+        folds=_beside_table("fold", tasks, folds),
         ends=join([element("h2", say("The best and the worst series")), ends]) if len(ranked) > 1 else "",
         series=_beside_table("series", tasks, ranked),
         formulas=join(shown_table(each, class_="figures") for each in tables(results)),
@@ -266,7 +266,7 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
 
 
 def _picture(results: BacktestResults) -> Html:
-    """Draw how each series, over its seasons, stands beside its best formula."""
+    """Draw how each series, over its folds, stands beside its best formula."""
     rows: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
     for name, told in results.series.items():
         for task, one in told.items():
@@ -275,7 +275,7 @@ def _picture(results: BacktestResults) -> Html:
                     Dot(name, change_pct(one.against_best), one.outcome in {BEATS, LOSES})
                 )
     label = say(
-        "Error of each series beside that of its best formula, in %, median over its seasons: left of 0 it "
+        "Error of each series beside that of its best formula, in %, median over its folds: left of 0 it "
         "is smaller; filled where that is more than chance. A diamond is the median."
     )
     return plot(spread_figure(rows, {titled(task): TASKS[task].colour for task in results.tasks}), label)

@@ -1,6 +1,6 @@
 """The model card: the README.md that the Hub shows for a published run.
 
-Every number is read from the judgements in `metadata.json`, through the same leaderboard that the
+Every number is read from the evaluations in `metadata.json`, through the same leaderboard that the
 report and the command line show; nothing is computed here. Nothing depends on the time of day either, so
 the same run gives the same card. A model that loses to the naive forecast, or to the best baseline, is called
 so beside its name.
@@ -19,10 +19,10 @@ from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
 from v8.errors import shown
+from v8.evaluation.evaluation import MODEL
 from v8.evaluation.importance import importance_rows
-from v8.evaluation.judgement import MODEL
 from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
-from v8.evaluation.table import ALPHA
+from v8.evaluation.significance import ALPHA
 from v8.quantile_levels import interval_names
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.reports.verdict import change_table, verdict
@@ -176,13 +176,15 @@ def _labelled(row: LeaderboardRow) -> str:
 
 def _intervals(results: Sequence[SeriesResult]) -> str:
     """Write medians over series of how quantiles did; nothing where none has any."""
-    judged = [result.quantiles for result in results if result.quantiles]
-    if not judged:
+    evaluated = [result.quantiles for result in results if result.quantiles]
+    if not evaluated:
         return ""
-    names = interval_names(judged[0].levels)
+    names = interval_names(evaluated[0].levels)
     rows = []
-    for task, about in judged[0].tasks.items():
-        those = [one.tasks[task] for one in judged if one.levels == judged[0].levels and task in one.tasks]
+    for task, about in evaluated[0].tasks.items():
+        those = [
+            one.tasks[task] for one in evaluated if one.levels == evaluated[0].levels and task in one.tasks
+        ]
         for name in about.errors:
             errors = [one.errors[name] for one in those if name in one.errors]
             within = (median(each.mean_coverage(at) for each in errors) for at in range(len(names)))
@@ -208,8 +210,8 @@ def _data(metadata: Sequence[Metadata]) -> str:
         candles = about.candles
         test = about.split.test
         read = [moment(candles.first_open), moment(candles.last_open), count(candles.num_bars)]
-        judged = moment(test.first_open), count(test.num_windows)
-        rows.append([about.series, shown(candles.source), *read, *judged])
+        evaluated = moment(test.first_open), count(test.num_windows)
+        rows.append([about.series, shown(candles.source), *read, *evaluated])
     return Table(header, rows).markdown()
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 from v8.artifacts.series_artifact import ForecastSample, Rows
 from v8.baselines.baselines import BASELINES, NAIVE
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_OHLC
-from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.evaluation.leaderboard import History, LeaderboardRow, compared, median
-from v8.evaluation.table import is_equal
+from v8.evaluation.significance import is_equal
 from v8.features.table import compute_columns
 from v8.language import say, term
 from v8.market.candles import Candles
@@ -43,7 +43,7 @@ _NUM_TICKS: Final = 7
 _ROW_HEIGHT: Final = 44
 
 
-def error_figure(judgement: Judgement, task: str) -> Chart:
+def error_figure(evaluation: Evaluation, task: str) -> Chart:
     """Draw the mean absolute error by step of the model and of every baseline, as multiples of naive's.
 
     The error itself, in per cent, stands in the tooltip: it grows with the step for everybody. Baselines
@@ -51,15 +51,15 @@ def error_figure(judgement: Judgement, task: str) -> Chart:
     """
     styles = {name: charts.line_style(place) for place, name in enumerate(BASELINES)}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
-    shown = {name: style for name, style in styles.items() if name in judgement.errors[task]}
-    lines = [_error_line(judgement, task, name, style) for name, style in shown.items()]
+    shown = {name: style for name, style in styles.items() if name in evaluation.errors[task]}
+    lines = [_error_line(evaluation, task, name, style) for name, style in shown.items()]
     x = axis(say("steps ahead"), nticks=11)
     y = axis(say("error ÷ naive"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
-def _error_line(judgement: Judgement, task: str, name: str, style: Json) -> Json:
-    errors, naive = (judgement.error(task, each).by_step for each in (name, NAIVE))
+def _error_line(evaluation: Evaluation, task: str, name: str, style: Json) -> Json:
+    errors, naive = (evaluation.error(task, each).by_step for each in (name, NAIVE))
     ratios = [ours / theirs if theirs else None for ours, theirs in zip(errors, naive, strict=True)]
     is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
     return charts.line(
@@ -160,7 +160,7 @@ def change_pct(multiple: float) -> float:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Forecasts with what they followed on and, where it is known, the truth; columns are by name."""
+    """Forecasts with what they followed on and, where it is known, the actual values; columns are by name."""
 
     x: Sequence[Any]  # where rows stand, also those only forecast
     known: Mapping[str, Sequence[float]]  # of the first N rows
@@ -178,7 +178,7 @@ class Forecasts:
                     named = _columns({task: rows}).items()
                     columns |= {quantile_column(name, level): values for name, values in named}
             issued.append((one.last_known, columns))
-        return cls(x or [f"{time:%Y-%m-%d %H:%M}" for time in times], _columns(sample.truth), issued)
+        return cls(x or [f"{time:%Y-%m-%d %H:%M}" for time in times], _columns(sample.actual), issued)
 
     def paths(self, column: str, start: str | None = None) -> list[Points]:
         """Return a column of every forecast, led off from the last known value of itself, or of `start`."""
@@ -195,7 +195,7 @@ def _columns(rows_by_task: Mapping[str, Rows]) -> dict[str, Sequence[float]]:
 
 
 def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, known: str = "") -> Chart:
-    """Draw candles, with forecasts beside what they followed on and, where it is known, the truth.
+    """Draw candles, with forecasts beside what they followed on and, where it is known, the actual values.
 
     Other tasks are drawn where the model has them, unitless ones in a panel below. Forecasts are hollow
     candles, or else closes within fans from low to high. `known` names the candles that are no forecast,
@@ -203,14 +203,14 @@ def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, 
     """
     others = [task for task in TASKS.values() if task.name != TASK_OHLC and {*task.columns} <= {*shown.known}]
     below = [task for task in others if not task.is_price]
-    traces = [charts.candles(known or say("truth"), shown.x, shown.known)]
+    traces = [charts.candles(known or say("actual"), shown.x, shown.known)]
     traces += [each for task in others if task.is_price for each in _task_lines(shown, task)]
     levels = levels_of(shown.issued[0][1], CLOSE)
     for pair in intervals(levels):  # the widest first
         low, high = (shown.paths(quantile_column(CLOSE, level), CLOSE) for level in pair)
         named = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
         traces.append(_fan(named, high, low))
-    if not levels and not has_candles:  # nobody said how often the truth would stay within
+    if not levels and not has_candles:  # nobody said how often the actual values would stay within
         ends = (shown.paths(column, CLOSE) for column in (HIGH, LOW))
         traces.append(_fan(say("forecast low to high (no interval)"), *ends))
     if has_candles:
@@ -255,12 +255,12 @@ def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: 
 
 
 def _task_lines(shown: Forecasts, task: Task) -> Iterator[Json]:
-    """Draw truth and forecasts of each column of a task; a lone point is joined to what was known."""
+    """Draw actual values and forecasts of each column of a task; a lone point is joined to what was known."""
     thin, thick, dash = (1.0, 2.0, "dash") if task.is_price else (1.5, 2.5, None)
     title = term(task.title)
     for column in task.columns:
         more: Json = {} if column == task.columns[0] else {"showlegend": False}
-        name = title if task.is_price else say("{task}, truth", task=title)
+        name = title if task.is_price else say("{task}, actual values", task=title)
         points = shown.x[: len(shown.known[column])], shown.known[column]
         yield charts.line(name, *points, {"color": "$other", "width": thin}, connectgaps=True, **more)
         style = {"color": f"${task.colour}", "width": thick, "dash": dash}

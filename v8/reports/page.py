@@ -23,11 +23,11 @@ from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
+from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance, importance_rows
-from v8.evaluation.judgement import MODEL, Judgement, QuantileJudgement
 from v8.evaluation.leaderboard import History, LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.evaluation.metrics import StepDirection
-from v8.evaluation.table import ALPHA, BEATS, LOSES, Outcome
+from v8.evaluation.significance import ALPHA, BEATS, LOSES, Outcome
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
@@ -40,7 +40,7 @@ from v8.version import VERSION
 from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
 if TYPE_CHECKING:
-    from v8.reports.comparison import Comparison
+    from v8.comparison.page import Comparison
 
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
@@ -65,15 +65,15 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     """
     rows = rank_results(results)
     reasons = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
-    unjudged = element("p", say("None was to be judged: nothing is known of their errors."))
+    unevaluated = element("p", say("None was to be evaluated: nothing is known of their errors."))
     content = filled(
         "v8.reports",
         "run.html",
         opening=_opening(rows) if rows else "",
-        done=len(rows) if run.is_judged else len(run.done),
+        done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=say(" {num} failed.", num=len(run.reasons)) if run.reasons else "",
-        unjudged="" if run.is_judged else unjudged,
+        unevaluated="" if run.is_evaluated else unevaluated,
         failures=join([element("h2", say("Failed series")), shown_table(reasons)]) if run.reasons else "",
         leaderboard=_leaderboard(rows, sections) if rows else "",
         provenance=provenance(run),
@@ -134,7 +134,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
         lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
     groups = [("", 1), *spans.items(), ("", 3)]
-    shown = {name for row in rows for errors in row.judgement.errors.values() for name in errors}
+    shown = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
     formulas = ((spaced(name), term(about.sentence)) for name, about in BASELINES.items() if name in shown)
     return filled(
         "v8.reports",
@@ -175,10 +175,10 @@ def series_line(result: SeriesResult) -> Html:
 
 def _summary(result: SeriesResult) -> Html:
     """Compare one series with naive and with the baseline that is best on this series alone."""
-    judgement = result.judgement
+    evaluation = result.evaluation
     told = []
-    for task in judgement.tasks:
-        those = (judgement.against(task, one) for one in (NAIVE, judgement.best_baseline(task)))
+    for task in evaluation.tasks:
+        those = (evaluation.against(task, one) for one in (NAIVE, evaluation.best_baseline(task)))
         said = dict.fromkeys(in_words(one.outcome, one.name) for one in those)
         told.append(f"{titled(task)} {', '.join(said)}")
     return element("summary", result.series, element("span", "; ".join(told)))
@@ -186,13 +186,13 @@ def _summary(result: SeriesResult) -> Html:
 
 def series_body(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
     """Return what is in the section of one series, drawn from what `series_section` gets."""
-    judgement = result.judgement
+    evaluation = result.evaluation
     charts = (
         plot(
-            figures.error_figure(judgement, task),
+            figures.error_figure(evaluation, task),
             say("{task}: mean absolute error ÷ naive's", task=titled(task)),
         )
-        for task in judgement.tasks
+        for task in evaluation.tasks
     )
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
@@ -202,10 +202,10 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
         "series.html",
         forecasts=_forecasts(sample),
         charts=join(charts),
-        errors=join(each for task in judgement.errors for each in _error_tables(judgement, task)),
+        errors=join(each for task in evaluation.errors for each in _error_tables(evaluation, task)),
         intervals=_intervals(result.quantiles) if result.quantiles else "",
         importance=_importance(result.importance) if result.importance else "",
-        direction=_direction(judgement),
+        direction=_direction(evaluation),
         training=join(_training(result, history)),
         spans=join(_split(result.split)),
         source=result.source,
@@ -218,11 +218,15 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
         return element("p", say("No forecasts are kept beside this model."))
     num_steps = len(next(iter(sample.issued[0].values.values())))
-    spans = say("the forecast low to high. It is no interval: nothing says how often the truth stays within.")
+    spans = say(
+        "the forecast low to high. It is no interval: nothing says how often the actual values stay within."
+    )
     names = interval_names(sample.levels)
     if names:
         told = say(" and ").join(names)
-        spans = say("the {told} interval of the close: so often should the truth be in it.", told=told)
+        spans = say(
+            "the {told} interval of the close: so often should the actual values be in it.", told=told
+        )
     note = say(
         "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
         "shaded area opens at the close it knew last and spans {spans}",
@@ -233,24 +237,24 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     return plot(figures.sample_figure(sample), note)
 
 
-def _error_tables(judgement: Judgement, task: str) -> Iterator[Html]:
+def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     """Show the errors of the model, naive and the best baseline, and fold away those of all others."""
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     head = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
     head += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
-    for name in (MODEL, *judgement.tasks[task].significance):
-        errors = judgement.errors[task][name]
+    for name in (MODEL, *evaluation.tasks[task].significance):
+        errors = evaluation.errors[task][name]
         beside = [ABSENT] * 3
         if name != MODEL:
-            absolute, squared = (number(judgement.multiple(task, kind, name)) for kind in ("mae", "rmse"))
-            beside = [absolute, p_value(judgement.against(task, name).p_value), squared]
+            absolute, squared = (number(evaluation.multiple(task, kind, name)) for kind in ("mae", "rmse"))
+            beside = [absolute, p_value(evaluation.against(task, name).p_value), squared]
         cells = [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
         cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
         rows[name] = [term(spaced(name)), *cells, *beside]
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
-    yield from _few_first(Table(head, (), title), rows, judgement.best_baseline(task))
+    yield from _few_first(Table(head, (), title), rows, evaluation.best_baseline(task))
 
 
 def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterator[Html]:
@@ -263,15 +267,15 @@ def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterat
         yield folded(said, shown_table(Table(table.columns, others)))
 
 
-def _intervals(judged: QuantileJudgement) -> Html:
+def _intervals(evaluated: QuantileEvaluation) -> Html:
     """Show how the quantiles of one series did, beside those of the baselines."""
-    names = interval_names(judged.levels)
+    names = interval_names(evaluated.levels)
     within = [say("within {interval}", interval=name) for name in names]
     widths = [say("width of {interval}", interval=name) for name in names]
     each = [title for pair in zip(within, widths, strict=True) for title in pair]
     head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
     tables = []
-    for task, about in judged.tasks.items():
+    for task, about in evaluated.tasks.items():
         title = titled(task)
         rows = []
         for name, errors in about.errors.items():
@@ -292,15 +296,15 @@ def _importance(found: Importance) -> Html:
     return filled("v8.reports", "importance.html", table=shown_table(table))
 
 
-def _direction(judgement: Judgement) -> Html:
+def _direction(evaluation: Evaluation) -> Html:
     head = ["step", "hit rate", "95 %", "always up", "windows counted"]
-    head += ["worth, independent", "truth flat", "forecast flat"]
-    return shown_table(Table(head, map(_direction_cells, judgement.direction)))
+    head += ["worth, independent", "actual values flat", "forecast flat"]
+    return shown_table(Table(head, map(_direction_cells, evaluation.direction)))
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
     always_up = step.num_rises / step.num_counted if step.num_counted else None
-    counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
+    counts = (step.num_counted, round(step.num_effective), step.num_flat_actual, step.num_flat_forecast)
     shares = [percent(step.rate), _ends(step.interval), percent(always_up)]
     return [str(step.step), *shares, *map(count, counts)]
 

@@ -1,8 +1,8 @@
 """The verdict: what a reader has to know first, in sentences that ask for no statistics.
 
 It opens reports, back-tests and model cards, and what a terminal prints after a run. Its numbers are those of
-the tables below it: errors as medians over what is judged, and how sure they are by the rule of
-`v8.evaluation.table`. A *formula* is any forecast without a network; the naive one is that nothing changes.
+the tables below it: errors as medians over what is evaluated, and how sure they are by the rule of
+`v8.evaluation.significance`. A *formula* is any forecast without a network; the naive one is that nothing changes.
 """
 
 import math
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from v8.artifacts.nested_runs import Decision
 from v8.baselines.baselines import NAIVE
+from v8.evaluation.fold_losses import TaskResult
 from v8.evaluation.leaderboard import LeaderboardRow, compared, median
-from v8.evaluation.season import TaskResult
-from v8.evaluation.table import BEATS, LOSES, UNKNOWN, Against, Outcome, is_equal, outcome_of
+from v8.evaluation.significance import BEATS, LOSES, UNKNOWN, Against, Outcome, is_equal, outcome_of
 from v8.language import say, term
 from v8.reports.markup import Html, element
 from v8.tasks import TASKS
@@ -77,7 +77,7 @@ class TaskVerdict:
 
     @classmethod
     def pooled(cls, task: str, told: TaskResult) -> "TaskVerdict":
-        """Judge what one test says of many series and seasons."""
+        """Judge what one test says of many series and folds."""
         best = Beside(told.against_best, [told.outcome])
         naive = Beside(told.ours, [outcome_of(told.ours or 0.0, 1.0, told.p_naive)])
         return cls(task, best) if told.best == NAIVE else cls(task, naive, best)
@@ -122,10 +122,24 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
         best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
         told = [", ".join(map(number, each.multiples.values())) for each in (new, old)]
         times = [moment(each.trained_until) for each in (new, old)]
-        span = f"{moment(one.judged_from)} to {moment(one.judged_until)}" if one.judged_until else ABSENT
+        span = (
+            f"{moment(one.evaluated_from)} to {moment(one.evaluated_until)}"
+            if one.evaluated_until
+            else ABSENT
+        )
         errors = (each or ABSENT for each in (*told, best))
         rows.append([one.series, *times, one.stale, *errors, count(one.num_windows), span])
-    header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
+    header = (
+        "series",
+        "newest candle",
+        "before",
+        "why",
+        "new",
+        "old",
+        "best baseline",
+        "windows",
+        "evaluated",
+    )
     return Table(header, rows, title)
 
 

@@ -118,7 +118,7 @@ def choose_engine(
     choose_device(device, is_elsewhere=engine.is_elsewhere)
     if not engine.is_elsewhere:
         return partial(engine.train_all, place(device, workers, fleet_size))
-    _settle_threads(device)  # this process judges updates
+    _settle_threads(device)  # this process evaluates updates
     return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
 
 

@@ -16,11 +16,11 @@ from v8.net import told_of_waiting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from v8.evaluation.table import Against
+    from v8.evaluation.significance import Against
     from v8.training.progress import EpochRecord
 
 
-STAGES = ("candles", "features", "windows", "train", "judge", "save")
+STAGES = ("candles", "features", "windows", "train", "evaluate", "save")
 """What happens to every series, in this order."""
 _MOST_TOLD = 300  # characters of an error that nobody foresaw; its traceback is kept whole
 
@@ -86,7 +86,7 @@ class Outcome:
     seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
     once_s: float = 0.0  # of these, what its process does once: compiling
     fleet_size: int = 1  # series that trained as one program with it, itself included
-    worth: "tuple[Against, ...]" = ()  # once judged, its error on candles beside baselines'
+    worth: "tuple[Against, ...]" = ()  # once evaluated, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
 

@@ -45,8 +45,8 @@ from v8.runs.events import Event, GettingReady, Listener, Note, Outcome, PageWri
 from v8.runs.outputs import REPORT_FILE, RunOutputs, read_finished
 from v8.runs.pace import Pace
 from v8.runs.plan import Job, Plan, keep_cost, make_plan, series_seed
-from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
+from v8.tracking import TrackedRun, open_trackers
 from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
@@ -102,14 +102,14 @@ def run(
     is_listed: bool = False,
     then: Then = lambda summary, listen: None,
 ) -> Summary:
-    """Hold the folder of a plan, and read candles, train, judge, save and show whatever is not finished.
+    """Hold the folder of a plan, and read candles, train, evaluate, save and show whatever is not finished.
 
     Args:
         plan: What to do; series that another process has finished since it was made are skipped.
         show: Opens a display; everything that happens is told to it, every note once.
         command: The command line that continues, for the run's record.
         trackers: Keys of `TRACKERS` that follow.
-        is_fold: Whether this is one of many runs of a back-test: seasons are kept.
+        is_fold: Whether this is one of many runs of a back-test: folds are kept.
         is_listed: Whether the record names every series before the first is trained, as a generation's does.
         then: Called before the folder is let go.
 
@@ -118,7 +118,7 @@ def run(
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
     about = plan.profile, source.name, source.is_publishable, command
-    begun = replace(RunRecord.begin(*about, data_dir=folder_of(source)), is_judged=plan.is_judged)
+    begun = replace(RunRecord.begin(*about, data_dir=folder_of(source)), is_evaluated=plan.is_evaluated)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
         left = [_dropped(folder, series) for series in plan.dropped]
@@ -176,7 +176,7 @@ def execute(
     jobs, unread, newer = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *unread]
     settled = _settled(jobs, folder, listen)
-    jobs = [replace(job, keeps_season=is_fold, has_importance=plan.has_importance) for job in settled]
+    jobs = [replace(job, keeps_fold_losses=is_fold, has_importance=plan.has_importance) for job in settled]
     num_trained = 0
     pace = Pace(len(jobs))
     if outputs is None:
@@ -287,7 +287,7 @@ def _read_all(
             if not outcome.reason and not is_done:
                 seed = series_seed(plan.profile, series)
                 path = plan.path / str(series)
-                job = partial(Job, is_judged=plan.is_judged, champion=plan.champions.get(series))
+                job = partial(Job, is_evaluated=plan.is_evaluated, champion=plan.champions.get(series))
                 jobs.append(job(found, plan.profile, seed, path, source.is_publishable, seconds))
         if isinstance(outcome.error, UnknownSeriesError):
             known = [*load_universe(), *map(Series.parse, folder.record.series)]
@@ -334,7 +334,7 @@ def lay_folds(histories: Mapping[Series, History], profile: Profile, num_folds: 
     A series takes part in a fold when it has candles enough for a window in every span, and still trades.
 
     Raises:
-        DataError: If a timeframe's history is too short for folds of which each judges mostly new candles.
+        DataError: If a timeframe's history is too short for folds of which each evaluates mostly new candles.
     """
     timeframes = dict.fromkeys(series.timeframe for series in histories)
     ends = {name: _ends(name, histories, profile, num_folds) for name in timeframes}

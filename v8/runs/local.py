@@ -3,11 +3,11 @@
 `train_all` runs it in this process; `v8.runs.workers` runs one in each of several. The compiled
 program, the feature store and TensorFlow itself are set up once a workshop, not once a series.
 
-A fleet is prepared series by series, trained as one program, and each member is judged and saved as soon
+A fleet is prepared series by series, trained as one program, and each member is evaluated and saved as soon
 as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
 
-A network that was trained is calibrated before it is judged: the validation span says how much it may say
+A network that was trained is calibrated before it is evaluated: the validation span says how much it may say
 beside two formulas, and how far quantiles lie off (`v8.baselines.ranges`); all is folded into its model.
 """
 
@@ -33,10 +33,10 @@ from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, DivergedError, listed
+from v8.evaluation.evaluation import evaluate_quantiles, evaluate_windows
+from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses_of
 from v8.evaluation.importance import measure_importance
-from v8.evaluation.judgement import judge_quantiles, judge_windows
 from v8.evaluation.leaderboard import TaskScore
-from v8.evaluation.season import SEASON_FILE, season_of
 from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
 from v8.features.store import FeatureStore
 from v8.hardware import describe_machine, has_gpu, peak_process_bytes, versions
@@ -57,7 +57,7 @@ CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say of it."""
-BegunFrom = Callable[[Job], First | None]  # reads what the network of a job begins as; None draws it
+StartedFrom = Callable[[Job], First | None]  # reads what the network of a job begins as; None draws it
 MakeTrainer = Callable[..., Trainer | FormulaTrainer]  # makes a trainer from what `Trainer` is made from
 
 
@@ -145,7 +145,7 @@ class Workshop:
             for job in fleet:
                 self.check()
                 self.listen(SeriesStarted(job.series))
-                prepare = partial(_PreparedSeries, job, self._store, self.listen, self._begun_from)
+                prepare = partial(_PreparedSeries, job, self._store, self.listen, self._started_from)
                 prepared, outcome = isolated(job.series, prepare)
                 if prepared is None:
                     yield outcome
@@ -154,7 +154,7 @@ class Workshop:
             if ready:
                 yield from self._trained(ready)
 
-    def _begun_from(self, job: Job) -> First | None:
+    def _started_from(self, job: Job) -> First | None:
         """Read the trained weights of the model that a job begins from.
 
         Raises `ArtifactError` if it is damaged, or of another profile, other inputs or other layers.
@@ -209,11 +209,11 @@ class Workshop:
 class _PreparedSeries:
     """One series with its features and windows, on its way to an artefact; a clock runs per stage."""
 
-    def __init__(self, job: Job, store: FeatureStore, listen: Listener, begun_from: BegunFrom) -> None:
+    def __init__(self, job: Job, store: FeatureStore, listen: Listener, started_from: StartedFrom) -> None:
         self.series = job.series
         self._job = job
         self._listen = listen
-        self._first = begun_from(job)
+        self._first = started_from(job)
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         with self._stage("features"):
@@ -247,36 +247,36 @@ class _PreparedSeries:
     def _finish(
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
     ) -> TaskScore | None:
-        """Make the artefact and return its score on candles, if it is judged; then the checkpoint goes."""
+        """Make the artefact and return its score on candles, if it is evaluated; then the checkpoint goes."""
         if isinstance(result, DivergedError):
             raise result
         self._seconds.update(result.seconds)
-        with self._stage("judge"):
+        with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             forecasts = model.forecast_span(self._data.spans["test"])  # once
-            judgement = None
+            evaluation = None
             losses = None
-            judged = dict[str, Any]()
-            if self._job.is_judged:
-                judgement, losses = judge_windows(self._data, forecasts.points)
-                judged["judgement"] = judgement.to_json()
-            if self._job.is_judged and self._job.profile.quantiles:
-                judged["quantiles"] = judge_quantiles(self._data, forecasts.quantiles).to_json()
+            evaluated = dict[str, Any]()
+            if self._job.is_evaluated:
+                evaluation, losses = evaluate_windows(self._data, forecasts.points)
+                evaluated["evaluation"] = evaluation.to_json()
+            if self._job.is_evaluated and self._job.profile.quantiles:
+                evaluated["quantiles"] = evaluate_quantiles(self._data, forecasts.quantiles).to_json()
             if self._job.has_importance:
-                judged["importance"] = measure_importance(self._data.spans["test"], model.forecast_all)
+                evaluated["importance"] = measure_importance(self._data.spans["test"], model.forecast_all)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
-            if losses and self._job.keeps_season:
-                season_of(self._data, losses).save(self._job.folder / SEASON_FILE)
+            if losses and self._job.keeps_fold_losses:
+                fold_losses_of(self._data, losses).save(self._job.folder / FOLD_LOSSES_FILE)
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
-        described = self._described(trainer, result, num_series, shares, judged)
+        described = self._described(trainer, result, num_series, shares, evaluated)
         save_description(self._job.folder, described, result.history, sample)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
-        if judgement is None:
+        if evaluation is None:
             return None
-        best = judgement.best_baseline(TASK_OHLC)
-        return TaskScore(judgement.against(TASK_OHLC), judgement.against(TASK_OHLC, best))
+        best = evaluation.best_baseline(TASK_OHLC)
+        return TaskScore(evaluation.against(TASK_OHLC), evaluation.against(TASK_OHLC, best))
 
     def _described(
         self,
@@ -284,12 +284,12 @@ class _PreparedSeries:
         result: TrainingResult,
         num_series: int,
         shares: list[dict[str, Any]] | None,
-        judged: Mapping[str, Any],
+        evaluated: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return what `metadata.json` says, but for the digest of the model file.
 
         That is what went in, how it was trained in a fleet of so many, what its calibration folded in, by
-        task, and how it was judged.
+        task, and how it was evaluated.
         """
         job = self._job
         data = self._data
@@ -338,14 +338,14 @@ class _PreparedSeries:
                 "untrained_validation_loss": result.untrained_loss,
                 "stopped_by": result.stopped_by,
                 "resumed_from_epoch": result.resumed_from_epoch,
-                **({"begun_from": self._first[0]} if self._first else {}),
+                **({"started_from": self._first[0]} if self._first else {}),
                 "device": result.device,
                 "peak_memory_bytes": result.peak_memory_bytes,
                 "peak_process_bytes": peak_process_bytes(),
                 "fleet_size": num_series,
                 "windows_per_s": result.windows_per_s,
             },
-            **judged,
+            **evaluated,
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
             "versions": versions(),
             "machine": describe_machine(),
@@ -372,6 +372,6 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     shares = fit_shares(span, said) if is_mixed else alone
     points = mix(shares, said)
     levels = profile.quantiles
-    widths = conformal_widths(levels, span.truth, points, distances) if levels else {}
+    widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
     model.fold(ensemble, shares, widths)
     return told_shares(shares) if is_mixed else None

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from v8.artifacts.run_folder import read_run
+from v8.comparison.measurement import measurement_of
+from v8.comparison.page import WARM
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu
 from v8.machine.processes import Order, say, serve
@@ -24,8 +26,6 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
-from v8.reports.comparison import WARM
-from v8.runs.comparison import measurement_of
 from v8.runs.engines import choose_device
 from v8.runs.events import EpochEnded, Event, Outcome
 from v8.runs.execution import run as carry_out
@@ -63,7 +63,7 @@ def measure_training(
         fleet_size: Models of one program; None: all on a GPU, one on a CPU.
 
     Returns:
-        What `v8.runs.comparison.measurement_of` makes of it; None where no series is finished.
+        What `v8.comparison.measurement.measurement_of` makes of it; None where no series is finished.
 
     Raises:
         ProfileError: If a GPU is wanted and there is none.

@@ -52,7 +52,7 @@ class RunOptions(BaseModel):
     drop: tuple[str, ...] = ()
     track: tuple[str, ...] = ()
     publish: str | None = None
-    judge: bool = True
+    evaluate: bool = True
     importance: bool = False
     plugin: tuple[Path, ...] = ()
     command: str = ""  # the command line that continues, for the run's record
@@ -67,8 +67,8 @@ class RunOptions(BaseModel):
             raise contradiction("param:fresh", "param:resume", "starts a new run")
         if self.fresh and self.drop:
             raise contradiction("param:drop", "param:fresh", "takes a series out of a run that is there")
-        if self.publish and not self.judge:
-            raise contradiction("param:publish", "param:judge turned off", "publishes what was judged")
+        if self.publish and not self.evaluate:
+            raise contradiction("param:publish", "param:evaluate turned off", "publishes what was evaluated")
         if self.no_mixed_precision and self.precision not in (None, "float32"):
             other = f"param:precision {self.precision}"
             raise contradiction("param:no_mixed_precision", other, "trains in float32")
@@ -97,7 +97,7 @@ class RunOptions(BaseModel):
 
         take_tables(self.tables)
         source = open_source(self.source, data_dir=self.data_dir)
-        kind = f"{'-smoke' if self.smoke else ''}{'' if self.judge else '-unjudged'}"
+        kind = f"{'-smoke' if self.smoke else ''}{'' if self.evaluate else '-unevaluated'}"
         path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
         dropped = tuple(Series.parse(name) for name in self.drop)
         if dropped:
@@ -115,7 +115,7 @@ class RunOptions(BaseModel):
         plan = replace(
             make_plan(profile, chosen, path, redone),
             dropped=dropped,
-            is_judged=self.judge,
+            is_evaluated=self.evaluate,
             has_importance=self.importance,
         )
         if plan.todo:

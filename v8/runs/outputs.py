@@ -41,7 +41,7 @@ def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | Non
     """
     with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
-        _ = metadata.is_judged and metadata.result
+        _ = metadata.is_evaluated and metadata.result
         history = leaderboard.read_history(folder / HISTORY_FILE)
         epochs_run = metadata.training.epochs_run
         if len(history) != epochs_run:
@@ -83,8 +83,8 @@ class RunOutputs:
         """
         with self._pace.timed(), language():
             record = read_run(self._run)
-            judged = record.done if record.is_judged else []
-            finished = [one for one in (self._read(name, record) for name in judged) if one]
+            evaluated = record.done if record.is_evaluated else []
+            finished = [one for one in (self._read(name, record) for name in evaluated) if one]
             results = [result for result, _ in finished]
             rows = leaderboard.rank_results(results)
             sections = {result.series: part for result, part in finished}
@@ -93,7 +93,7 @@ class RunOutputs:
                 REPORT_FILE: lambda file: write_text(file, page.run_page(record, results, sections)),
                 TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
             }
-            if not record.is_judged:
+            if not record.is_evaluated:
                 del writers[leaderboard.LEADERBOARD_FILE]
             self._write(writers)
             return rows

@@ -1,7 +1,7 @@
 """How fast a run goes: which series are at work, and about how long the rest of it takes.
 
 It comes from the clock and from what ended: a series takes as long as from the end of the one before it to
-its own, judging, saving and drawing the report included, and as many run side by side as were seen to. The
+its own, evaluating, saving and drawing the report included, and as many run side by side as were seen to. The
 first one of each process also imports and compiles what the others find ready, which may take longer than all
 else; so nothing is told until one of the others has ended, unless the first ones took so long that this is
 little of it.

@@ -40,9 +40,11 @@ class Job:
     is_publishable: bool  # false for the demo market
     candle_seconds: float  # time that reading the candles took
     precision: str = "float32"  # keras dtype policy to train in
-    is_judged: bool = True  # whether to judge the model on the test span
+    is_evaluated: bool = True  # whether to evaluate the model on the test span
     has_importance: bool = False  # whether to measure what kinds of inputs are worth
-    keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
+    keeps_fold_losses: bool = (
+        False  # whether to keep how everybody erred in each test window, as back-tests do
+    )
     num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
     champion: Path | None = None  # folder of the model whose weights it begins from; None begins anew
 
@@ -66,7 +68,7 @@ class Plan:
     series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
-    is_judged: bool = True  # whether models are judged on the test span
+    is_evaluated: bool = True  # whether models are evaluated on the test span
     has_importance: bool = False  # whether to measure what kinds of inputs are worth
     champions: Mapping[Series, Path] = field(default_factory=dict)
     """Folders of the models whose weights training begins from; the others begin anew."""
@@ -146,7 +148,7 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
 class RunCost:
     """What a call took from the first series' start to the end of the last."""
 
-    num_series: Annotated[Count, Field(gt=0)]  # series it trained, judged and saved
+    num_series: Annotated[Count, Field(gt=0)]  # series it trained, evaluated and saved
     seconds: Number  # wall time
     series_s: Number  # wall time of one series
     num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time

@@ -49,8 +49,8 @@ class FormulaModel(PublishedModel):
     @property
     def _model(self) -> keras.Model:
         """The shared model with this series' weights."""
-        floors, *ahead, lent = self._weights
-        for name, weights in {FLOORS: [floors], RANGE_AHEAD: ahead, PATHS: [lent]}.items():
+        floors, *ahead, resampled = self._weights
+        for name, weights in {FLOORS: [floors], RANGE_AHEAD: ahead, PATHS: [resampled]}.items():
             self._shared.get_layer(name).set_weights(weights)
         return self._shared
 
@@ -129,5 +129,5 @@ class FormulaTrainer:
 def _fitted_weights(data: SeriesData) -> list[NDArray[np.float32]]:
     fitted = fit_range_paths(data.spans["train"])
     least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
-    weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.lent_PHC
+    weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.resampled_PHC
     return [np.array(one, np.float32) for one in weights]

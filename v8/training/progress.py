@@ -68,17 +68,17 @@ class LossPatience:
 
     def after(self, epoch: int, validation_loss: float, settings: TrainingSettings) -> Self:
         """Return the state after an epoch."""
-        judged = replace(self, epochs_without_gain=self.epochs_without_gain + 1)
+        evaluated = replace(self, epochs_without_gain=self.epochs_without_gain + 1)
         if validation_loss < self.best_loss:
-            judged = replace(self, best_loss=validation_loss, best_epoch=epoch, epochs_without_gain=0)
+            evaluated = replace(self, best_loss=validation_loss, best_epoch=epoch, epochs_without_gain=0)
         if settings.schedule != "plateau":
-            return judged
+            return evaluated
         if self.plateau_loss is None or validation_loss < self.plateau_loss - PLATEAU_MIN_DELTA:
-            return replace(judged, plateau_loss=validation_loss, epochs_on_plateau=0)
+            return replace(evaluated, plateau_loss=validation_loss, epochs_on_plateau=0)
         if self.epochs_on_plateau + 1 < settings.reduce_lr_patience_epochs:
-            return replace(judged, epochs_on_plateau=self.epochs_on_plateau + 1)
+            return replace(evaluated, epochs_on_plateau=self.epochs_on_plateau + 1)
         smaller = self.learning_rate * settings.reduce_lr_factor
-        return replace(judged, learning_rate=smaller, epochs_on_plateau=0)
+        return replace(evaluated, learning_rate=smaller, epochs_on_plateau=0)
 
     def is_out(self, settings: TrainingSettings) -> bool:
         """Say whether early stopping ends the training."""
@@ -130,8 +130,8 @@ class Progress:
         patience = self.patience
         if record.is_finite:
             patience = patience.after(record.epoch, record.validation_loss, settings)
-        judged = replace(record, is_best=patience.best_epoch == record.epoch)
-        return replace(self, patience=patience, history=(*self.history, judged))
+        evaluated = replace(record, is_best=patience.best_epoch == record.epoch)
+        return replace(self, patience=patience, history=(*self.history, evaluated))
 
     def is_over(self, settings: TrainingSettings) -> bool:
         """Say whether the last epoch has been, or the last one that patience allows."""

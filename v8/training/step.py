@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from v8.columns import TASK_OHLC
 from v8.hardware import backend, backend_name, has_gpu
 from v8.networks.gradients import Call, Tensor, checkpointed, gradients_of
-from v8.networks.networks import TRUTH, WINDOW
+from v8.networks.networks import ACTUAL, WINDOW
 from v8.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
 from v8.windows.batches import Tables, gathered
 
@@ -173,7 +173,7 @@ def optimiser_step(
         def gathered(part: Any, constants: list[Tensor]) -> Any:
             x_BMTF, y, weight_BM = part
             # A taught fleet is shown the candles to come, too; it reads each after the forecast of that bar.
-            inputs = {WINDOW: x_BMTF, TRUTH: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
+            inputs = {WINDOW: x_BMTF, ACTUAL: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
 
             def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
                 forecast, drawn = forward(weights, constants, inputs)
@@ -211,7 +211,7 @@ def compiled_loss(
     """Compile `loss(weights_MP, tables, indices_BM) -> (loss sums, window sums)`, dropout off, each (M,).
 
     Tables and indices are those of `compiled_table_step`. The weights are of the state of `trained`; `places`
-    tells where each trainable array of the judged fleet stands there.
+    tells where each trainable array of the evaluated fleet stands there.
     """
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
@@ -354,7 +354,7 @@ class _Compiled:
 
 def fleet_loss(
     tasks: Mapping[str, TaskSettings],
-    truth: Mapping[str, Any],
+    actual: Mapping[str, Any],
     forecast: Mapping[str, Any],
     weight_BM: Any,
 ) -> Any:
@@ -362,25 +362,25 @@ def fleet_loss(
 
     Args:
         tasks: Loss and weight per task.
-        truth: Scaled targets per task, shape (B, M, H, C).
+        actual: Scaled targets per task, shape (B, M, H, C).
         forecast: Scaled outputs per task, same shapes.
         weight_BM: Weight of each window; 0 leaves it out, whatever it holds. Equal to Keras' reduction
             "mean_with_sample_weight".
 
     Raises:
-        ValueError: If a truth and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
+        ValueError: If actual values and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
             would broadcast, and the optimum would be the mean of the batch.
     """
     total_M = ops.zeros_like(weight_BM[0])
     window_sum_M = ops.sum(weight_BM, axis=0)
     divisor_M = ops.where(window_sum_M > 0, window_sum_M, 1.0)
     for task, settings in tasks.items():
-        if tuple(truth[task].shape) != tuple(forecast[task].shape):
+        if tuple(actual[task].shape) != tuple(forecast[task].shape):
             raise ValueError(
-                f"{task}: truth and forecast need one shape; "
-                f"got {tuple(truth[task].shape)} and {tuple(forecast[task].shape)}"
+                f"{task}: actual values and forecast need one shape; "
+                f"got {tuple(actual[task].shape)} and {tuple(forecast[task].shape)}"
             )
-        residual = ops.cast(truth[task], "float32") - ops.cast(forecast[task], "float32")
+        residual = ops.cast(actual[task], "float32") - ops.cast(forecast[task], "float32")
         # Masking the error instead would let NaN in filling reach the gradient, as 0 * NaN.
         residual = ops.where(weight_BM[:, :, None, None] > 0, residual, 0.0)
         error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))

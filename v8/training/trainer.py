@@ -133,8 +133,10 @@ class Trainer:
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.network = networks.build_network(profile, seed=0, precision=precision)
         self._trained = self.network
-        if networks.has_teacher(profile):
-            self._trained = networks.build_network(profile, seed=0, precision=precision, is_taught=True)
+        if networks.has_teacher_forcing(profile):
+            self._trained = networks.build_network(
+                profile, seed=0, precision=precision, uses_teacher_forcing=True
+            )
         self._programs: dict[int, Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[tuple[int, int], str] = {}
@@ -167,7 +169,9 @@ class Trainer:
 
     def first_state(self, members: Sequence[Member]) -> FleetState:
         """Return the first state of a fleet: weights by each seed and heads at constants, or a champion's."""
-        build = partial(networks.build_network, self.profile, precision=self.precision, is_taught=True)
+        build = partial(
+            networks.build_network, self.profile, precision=self.precision, uses_teacher_forcing=True
+        )
         drawn = []
         for member in members:
             start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
@@ -212,9 +216,9 @@ class Trainer:
             stacked = partial(networks.stack_for_device, num_models=num_models, products=self.products)
             fleet = stacked(self._trained)
             step = compiled_table_step(fleet, self.profile, self.precision, self.num_parts)
-            # What is published has no teacher, and is judged without.
-            judged = fleet if self._trained is self.network else stacked(self.network)
-            loss = compiled_loss(judged, self.profile, fleet, networks.counterparts(judged, fleet))
+            # What is published has no teacher, and is evaluated without.
+            evaluated = fleet if self._trained is self.network else stacked(self.network)
+            loss = compiled_loss(evaluated, self.profile, fleet, networks.counterparts(evaluated, fleet))
             self._programs[num_models] = Program(fleet, step, loss)
         return self._programs[num_models]
 
@@ -330,12 +334,12 @@ class _FleetFit:
                 is_best=False,
             )
             running.progress = running.progress.after(record, self._settings)
-            judged = running.progress.history[-1]
-            if judged.is_best:
+            evaluated = running.progress.history[-1]
+            if evaluated.is_best:
                 running.best_weights = part.weights
-            if judged.is_finite:
+            if evaluated.is_finite:
                 self._save(running, part)
-                running.member.on_epoch(judged)
+                running.member.on_epoch(evaluated)
         return epoch_s
 
     def _train(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -364,7 +368,7 @@ class _FleetFit:
             error = _divergence(running)
             if error or running.progress.is_over(self._settings):
                 running.is_active = False
-                if not self._active:  # the fleet is judged next, and its windows may be gigabytes
+                if not self._active:  # the fleet is evaluated next, and its windows may be gigabytes
                     del self._windows, self._tables, self._epochs
                 yield running.place, error or self._result(running)
 
@@ -429,7 +433,7 @@ class _FleetFit:
             "seed": member.seed,
             "precision": self._trainer.precision,
             "backend": backend_name(),
-            **({"begun_from": member.first[0]} if member.first else {}),
+            **({"started_from": member.first[0]} if member.first else {}),
         }
 
     @contextmanager

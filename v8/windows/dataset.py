@@ -37,7 +37,7 @@ Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the 
 
 @dataclass(frozen=True)
 class SeriesData:
-    """Everything the trainer and the judge need of one series."""
+    """Everything the trainer and the evaluate need of one series."""
 
     profile: Profile
     table: FeatureTable  # raw columns, at least `table_columns(profile)`
@@ -132,7 +132,7 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     shape = len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns)
     rows_NHC = np.zeros(shape, np.float32)
     for span in spans:
-        rows_NHC[span.anchors] = scaling.scale_truth(span, task)
+        rows_NHC[span.anchors] = scaling.scale_targets(span, task)
     return rows_NHC
 
 

@@ -1,4 +1,4 @@
-"""What minimises absolute errors, by which forecasts are judged: a regression, and the weighted median.
+"""What minimises absolute errors, by which forecasts are evaluated: a regression, and the weighted median.
 
 Legend: N rows or values, P terms, M targets.
 """

@@ -5,9 +5,9 @@ Three ways, chosen by the profile:
 * `anchored`: price levels enter as log ratio to the window's last close over the train deviation of
   log returns; differences of prices are divided by the close; skewed positive columns are logged;
   then all but prices are centred and divided by their deviation. A target is the log ratio of the
-  truth to the roll-forward forecast over that ratio's deviation.
-* `ranged`: inputs as in `anchored`. A target is the distance of the truth from the roll-forward forecast in
-  units of the recent range (and of the last close, for prices). Forecasts are judged by their error in
+  actual values to the naive forecast over that ratio's deviation.
+* `ranged`: inputs as in `anchored`. A target is the distance of the actual values from the naive forecast in
+  units of the recent range (and of the last close, for prices). Forecasts are evaluated by their error in
   returns, in which a window counts by its recent range, so that is its weight in every mean and loss.
 * `standard`, `minmax`: the lineage's scalers on plain levels, inputs and targets alike. They are kept
   so that anyone can see the difference; nothing else is fitted to them.
@@ -65,10 +65,10 @@ class Transform(StrEnum):
 
 
 class TargetForm(StrEnum):
-    """How one task's truth is brought to unit size."""
+    """How one task's actual values are brought to unit size."""
 
-    ROLL_FORWARD = "log(x / roll-forward forecast) / scale"
-    RANGED = "(x - roll-forward forecast) / (recent range, times last close for prices) / scale"
+    NAIVE = "log(x / naive forecast) / scale"
+    RANGED = "(x - naive forecast) / (recent range, times last close for prices) / scale"
     LEVEL = "(x - center) / scale"
 
 
@@ -101,7 +101,9 @@ class TaskScaling:
     center: tuple[float, ...]  # per column, shape (C,); zeros but under `LEVEL`
     scale: tuple[float, ...]  # per column, shape (C,); one common value but under `LEVEL`, which keeps order
     start: tuple[tuple[float, ...], ...]  # scaled constant forecast per step and column, shape (H, C)
-    offset: tuple[tuple[float, ...], ...]  # median log ratio of truth to roll-forward in training, (H, C)
+    offset: tuple[
+        tuple[float, ...], ...
+    ]  # median log ratio of actual values to the naive forecast in training, (H, C)
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,16 @@ class Scaling:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
         return np.maximum(range_W, self.range_floor)
 
-    def scale_truth(self, span: Span, task: str) -> NDArray[np.float32]:
-        """Turn the truth of a task into a network's targets, (W, H, C), unitless."""
+    def scale_targets(self, span: Span, task: str) -> NDArray[np.float32]:
+        """Turn the actual values of a task into a network's targets, (W, H, C), unitless."""
         constants = self.task(task)
-        truth_WHC = span.truth[task]
+        actual_WHC = span.actual[task]
         if constants.form is TargetForm.LEVEL:
-            moved = truth_WHC - np.array(constants.center)
+            moved = actual_WHC - np.array(constants.center)
         elif constants.form is TargetForm.RANGED:
-            moved = _range_distance(task, span, truth_WHC, self.range_floor)
+            moved = _range_distance(task, span, actual_WHC, self.range_floor)
         else:
-            moved = _log_ratio(task, span, truth_WHC, self.volatility_floor)
+            moved = _log_ratio(task, span, actual_WHC, self.volatility_floor)
         return (moved / np.array(constants.scale)).astype(np.float32)
 
 
@@ -180,12 +182,12 @@ def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: A
 def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: Any, center: Any) -> Any:
     """Turn targets times their scale, (W, H, C), back into the task's unit; the published model does so too.
 
-    The reference is the roll-forward forecast, floored where its logarithm was taken, the unit what a recent
+    The reference is the naive forecast, floored where its logarithm was taken, the unit what a recent
     range is in the task's unit, (W, 1, 1), for `RANGED` only, and the center, per column, for `LEVEL` only.
     """
     if form is TargetForm.RANGED:
         return reference + stretched * unit
-    if form is TargetForm.ROLL_FORWARD:
+    if form is TargetForm.NAIVE:
         return reference * xp.exp(stretched)
     return stretched + center
 
@@ -225,8 +227,8 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
 
 
 def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
-    """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
-    rolled_WHC = span.rolled[task]
+    """Return log(values / the naive forecast) with both raised to the task's floor, shape (W, H, C)."""
+    rolled_WHC = span.naive[task]
     ratio_WHC = np.empty(values_WHC.shape)
     for start in range(0, len(span), WINDOWS_AT_ONCE):
         part = slice(start, start + WINDOWS_AT_ONCE)
@@ -239,9 +241,9 @@ def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: floa
 
 
 def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
-    """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
+    """Return the distance from the naive forecast in recent ranges, shape (W, H, C)."""
     unit_W11 = span.unit(task, np.maximum(span.recent_range, range_floor))
-    return (values_WHC - span.rolled[task]) / unit_W11
+    return (values_WHC - span.naive[task]) / unit_W11
 
 
 def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
@@ -268,23 +270,23 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
     profile = train.profile
     num_columns = len(TASKS[task].columns)
     weight_W = np.maximum(train.recent_range, range_floor)
-    truth_WHC = train.truth[task]
-    ratio = _log_ratio(task, train, truth_WHC, floor)
+    actual_WHC = train.actual[task]
+    ratio = _log_ratio(task, train, actual_WHC, floor)
     offset = tuple(map(tuple, np.median(ratio, axis=0).tolist()))
     form = _FORMS.get(profile.scaling, TargetForm.LEVEL)
     if form is TargetForm.LEVEL:
-        flat = truth_WHC.reshape(-1, num_columns)
+        flat = actual_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
         spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
-        moved = truth_WHC - center
+        moved = actual_WHC - center
         scale = np.array([_positive(float(value)) for value in spread])
     else:
-        if form is TargetForm.ROLL_FORWARD:
+        if form is TargetForm.NAIVE:
             moved = ratio
             size = np.sqrt(ratio.var(axis=0).mean())
         else:
-            moved = _range_distance(task, train, truth_WHC, range_floor)
+            moved = _range_distance(task, train, actual_WHC, range_floor)
             # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
             size = np.average(np.abs(moved), axis=0, weights=weight_W).mean()
         # One scale for all columns of a task keeps their order: high above close stays above.
@@ -302,7 +304,7 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
     )
 
 
-_FORMS = {"anchored": TargetForm.ROLL_FORWARD, "ranged": TargetForm.RANGED}
+_FORMS = {"anchored": TargetForm.NAIVE, "ranged": TargetForm.RANGED}
 """What targets mean by the profile's scaling; `LEVEL` with any other."""
 
 

@@ -2,7 +2,7 @@
 
 Everything is computed when first asked for, and kept, but for what is very large (`PerTask`); arrays are
 read-only, for many share them. What is named *known* at a window reads its last known row and earlier ones
-only; `truth` alone looks ahead. Who forecasts gets a `KnownSpan`, which has no `truth`.
+only; `actual` alone looks ahead. Who forecasts gets a `KnownSpan`, which has no `actual`.
 
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
 """
@@ -125,7 +125,7 @@ class Span:
         return _read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
 
     @cached_property
-    def truth(self) -> PerTask:
+    def actual(self) -> PerTask:
         """What followed each window, per task, shape (W, H, C), by column name; in the task's unit."""
         table = self.table
         anchors = self.anchors
@@ -153,8 +153,8 @@ class Span:
         return self.history_close[:, -1]
 
     @cached_property
-    def rolled(self) -> PerTask:
-        """The roll-forward forecast, per task, shape (W, H, C), in the task's unit."""
+    def naive(self) -> PerTask:
+        """The naive forecast, per task, shape (W, H, C), in the task's unit."""
         standing = self.standing
         return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, standing))
 
@@ -165,7 +165,7 @@ class Span:
 
     @cached_property
     def rolled_deviation(self) -> Floats:
-        """Deviation of the twenty closes of the roll-forward forecast, shape (W, H), in returns."""
+        """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
         upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.standing), -1, 0)
         return _read_only((upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None])
 
@@ -175,17 +175,17 @@ class Span:
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
 
     def moves(self) -> PerTask:
-        """Return how far the truth lay from roll-forward, per task, shape (W, H, C), in returns."""
+        """Return how far the actual values lay from the naive forecast, per task, shape (W, H, C), in returns."""
 
         def compute(task: str) -> Floats:
-            moved = self.truth[task] - self.rolled[task]
+            moved = self.actual[task] - self.naive[task]
             return np.divide(moved, self.unit(task), out=moved)
 
-        return PerTask(self.truth, compute)
+        return PerTask(self.actual, compute)
 
     def moved(self, task: str, moves_WHC: Floats) -> Floats:
-        """Move roll-forward by so much, in returns: the inverse of `moves`, in the task's unit."""
-        return self.rolled[task] + moves_WHC * self.unit(task)
+        """Move the naive forecast by so much, in returns: the inverse of `moves`, in the task's unit."""
+        return self.naive[task] + moves_WHC * self.unit(task)
 
     @cached_property
     def recent_range(self) -> Floats:
@@ -235,12 +235,12 @@ class KnownSpan(Span):
     """
 
     @property
-    def truth(self) -> PerTask:
+    def actual(self) -> PerTask:
         """Refuse to tell: a SeriesError."""
         rule = "a forecast reads what is known at each window"
         got = "a read of the actual values after it"
         fix = "Read for example last_close, history_close or rolled; target_shape(task) gives the shape"
-        raise SeriesError(where=f"{self.table.series}, span.truth", rule=rule, got=got, fix=fix)
+        raise SeriesError(where=f"{self.table.series}, span.actual", rule=rule, got=got, fix=fix)
 
     def window(self, place: int) -> "KnownSpan":
         """Return one window alone, of a table that ends with its last known row."""
@@ -256,7 +256,7 @@ class KnownSpan(Span):
 
 
 _KNOWN: Final = (
-    *("bar_numbers", "history_close", "standing", "rolled", "rolled_deviation", "recent_range"),
+    *("bar_numbers", "history_close", "standing", "naive", "rolled_deviation", "recent_range"),
     *("ewma_variance", "_total_range"),
 )
 """What `Span` keeps, but for what followed."""

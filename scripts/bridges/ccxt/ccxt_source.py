@@ -40,7 +40,7 @@ from v8.market.sources.live import LiveSource
 from v8.market.sources.source import SOURCES, SourceKind
 from v8.market.sources.vision import NotArchivedError
 from v8.market.store import CandleStore
-from v8.net import PassingTroubleError, Patience, Refused, counted, tell_waiting
+from v8.net import Refused, RetryPolicy, TransientError, counted, tell_waiting
 from v8.registry import advice
 
 EXCHANGE_VARIABLE: Final = "V8_CCXT"
@@ -48,7 +48,7 @@ OPTIONS_VARIABLE: Final = "V8_CCXT_OPTIONS"
 FIRST_S: Final = 1_262_304_000
 """2010-01-01: no exchange has older candles."""
 USUAL_LIMIT: Final = 100  # candles of one answer, where ccxt does not know how many the exchange gives
-PATIENCE: Final = Patience(num_tries=4, first_s=1.0, most_s=120.0)
+PATIENCE: Final = RetryPolicy(num_tries=4, first_s=1.0, most_s=120.0)
 _FIX: Final = f"Try again later, or name another exchange with {EXCHANGE_VARIABLE}"
 
 
@@ -158,7 +158,7 @@ class CcxtApi(rest.KlinesApi):
                 with self._asking:
                     return getattr(self.exchange, call)(*given, **named)
             except self.errors.NetworkError as error:
-                raise PassingTroubleError(shown(error, 300)) from None
+                raise TransientError(shown(error, 300)) from None
             except self.errors.BaseError as error:
                 self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
 
@@ -167,10 +167,10 @@ class CcxtApi(rest.KlinesApi):
             rule = f"must answer ccxt's {call}"
             return DataError(where=where, rule=rule, got=str(refused.trouble), fix=_FIX)
 
-        def tell(trouble: PassingTroubleError, pause_s: float) -> None:
+        def tell(trouble: TransientError, pause_s: float) -> None:
             tell_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
 
-        return PATIENCE.insist(once, refuse, before_pause=tell)
+        return PATIENCE.call(once, refuse, before_pause=tell)
 
     def _refuse(self, where: object, rule: str, got: str, fix: str = _FIX) -> NoReturn:
         told = f"{where} from {self.exchange.id}" if isinstance(where, Series) else f"{where} by ccxt"

@@ -52,9 +52,9 @@ def forecasts_from(settings: Mapping[str, str]) -> Forecasts:
 
 
 def of_export(file: str) -> Forecasts:
-    """Give what `v8 export` wrote; the truths and naive forecasts beside it are left behind."""
+    """Give what `v8 export` wrote; the actual values and naive forecasts beside it are left behind."""
     table = pd.read_csv(file) if file.endswith(".csv") else pd.read_parquet(file)
-    named = [name for name in table if not name.endswith(("_truth", "_naive"))]
+    named = [name for name in table if not name.endswith(("_actual", "_naive"))]
     by_series = {str(name): told for name, told in table[named].groupby("series")}
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 
 from v8.errors import DataError
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.net import Patience, told_of_waiting
+from v8.net import RetryPolicy, told_of_waiting
 
 NUM_TRIES = 2
 LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_s=0.1)
@@ -22,7 +22,7 @@ LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_
 @pytest.fixture
 def downloader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Downloader]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    patience = Patience(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    patience = RetryPolicy(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
     with closing(Downloader("V8_VISION_URL", patience=patience, limits=LIMITS)) as opened:
         yield opened
 
@@ -95,7 +95,7 @@ def test_the_body_of_a_redirect_is_not_read(downloader: Downloader) -> None:
 def test_what_is_under_way_ends_with_the_first_error_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 967f431 a process waited for such a try to its end: 367 s of the 300 s that it may take."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    patience = Patience(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    patience = RetryPolicy(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
     limits = TimeLimits(connect_s=60.0, silence_s=60.0, try_s=60.0, file_s=300.0, quiet_s=0.1)
     drips: list[bytes | float] = [b"HTTP/1.1 200 OK\r\nX: ", *[b"x", 0.05] * 1_200]
     with (
@@ -132,7 +132,7 @@ def test_a_try_that_was_cut_does_not_cut_the_next_one(monkeypatch: pytest.Monkey
         def mend(pause_s: float) -> None:
             server._pieces[:] = [answer("Content-Length: 7")]
 
-        patience = Patience(num_tries=2, sleep=mend)
+        patience = RetryPolicy(num_tries=2, sleep=mend)
         with closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as downloader:
             assert downloader.fetch(f"{server.url}/a", max_bytes=9) == b"candles"
         assert server.num_connections == 2

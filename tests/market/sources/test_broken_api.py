@@ -16,7 +16,7 @@ from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.downloads import Downloader, TimeLimits
 from v8.market.sources.rest import MAX_ANSWER_BYTES, ApiEtiquette, KlinesApi, Span, read_addresses
-from v8.net import Patience
+from v8.net import RetryPolicy
 
 SERIES = Series("BTCUSDT", "15m")
 LAST_S = NOW_S // 900 * 900 - 900
@@ -32,7 +32,7 @@ def downloader(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     etiquette, patience = (
         ApiEtiquette(sleep=lambda _: None),
-        Patience(num_tries=NUM_TRIES, sleep=lambda _: None),
+        RetryPolicy(num_tries=NUM_TRIES, sleep=lambda _: None),
     )
     limits = getattr(request, "param", LIMITS)
     with closing(Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)) as opened:

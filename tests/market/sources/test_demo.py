@@ -125,9 +125,9 @@ def test_how_far_candles_reach_can_be_forecast_a_little_as_in_a_real_market():
         candles = DemoSource().candles(Series.parse(name), 8_000)
         size = np.log(np.log(candles.column("high") / candles.column("low")) + 1e-5)
         known = [np.convolve(size, np.ones(num) / num)[59 : len(size) - 1] for num in (1, 5, 20, 60)]
-        inputs, truth = np.column_stack([np.ones(len(known[0])), *known]), size[60:]
-        fitted = np.linalg.lstsq(inputs[:5_500], truth[:5_500], rcond=None)[0]
-        errors = [truth - inputs @ fitted, truth - known[0]]
+        inputs, actual = np.column_stack([np.ones(len(known[0])), *known]), size[60:]
+        fitted = np.linalg.lstsq(inputs[:5_500], actual[:5_500], rcond=None)[0]
+        errors = [actual - inputs @ fitted, actual - known[0]]
         ratio = np.divide(*[np.abs(each[5_500:]).mean() for each in errors])
         assert 0.75 < ratio < 0.9
 

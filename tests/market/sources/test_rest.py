@@ -21,8 +21,8 @@ from v8.market.sources import rest
 from v8.market.sources.downloads import Downloader, TimeLimits
 from v8.market.sources.live import LiveSource
 from v8.market.sources.rest import (
+    API_RETRY_POLICY,
     MOST_APART_S,
-    PATIENCE_OF_API,
     ApiEtiquette,
     ExchangeClock,
     KlinesApi,
@@ -57,7 +57,7 @@ def opened(waits: list[float]) -> Iterator[Callable[..., RestSource]]:
     downloaders = []
 
     def open_rest(addresses: str | None = None, limits: TimeLimits = USERS_LIMITS) -> RestSource:
-        etiquette, patience = ApiEtiquette(sleep=waits.append), replace(PATIENCE_OF_API, sleep=waits.append)
+        etiquette, patience = ApiEtiquette(sleep=waits.append), replace(API_RETRY_POLICY, sleep=waits.append)
         downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
         downloaders.append(downloader)
         return RestSource(KlinesApi(read_addresses(addresses), downloader))
@@ -408,7 +408,7 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
 
 def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
     etiquette, limits = ApiEtiquette(), TimeLimits(quiet_s=0.1)
-    patience = replace(PATIENCE_OF_API, sleep=waits.append)
+    patience = replace(API_RETRY_POLICY, sleep=waits.append)
     downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
     told: list[str] = []
     with closing(downloader), told_of_waiting(told.append):

@@ -6,7 +6,7 @@ from v8.errors import ProfileError
 from v8.market.sources.source import SOURCES, SourceKind, open_source
 
 INSTALLED = [name for name in SOURCES if name != "yfinance" or find_spec("yfinance")]
-"""All sources but one whose package is an extra; tests/market/sources/test_yfinance.py is of that."""
+"""All sources but one whose package is an extra; tests/extra_sources/test_yfinance.py is of that."""
 
 
 def test_every_source_opens_under_its_own_name(tmp_path):

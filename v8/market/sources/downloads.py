@@ -25,13 +25,13 @@ from requests.utils import get_auth_from_url
 
 from v8.errors import DataError, ProfileError
 from v8.http_client import BROKEN, Auth, HttpClient, RequestHandle, RequestTimes
-from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, tell_waiting
+from v8.net import Refused, RetryPolicy, TransientError, asked_wait_s, tell_waiting
 from v8.version import VERSION
 
 NUM_WORKERS = 5  # enough to hide waiting, and no more than `python -m http.server` lets queue up
 MOST_REDIRECTS = 3
 LONGEST_RETRY_AFTER_S = 120.0  # a server that asks for more than this is treated as if it asked for this
-PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)
+PATIENCE: Final = RetryPolicy(most_asked_s=LONGEST_RETRY_AFTER_S)
 
 _CHUNK_BYTES = 1 << 16
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of failures that may pass
@@ -67,7 +67,7 @@ class Etiquette:
     def is_there(self, url: str, answer: requests.Response) -> bool:
         """Tell whether the body of an answer is what was asked for; if not, it is absent.
 
-        What may be answered later raises a `PassingTroubleError`.
+        What may be answered later raises a `TransientError`.
         """
         if answer.status_code in _PASSING:
             raise trouble_of(answer)
@@ -89,10 +89,10 @@ class Etiquette:
         return bytes(content)
 
 
-def trouble_of(answer: requests.Response) -> PassingTroubleError:
+def trouble_of(answer: requests.Response) -> TransientError:
     """Return the trouble that the status of an answer tells, and the pause that it asks for."""
     wait_s = asked_wait_s(answer.headers.get("Retry-After"))
-    return PassingTroubleError(f"status {answer.status_code}", wait_s)
+    return TransientError(f"status {answer.status_code}", wait_s)
 
 
 class Fetching(Protocol):
@@ -129,7 +129,7 @@ class Downloader:
         *,
         etiquette: Etiquette | None = None,
         num_workers: int = NUM_WORKERS,
-        patience: Patience = PATIENCE,
+        patience: RetryPolicy = PATIENCE,
         limits: TimeLimits = TimeLimits(),
     ) -> None:
         self._etiquette = etiquette or Etiquette(variable)
@@ -185,7 +185,7 @@ class Downloader:
         """
         waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
 
-        def before_pause(trouble: PassingTroubleError, pause_s: float) -> None:
+        def before_pause(trouble: TransientError, pause_s: float) -> None:
             if not waiting.is_wanted:
                 raise self._gave_up(waiting, Refused(trouble, waiting.num_tries, 0.0, pause_s, is_late=True))
             waiting.num_tries += 1
@@ -194,7 +194,7 @@ class Downloader:
         try:
             ask = partial(self._ask, waiting, max_bytes, auth)
             refuse = partial(self._gave_up, waiting)
-            return self._patience.insist(ask, refuse, before_pause=before_pause)
+            return self._patience.call(ask, refuse, before_pause=before_pause)
         finally:
             self._waiting.remove(waiting)
 
@@ -223,7 +223,7 @@ class Downloader:
         except DataError:
             raise
         except BROKEN as error:
-            raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
+            raise TransientError(f"a broken connection ({type(error).__name__})") from error
 
     def _gave_up(self, waiting: "_Waiting", refused: Refused) -> DataError:
         limit = f"{self._limits.file_s:g} s" if refused.is_late else f"{self._patience.num_tries} tries"

@@ -68,7 +68,7 @@ DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
 """The exchange's main host, and the one that serves market data only, to everyone."""
 
 NEAR_WEIGHT: Final = 5_400  # of the 6,000 that a minute allows; the rest is for others behind one router
-PATIENCE_OF_API: Final = replace(downloads.PATIENCE, num_tries=3)
+API_RETRY_POLICY: Final = replace(downloads.PATIENCE, num_tries=3)
 LIMITS_OF_API: Final = downloads.TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
 _NUM_READS: Final = 2  # how often a host may answer wrongly before the next is asked
 _NUM_AGREEING: Final = 4  # how often what is missing or doubted is asked for until two answers agree
@@ -258,7 +258,7 @@ class KlinesApi:
     ) -> None:
         self.addresses = tuple(read_addresses() if addresses is None else addresses)
         self.downloader = downloader or downloads.Downloader(
-            URL_VARIABLE, etiquette=ApiEtiquette(), patience=PATIENCE_OF_API, limits=LIMITS_OF_API
+            URL_VARIABLE, etiquette=ApiEtiquette(), patience=API_RETRY_POLICY, limits=LIMITS_OF_API
         )
         self._order = list(self.addresses)
         self._changing = threading.Lock()

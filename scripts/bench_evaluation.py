@@ -1,0 +1,203 @@
+#!/usr/bin/env python
+"""Measure what evaluating a series costs, in seconds of the processor, beside another checkout of v8.
+
+    python scripts/bench_evaluation.py [--before CHECKOUT] [--profile frontier] [--series ...] [--rounds 3]
+
+Measured is what follows the training of a network: its calibration on the validation span, its forecasts of
+the test span, their evaluation beside every baseline that is installed, that of its quantiles, and by itself
+what each baseline takes to be fitted and to forecast. LightGBM, which is optional, is told apart from all
+else. The network is untrained, which costs the same. Checkouts take turns, each in a process of its own with
+one thread; the first series of a process, which also traces the graph, does not count. Seconds of the
+processor are those of the process, user and system.
+
+Where two checkouts are compared, so are their figures: the largest differences, as a share, of a mean
+absolute error and of a CRPS of the model and of the baselines.
+"""
+
+# ruff: noqa: E402 - the package lies beside this folder, or in another checkout
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, os.environ.get("MEASURED_CHECKOUT", str(REPOSITORY)))
+
+from v8.baselines.baselines import BASELINES
+from v8.evaluation.evaluation import evaluate_quantiles, evaluate_windows
+from v8.features.table import compute_table
+from v8.hardware import describe_machine
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import load_profile
+from v8.runs.local import calibrate
+from v8.training.trainer import Member, Trainer
+from v8.windows.dataset import prepare_series, table_columns
+from v8.windows.span import Span
+
+SERIES = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h", "DOGEUSDT-1h")
+PARTS = ("calibrate", "forecast", "evaluate", "quantiles")
+OPTIONAL = "lightgbm"
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    if options.one:
+        sys.stdout.write(json.dumps(measure(options)) + "\n")
+        return 0
+    checkouts = {"after": REPOSITORY} | ({"before": options.before.resolve()} if options.before else {})
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in checkouts}
+    for _ in range(options.rounds):
+        for name, checkout in sorted(checkouts.items(), reverse=True):
+            turns[name].append(turn(checkout))
+    show(turns, checkouts)
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to measure beside")
+    parser.add_argument("--profile", default="frontier", help="whose networks, formulas and quantiles")
+    parser.add_argument("--source", default="vision", choices=("vision", "demo"), help="of the candles")
+    parser.add_argument("--series", nargs="+", default=SERIES, metavar="NAME", help="the first one warms up")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each checkout")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def turn(checkout: Path) -> dict[str, Any]:
+    """Measure a checkout in a process of its own, with this interpreter and one thread."""
+    alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
+    env = os.environ | alone | {"MEASURED_CHECKOUT": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env |= {"TF_NUM_INTEROP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, __file__, "--one", *sys.argv[1:]]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure every series but the first: seconds by part, and what came of it."""
+    profile = load_profile(options.profile)
+    source = open_source(options.source)
+    trainer = Trainer(profile, num_parts=1)
+    measured = {}
+    for name in options.series:
+        candles = source.candles(Series.parse(name), profile.newest_bars)
+        data = prepare_series(compute_table(candles, table_columns(profile)), profile)
+        state = trainer.first_state([Member(data, profile.seed)])
+        weights = trainer.network_weights(state.on_host().take(0).weights)
+        measured[name] = evaluated(trainer, data, weights)
+    del measured[options.series[0]]
+    return measured
+
+
+def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
+
+    seconds: dict[str, float] = {}
+    test = data.spans["test"]
+    kept = BASELINES.get(OPTIONAL)
+
+    @contextmanager
+    def clock(part: str) -> Iterator[None]:
+        started = time.process_time()
+        yield
+        seconds[part] = time.process_time() - started
+
+    if kept:
+        BASELINES.pop(OPTIONAL)
+    model = trainer.serving_model(data, weights)
+    with clock("calibrate"):
+        calibrate(model, data)
+    with clock("forecast"):
+        if hasattr(model, "forecast_span"):
+            made = model.forecast_span(test)
+        else:  # of a checkout that has the published graph forecast all windows
+            made = model.forecast_all(test.raw_windows())
+    with clock("evaluate"):
+        evaluation, _ = evaluate_windows(data, made.points)
+    with clock("quantiles"):
+        quantiles = evaluate_quantiles(data, made.quantiles) if made.quantiles else None
+    if kept:
+        BASELINES.register(kept)
+    for name, baseline in BASELINES.items():
+        if baseline.is_installed():
+            # Of spans that know nothing yet: what baselines share is counted for each of them.
+            train, again = (Span(data.table, data.profile, data.anchors[one]) for one in ("train", "test"))
+            with clock(name):
+                baseline.fit(train, data.scaling)(again)
+    errors = {
+        f"{task}, {name}": evaluation.error(task, name).overall
+        for task in evaluation.tasks
+        for name in evaluation.tasks[task].errors
+    }
+    crps = {
+        f"{task}, {name}, CRPS": each.crps
+        for task, told in (quantiles.tasks if quantiles else {}).items()
+        for name, each in told.errors.items()
+    }
+    return {"seconds": seconds, "figures": errors | crps}
+
+
+def show(turns: Mapping[str, list[dict[str, Any]]], checkouts: Mapping[str, Path]) -> None:
+    sys.stdout.write(f"{machine()}\n")
+    for name, checkout in checkouts.items():
+        sys.stdout.write(f"{name}: commit {commit(checkout)}\n")
+    series = [*turns["after"][0]]
+    parts = [*turns["after"][0][series[0]]["seconds"]]
+    found = {
+        name: {
+            part: statistics.median(one["seconds"][part] for each in those for one in each.values())
+            for part in parts
+        }
+        for name, those in turns.items()
+    }
+    for those in found.values():
+        those["a series, without LightGBM"] = sum(those[part] for part in PARTS)
+    sys.stdout.write(
+        f"processor seconds a series, median over {len(series)} series, {len(turns['after'])} rounds\n"
+    )
+    for part in [*PARTS, "a series, without LightGBM", *parts[len(PARTS) :]]:
+        told = "".join(f"  {name} {found[name][part]:.3f}" for name in sorted(found, reverse=True))
+        ratio = f"  {found['before'][part] / found['after'][part]:.1f} times" if "before" in found else ""
+        sys.stdout.write(f"{part:>28}{told}{ratio}\n")
+    if "before" in turns:
+        for kind in ("model", "model, CRPS", ""):
+            share, where = differ(turns, series, kind)
+            sys.stdout.write(f"largest difference, {kind or 'any forecaster'}: {share:.1e} of {where}\n")
+
+
+def differ(turns: Mapping[str, list[dict[str, Any]]], series: list[str], kind: str) -> tuple[float, str]:
+    """Find the figure that differs most between two checkouts, as a share of itself."""
+    before = turns["before"][0]
+    after = turns["after"][0]
+    return max(
+        (abs(after[name]["figures"][key] / value - 1.0), f"{name}, {key}")
+        for name in series
+        for key, value in before[name]["figures"].items()
+        if key.endswith(kind) and value
+    )
+
+
+def commit(checkout: Path) -> str:
+    asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+
+
+def machine() -> str:
+
+    told = describe_machine()
+    return f"machine: {told['cpu']}, {told['num_cores']} cores"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The seam of experiment trackers: what one can do, which there are, and what is refused before a run.
+
+A tracker is a file of this folder and an entry of `trackers.yaml`; one's own calls `TRACKERS.register`. It
+lives in the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every
+series, wherever it trains. Its package is imported only when it is asked for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from v8.errors import ArtifactError, with_parameters
+from v8.market.series import Series
+from v8.registry import Named, Registry, described, require_package
+from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
+
+
+class TrackerError(Exception):
+    """A tracker cannot go on; its text says why."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of a run before it starts."""
+
+    path: Path  # the run folder
+    profile: Mapping[str, Any]  # the profile with its budget, as JSON values
+    source: str  # name of the candle source
+
+
+class Tracker(Protocol):
+    """Keeps curves of a run."""
+
+    def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+        """Keep numbers of a series ("BTCUSDT-15m") by name ("loss/train").
+
+        The step is the epoch they belong to, from 1; it never falls within a series. Raises `TrackerError` or
+        `OSError` if they cannot be kept.
+        """
+
+    def finish(self, series: str) -> None:
+        """Close what is open for a series; there may be nothing."""
+
+
+@dataclass(frozen=True)
+class TrackerKind(Named):
+    """A tracker that can be asked for."""
+
+    open: Callable[[TrackedRun], Tracker]  # opens it for a run; `later` imports its module only then
+    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
+    check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
+
+
+TRACKERS: Final = Registry("tracker", described(TrackerKind, "v8.tracking", "trackers.yaml", "open", "check"))
+"""Every tracker by the name that `--track` takes."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse names of the command line that cannot be tracked with, before anything starts.
+
+    Raises:
+        ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
+    """
+    for name in names:
+        kind = TRACKERS.find(name, where=f"param:track {name}")
+        if kind.package:
+            rule = f"needs the package {kind.package}"
+            require_package(kind.package, where=f"param:track {name}", rule=rule)
+        if kind.check:
+            kind.check()
+
+
+@contextmanager
+def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> Iterator[Listener]:
+    """Follow a run with trackers, keys of `TRACKERS`, until the block ends.
+
+    Yields a listener that tells `listen` first, the trackers' own trouble included, and then the trackers.
+    """
+    with ExitStack() as opened:
+        listeners: list[Listener] = [listen]
+        for name in dict.fromkeys(names):
+            follower = Follower(name, TRACKERS[name].open(run), run.path, listen)
+            listeners.append(opened.enter_context(closing(follower)))
+
+        def tell_all(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell_all if names else listen
+
+
+class Follower:
+    """Tells one tracker what happens in a run folder, until the tracker fails, which `listen` is told."""
+
+    def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
+        self._name = name
+        self._tracker = tracker
+        self._run = run
+        self._listen = listen
+        self._is_well = True
+        self._steps: dict[Series, int] = {}
+        """Last epoch of each series that is open."""
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event on in the tracker's terms."""
+        if isinstance(event, EpochEnded):
+            record = event.record
+            curves = {
+                "loss/train": record.train_loss,
+                "loss/validation": record.validation_loss,
+                "learning_rate": record.learning_rate,
+                "speed/windows_per_s": record.windows_per_s,
+                "speed/epoch_s": record.seconds,
+            }
+            self._steps[event.series] = record.epoch
+            self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
+        elif isinstance(event, Outcome):
+            name = str(event.series)
+            step = self._steps.get(event.series, 0)
+            if event.reason is None:
+                self._attempt(lambda: self._tracker.log(name, step, _results(self._run / name)))
+            self._finish(event.series)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for series in list(self._steps):
+            self._finish(series)
+
+    def _finish(self, series: Series) -> None:
+        self._steps.pop(series, None)
+        self._attempt(lambda: self._tracker.finish(str(series)))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if not self._is_well:
+            return
+        try:
+            work()
+        except (TrackerError, OSError, ArtifactError) as error:
+            self._is_well = False
+            told = f"param:track {self._name} stopped, the run goes on: {error}"
+            self._listen(Note(with_parameters(told)))
+
+
+def _results(artifact: Path) -> dict[str, float]:
+    """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
+    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line asks for names
+
+    about = read_metadata(artifact)
+    values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
+    for task in (evaluation := about.evaluation).errors if about.is_evaluated else ():
+        naive = evaluation.against(task)
+        best = evaluation.against(task, evaluation.best_baseline(task))
+        values[f"test/{task}/error_over_naive"] = naive.multiple
+        values[f"test/{task}/error_over_best"] = best.multiple
+        values[f"test/{task}/skill"] = naive.skill
+        values[f"test/{task}/p_value"] = naive.p_value
+        values[f"test/{task}/p_value_against_best"] = best.p_value
+    return {name: float(value) for name, value in values.items() if value is not None}
