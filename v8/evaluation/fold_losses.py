@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from v8.baselines.baselines import NAIVE
 from v8.columns import HIGH, LOW
 from v8.errors import ArtifactError
-from v8.evaluation import significance as table
+from v8.evaluation import significance
 from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation, best_baseline
 from v8.evaluation.leaderboard import median as median_of
 from v8.features.formulas import DAY_S
@@ -93,7 +93,7 @@ class FoldLosses:
         return cls(fold_losses.closes_s, losses, fold_losses.shock)
 
 
-def fold_losses_of(data: SeriesData, losses: table.Losses) -> FoldLosses:
+def fold_losses_of(data: SeriesData, losses: significance.Losses) -> FoldLosses:
     """Describe the test span of an evaluated series by its losses, those of `evaluation.evaluate_windows`."""
     high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
     ranges = np.log(high / low)
@@ -182,7 +182,7 @@ class TaskResult:
     @property
     def outcome(self) -> table.Outcome:
         """What the test beside the best baseline comes to."""
-        return table.outcome_of(1.0 + self.difference, 1.0, self.p_best)
+        return significance.outcome_of(1.0 + self.difference, 1.0, self.p_best)
 
     @property
     def ours(self) -> float | None:
@@ -267,8 +267,8 @@ def _tasks(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult]]:
         having = {task: [cell for cell in cells if task in cell.evaluation.tasks] for task in TASKS}
         tables.append({task: _task(those, task) for task, those in having.items() if those})
     results = [result for tasks in tables for result in tasks.values()]
-    naive = table.corrected_p_values([result.p_naive for result in results])
-    best = table.corrected_p_values([result.p_best for result in results])
+    naive = significance.corrected_p_values([result.p_naive for result in results])
+    best = significance.corrected_p_values([result.p_best for result in results])
     paired = zip(results, naive, best, strict=True)
     fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
     return [{task: next(fixed) for task in tasks} for tasks in tables]
@@ -282,7 +282,7 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
     }
     best = best_baseline(evaluated, task)
     ratios = [one.multiple(task, baseline=best) for one in evaluated]
-    is_less = [ratio is not None and ratio < 1.0 and not table.is_equal(ratio, 1.0) for ratio in ratios]
+    is_less = [ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios]
     p_naive, _ = _tested(cells, task, NAIVE)
     p_best, difference = _tested(cells, task, best)
     return TaskResult(
@@ -314,7 +314,7 @@ def _interval_medians(evaluated: Sequence[QuantileEvaluation], task: str) -> dic
 def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
     """Test the model against a baseline as `tested` does, but for rounding alone."""
     beside = [cell.evaluation.against(task, baseline) for cell in cells]
-    if all(table.is_equal(one.ours, one.theirs) for one in beside):
+    if all(significance.is_equal(one.ours, one.theirs) for one in beside):
         return None, 0.0
     return tested(cells, task, baseline)
 
@@ -327,7 +327,7 @@ def tested(cells: Sequence[Cell], task: str, other: str) -> tuple[float | None, 
     closes_s, differences = shared_differences(cells, task, other)
     bars = closes_s // cells[0].series.bar_s
     horizon = cells[0].evaluation.horizon_bars
-    test = table.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
+    test = significance.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
     return test.p_value, test.mean_difference
 
 

@@ -87,7 +87,7 @@ def worth_section(worth: Worth) -> Iterator[Html]:
     for rule, earned in worth.curves.items():
         label = say("{rule}: earned until each day, %, mean over series", rule=term(RULES[rule].title))
         yield plot(_curves(earned), label)
-    yield filled("v8.reports", "worth.html")
+    yield filled("v8.trading", "worth.html")
 
 
 def _curves(earned: pd.DataFrame) -> Chart:

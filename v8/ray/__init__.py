@@ -1,0 +1,1 @@
+"""Ray: trains the series of a run in tasks of a cluster."""

@@ -1,0 +1,1 @@
+"""Trading: the economic value of forecasts, after fees and spread, by five rules."""
