@@ -180,7 +180,7 @@ class TaskResult:
     coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
 
     @property
-    def outcome(self) -> table.Outcome:
+    def outcome(self) -> significance.Outcome:
         """What the test beside the best baseline comes to."""
         return significance.outcome_of(1.0 + self.difference, 1.0, self.p_best)
 
