@@ -141,7 +141,7 @@ def crashed(candles: Candles, moment: str) -> Candles:
 def members_of(model: ServingModel, formulas: ranges.RangeFormula, span: Span) -> dict[str, Forecasts]:
     """Return what network, regression and paths forecast for a span."""
     points = model.coherent(span, model.network_points(span))
-    return dict(formulas.said(span, points)[0])
+    return dict(formulas.member_forecasts(span, points)[0])
 
 
 def fixed_shares(profile: Profile, *shares: float) -> dict[str, NDArray[Any]]:
@@ -210,7 +210,7 @@ def rules_of(
         for seed in OTHER_SEEDS:
             drawn = np.random.default_rng(seed).integers(len(train), size=ranges.NUM_PATHS // 2)
             other = replace(plain, resampled_PHC=resampled_bars(train, plain.ranges(train), drawn))
-            simulated = other.walk(test, (MEDIAN,))
+            simulated = other.simulate(test, (MEDIAN,))
             rules[f"range_paths, seed {seed}"] = {task: values[:, :, 0] for task, values in simulated.items()}
     return rules
 

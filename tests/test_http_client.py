@@ -213,7 +213,7 @@ def test_two_lengths_are_refused() -> None:
     with (
         closing(RawServer([answer("Content-Length: 7", "Content-Length: 9")])) as server,
         HttpClient({}) as client,
-        pytest.raises(BROKEN, match="two lengths of one answer"),
+        pytest.raises(BROKEN, match="two content lengths in one response"),
     ):
         client.ask("GET", server.url, body, times=PATIENT)
 

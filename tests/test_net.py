@@ -7,18 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from v8.net import (
-    Refused,
+    RetryFailure,
     RetryPolicy,
     TransientError,
     asked_wait_s,
     in_thread,
-    tell_waiting,
-    told_of_waiting,
+    report_waiting,
+    reporting_waiting_to,
 )
 
 
 class GaveUpError(Exception):
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: RetryFailure) -> None:
         super().__init__(str(refused.trouble))
         self.refused = refused
 
@@ -88,9 +88,9 @@ def test_what_a_thread_raises_whoever_waits_gets() -> None:
 def test_sentences_about_waiting_go_to_the_innermost_listener_alone() -> None:
     outer: list[str] = []
     inner: list[str] = []
-    tell_waiting("nobody listens")
-    with told_of_waiting(outer.append):
-        with told_of_waiting(inner.append):
-            tell_waiting("for a file")
-        tell_waiting("for another")
+    report_waiting("nobody listens")
+    with reporting_waiting_to(outer.append):
+        with reporting_waiting_to(inner.append):
+            report_waiting("for a file")
+        report_waiting("for another")
     assert (outer, inner) == (["for another"], ["for a file"])

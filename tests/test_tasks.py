@@ -22,7 +22,7 @@ from v8.tasks import (
     Closes,
     Task,
     future_weights,
-    standing_closes,
+    naive_closes,
     suffix_sums,
     window_moments,
 )
@@ -270,7 +270,7 @@ def test_moments_along_paths_are_those_of_the_closes_on_them(seed: int, horizon:
 
 
 def test_candles_alone_need_no_window_of_twenty() -> None:
-    closes = standing_closes(np, np.array([[3.0, 4.0]]), 2, has_window=False)
+    closes = naive_closes(np, np.array([[3.0, 4.0]]), 2, has_window=False)
     assert (closes.unit.tolist(), closes.close.tolist()) == ([[4.0]], [[1.0, 1.0]])
     assert closes.middle is closes.deviation is closes.candles is None
     rolled = naive(np, [TASKS["ohlc"]], np.array([[3.0, 4.0]]), 2)

@@ -147,7 +147,7 @@ def test_a_pipe_in_the_place_of_kept_candles_is_set_aside(tmp_path: Path, caplog
     store = CandleStore(tmp_path)
     with in_place_of(store.path(SERIES), "pipe"):
         assert said(lambda: store.read(SERIES)) == ""
-        assert said(lambda: store.read(SERIES, is_held=True)) == ""
+        assert said(lambda: store.read(SERIES, is_locked=True)) == ""
     assert (tmp_path / f"{SERIES}.damaged-1.parquet").exists()
     assert "was damaged" in caplog.text
 

@@ -1,9 +1,10 @@
-"""Names that several rooms speak of: symbols of what is traded, and columns with the numbers in them.
+"""Names that several packages share: symbols of traded pairs, and names of columns with their constants.
 
-A symbol is of capital letters only, because it is also the name of folders and some systems do not tell
-letters apart by size, digits, and single dots between them; no name that Windows keeps for a device.
+A symbol consists of capital letters, digits and single dots between them. It also names folders, and some
+file systems do not distinguish small and capital letters; for the same reason the device names of Windows are
+not allowed.
 
-Columns are only ever picked by name. `v8.features.indicators` lists every column there is.
+Columns are always selected by name. `v8.features.indicators` lists every column that exists.
 """
 
 import re
@@ -22,23 +23,23 @@ BB_UPPER: Final = "bb_upper"
 BB_LOWER: Final = "bb_lower"
 VOLATILITY: Final = "volatility"
 
-BAND_PERIOD_BARS: Final = 20  # rows of the Bollinger average and deviation, and of `volatility`
-MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2  # ahead at which two closes of that window are known
+BAND_PERIOD_BARS: Final = 20  # window of the Bollinger average and deviation, and of `volatility`
+MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2  # steps ahead at which that window still has two known closes
 RECENT_RANGE: Final = "recent_range"
 RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
 
-WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}  # per period, whose sine and cosine tell the time
+WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}  # waves per period, whose sine and cosine encode the time
 
 
 def range_column(num_bars: int) -> str:
-    """Name the range of the newest bars."""
+    """Return the name of the column with the range of the newest bars."""
     return f"range_{num_bars}"
 
 
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
-    """Name sine and cosine of some waves per `day` or `week`."""
+    """Return the names of sine and cosine with so many waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
 
 
@@ -48,7 +49,7 @@ WAVE_COLUMNS: Final = tuple(
 
 
 def rolled_columns(step: int) -> tuple[str, str]:
-    """Name the middle and the deviation of the naive forecast bands some steps ahead."""
+    """Return the names of middle and deviation of the naive forecast's bands, some steps ahead."""
     return f"rolled_middle_{step}", f"rolled_deviation_{step}"
 
 
@@ -60,10 +61,12 @@ TASK_BANDS: Final = "bands"
 TASK_VOLATILITY: Final = "volatility"
 
 BAND_WIDTH_STDS: Final = 2.0  # sample standard deviations from the average to a band
-USER: Final = "csv"  # origin of the columns of all tables of the user
+USER: Final = "csv"  # origin of the columns of all tables that the user provides
 COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"  # of tables' columns, which become features
-MOST_NEIGHBOURS: Final = 20  # other series a profile may name: it may be a stranger's, and all are fetched
-MOST_WORDS: Final = 300  # letters that a published definition may have
+MOST_NEIGHBOURS: Final = (
+    20  # other series that a profile may name: profiles may be untrusted, and all are fetched
+)
+MOST_WORDS: Final = 300  # longest published definition of a column, in letters
 MAX_SYMBOL: Final = 30
 SYMBOL_PATTERN: Final = r"[A-Z0-9](?:\.?[A-Z0-9])*"
 SYMBOL_RULE: Final = (
@@ -72,14 +75,16 @@ SYMBOL_RULE: Final = (
 )
 
 _SYMBOL: Final = re.compile(SYMBOL_PATTERN)
-_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")  # Windows opens these, whatever follows
+_DEVICE: Final = re.compile(
+    r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?"
+)  # Windows opens devices, whatever the ending
 _BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
 
 
 def is_symbol(text: str) -> bool:
-    """Tell whether a text is the one way to write a symbol.
+    """Return whether a text is a symbol in its canonical form.
 
     >>> [is_symbol(text) for text in ("BTCUSDT", "BRK.B", "btcusdt", "CON", "")]
     [True, True, False, False, False]
@@ -88,7 +93,7 @@ def is_symbol(text: str) -> bool:
 
 
 def plain_symbol(text: str) -> str:
-    """Write a symbol as a Series does: the pair without what parts it, or settles it, in capital letters.
+    """Return the canonical form of a symbol: no separator, no settlement currency, capital letters.
 
     >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
     ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
@@ -97,43 +102,47 @@ def plain_symbol(text: str) -> str:
 
 
 @lru_cache(4_096)
-def parted(name: str) -> tuple[str, str]:
-    """Return where a column comes from, "" for the series itself, and what it is there.
+def split_origin(name: str) -> tuple[str, str]:
+    """Split the name of a column into its origin, "" for the series itself, and its name there.
 
-    >>> parted("BTCUSDT.ta.rsi(window=9)"), parted("csv.funding_rate"), parted("ta.rsi")
+    >>> split_origin("BTCUSDT.ta.rsi(window=9)"), split_origin("csv.funding_rate"), split_origin("ta.rsi")
     (('BTCUSDT', 'ta.rsi(window=9)'), ('csv', 'funding_rate'), ('', 'ta.rsi'))
     """
-    found = _OF_USER.fullmatch(name)
-    if found:
-        return USER, found[1]
-    found = _OF_NEIGHBOUR.fullmatch(name) if len(name) <= MOST_WORDS else None
-    return (found[1], found[2]) if found and is_symbol(found[1]) else ("", name)
+    user_column = _OF_USER.fullmatch(name)
+    if user_column:
+        return USER, user_column[1]
+    if len(name) <= MOST_WORDS:
+        neighbour_column = _OF_NEIGHBOUR.fullmatch(name)
+        if neighbour_column and is_symbol(neighbour_column[1]):
+            return neighbour_column[1], neighbour_column[2]
+    return "", name
 
 
-def beside(origin: str, name: str) -> str:
-    """Write the name of a column of some origin.
+def with_origin(origin: str, name: str) -> str:
+    """Return the full name of a column: the inverse of `split_origin`.
 
-    >>> beside("BTCUSDT", "high"), beside("", "high")
+    >>> with_origin("BTCUSDT", "high"), with_origin("", "high")
     ('BTCUSDT.high', 'high')
     """
     return f"{origin}.{name}" if origin else name
 
 
 def is_covariate(name: str) -> bool:
-    """Tell whether a column comes from elsewhere than the series' own candles."""
-    return bool(parted(name)[0])
+    """Return whether a column comes from another source than the series' own candles."""
+    return bool(split_origin(name)[0])
 
 
-def is_given(name: str) -> bool:
-    """Tell whether a column is not computed: one of candles, or one that lies beside them."""
-    origin, plain = parted(name)
+def is_raw_column(name: str) -> bool:
+    """Return whether a column is read and not computed: one of candles, or of a table of the user."""
+    origin, plain = split_origin(name)
     return origin == USER or plain in OHLCV or name == OPEN_TIME
 
 
 def neighbours(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols that columns come from, each once.
+    """Return the other symbols that columns come from, each once, in the order of the columns.
 
     >>> neighbours(["close", "BTCUSDT.close", "csv.funding_rate", "BTCUSDT.roc"])
     ('BTCUSDT',)
     """
-    return tuple(dict.fromkeys(origin for origin, _ in map(parted, columns) if origin not in ("", USER)))
+    origins = [split_origin(name)[0] for name in columns]
+    return tuple(dict.fromkeys(origin for origin in origins if origin not in ("", USER)))

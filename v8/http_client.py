@@ -1,9 +1,9 @@
-"""The one HTTP client of v8: bounded in time as a whole, no password that nobody named, proxies as usual.
+"""The HTTP client of v8: every request has a time limit, and only explicitly configured passwords are sent.
 
-- A request and the reading of its answer end within a limit of seconds, whatever the server does: it may
+- A request and the reading of its response end within a limit of seconds, whatever the server does: it may
   send its header byte by byte, or `100 Continue` for ever. `v8.net.call_within` says how.
 - `requests` reads the passwords of `~/.netrc`, its `default` entry too, and sends them to every host. They
-  are meant for other programs: here a password is sent only where the address of a source names one.
+  are meant for other programs: here a password is sent only where the address of a source contains one.
 - Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, REQUESTS_CA_BUNDLE ...).
 """
 
@@ -23,28 +23,31 @@ from urllib3.exceptions import HTTPError
 from v8.net import call_within
 
 BROKEN: Final = (OSError, HTTPError, HTTPException, ValueError)
-"""What a broken answer raises: those of requests are OSErrors, and a bad header may raise any of them."""
+"""Raised for a broken response: the errors of requests are OSErrors, and a bad header may raise any of
+these."""
 
 Auth = tuple[str, str]  # user and password
-Answered = TypeVar("Answered")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestTimes:
     """How long a request may take, in seconds."""
 
-    connect_s: float  # until a connection to one address of the host stands
-    silence_s: float  # between two pieces of an answer
-    all_s: float  # from the look-up of the host's name to the last byte that is read
+    connect_s: float  # until a connection to one address of the host is established
+    silence_s: float  # between two pieces of a response
+    all_s: float  # in total, from the look-up of the host's name to the last byte that is read
 
 
 class HttpClient:
-    """Sends requests from any number of threads over connections that are kept; close it, or use a block.
+    """Sends requests from any number of threads over persistent connections.
+
+    Close it after use, or use it in a `with` block.
 
     Args:
         headers: Sent with every request.
-        num_connections: How many connections to a host are kept open.
-        max_redirects: How often an answer may lead to another address; 0 returns the first answer as it is.
+        num_connections: Number of connections to a host that stay open.
+        max_redirects: Largest number of redirects to follow; 0 returns the first response as it is.
     """
 
     def __init__(
@@ -52,8 +55,8 @@ class HttpClient:
     ) -> None:
         self._session = _Session()
         self._session.headers.update(headers)
-        self._follows = max_redirects > 0
-        if self._follows:
+        self._follows_redirects = max_redirects > 0
+        if self._follows_redirects:
             self._session.max_redirects = max_redirects
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, _WatchedAdapter(pool_maxsize=num_connections))
@@ -62,23 +65,33 @@ class HttpClient:
         self,
         method: str,
         url: str,
-        read: Callable[[requests.Response], Answered],
+        read: Callable[[requests.Response], Result],
         *,
         times: RequestTimes,
         auth: Auth | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         handle: "RequestHandle | None" = None,
-    ) -> Answered:
-        """Send a request and return what `read` makes of its answer, whose body is not read yet.
+    ) -> Result:
+        """Send a request and return the result of `read`, which gets the response with its body unread.
 
-        A thread that has the `handle`, a new one for each request, may end it. Raises what `read` raises, and
-        one of `BROKEN` if the answer is broken or takes too long.
+        Args:
+            method: HTTP method, such as "GET".
+            url: Address, http or https.
+            read: Reads the response and returns the result.
+            times: Time limits, in seconds.
+            auth: User and password, sent as basic authentication; None for none.
+            headers: Sent in addition to those of the client.
+            body: Content of the request.
+            handle: A new one for each request; any thread that holds it may cancel the request.
+
+        Raises:
+            Exception: One of `BROKEN` if the response is broken or takes too long, and what `read` raises.
         """
         request = handle or RequestHandle()
         limits = (times.connect_s, times.silence_s)
 
-        def call() -> Answered:
+        def call() -> Result:
             _CURRENT.set(request)
             try:
                 with self._session.request(
@@ -88,19 +101,20 @@ class HttpClient:
                     headers=headers,
                     auth=auth,
                     timeout=limits,
-                    allow_redirects=self._follows,
+                    allow_redirects=self._follows_redirects,
                     stream=True,
-                ) as answer:
-                    answered = read(answer)
-                request.require_wanted()  # without a length, an answer that was cut looks like a whole one
-                return answered
+                ) as response:
+                    result = read(response)
+                # Without a length, a response that was cut off by `cancel` looks like a complete one.
+                request.require_active()
+                return result
             finally:
                 request.close()
 
-        return call_within(times.all_s, call, request.cut)
+        return call_within(times.all_s, call, request.cancel)
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the open connections."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -112,40 +126,40 @@ class HttpClient:
 
 @dataclass(eq=False)
 class RequestHandle:
-    """Ends one request from another thread, before or while it is sent.
+    """Cancels one request from another thread, before or while it is sent.
 
-    It holds a second descriptor of each socket that carries the request. The first moves into the TLS
-    connection while that is made, and out of reach; a shutdown by the second ends every wait of the first.
+    It holds a second file descriptor of each socket that carries the request. The TLS layer takes the first
+    descriptor over and hides it; a shutdown through the second one ends everything that waits on the first.
     """
 
     _sockets: list[socket.socket] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _is_cut: bool = False
+    _is_cancelled: bool = False
 
-    def watch(self, connected: socket.socket) -> None:
-        """Take a second descriptor; refuse a connection that is made after the request was cut."""
+    def watch(self, connection: socket.socket) -> None:
+        """Duplicate the descriptor of a connection; refuse one that is made after `cancel`."""
         with self._lock:
-            self.require_wanted()
-            self._sockets.append(socket.fromfd(connected.fileno(), socket.AF_INET, socket.SOCK_STREAM))
+            self.require_active()
+            self._sockets.append(socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM))
 
-    def require_wanted(self) -> None:
-        """Refuse to go on after the request was cut, where the end of an answer looks like a whole one."""
-        if self._is_cut:
-            raise TimeoutError("the request was given up")
+    def require_active(self) -> None:
+        """Raise a TimeoutError if the request was cancelled."""
+        if self._is_cancelled:
+            raise TimeoutError("the request was cancelled")
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """End all waiting for the server."""
         with self._lock:
-            self._is_cut = True
-            for connected in self._sockets:
-                with suppress(OSError):  # the server may have hung up
-                    connected.shutdown(socket.SHUT_RDWR)
+            self._is_cancelled = True
+            for connection in self._sockets:
+                with suppress(OSError):  # the server may have closed the connection already
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the second descriptors back; the connections stay as they are."""
+        """Close the duplicate descriptors; the connections themselves stay as they are."""
         with self._lock:
-            for connected in self._sockets:
-                connected.close()
+            for connection in self._sockets:
+                connection.close()
             self._sockets.clear()
 
 
@@ -153,21 +167,21 @@ _CURRENT: Final[ContextVar[RequestHandle]] = ContextVar("current_request")
 
 
 class _Session(requests.Session):
-    """Sends no password that the caller did not name, and reads nothing of an answer that leads elsewhere."""
+    """A session that sends no password of its own accord and reads no body of a redirect."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.auth = _unchanged  # while there is one, no netrc is looked up; proxies still are
+        self.auth = _unchanged  # with an `auth`, requests does not read netrc; it still reads the proxies
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Take the password off before a redirect to another host; `requests` would look for another one."""
+        """Remove the password before a redirect to another host; `requests` would look for another one."""
         before = str(response.request.url)
         after = str(prepared_request.url)
         if self.should_strip_auth(before, after):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return where a redirect leads; what else its answer holds has no limit, and is not read."""
+        """Return the target of a redirect; its body has no size limit and is not read."""
         if resp.is_redirect:
             resp._content = b""
             resp.close()
@@ -175,15 +189,15 @@ class _Session(requests.Session):
 
 
 def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Authenticate by nothing."""
+    """Add no authentication."""
     return request
 
 
 class _WatchedAdapter(HTTPAdapter):
-    """Asks once, over connections whose sockets are watched."""
+    """Sends each request once, over connections whose sockets can be shut down by a `RequestHandle`."""
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return a pool, of a proxy or not, that makes watched connections."""
+        """Return a connection pool, through a proxy or not, that makes watched connections."""
         pool: Any = super().get_connection_with_tls_context(*args, **options)
         if not issubclass(pool.ConnectionCls, _Watched):
             pool.ConnectionCls = type("WatchedConnection", (_Watched, pool.ConnectionCls), {})
@@ -191,39 +205,39 @@ class _WatchedAdapter(HTTPAdapter):
 
 
 class _OneLengthResponse(HTTPResponse):
-    """An answer that says once how long it is."""
+    """A response with a single content length."""
 
     def begin(self) -> None:
-        """Read the headers; an error here closes the connection, a later one of urllib3 would not."""
+        """Read the headers; unlike a later error of urllib3, an error here closes the connection."""
         super().begin()
         lengths = ",".join(self.headers.get_all("Content-Length", ()))
         if len({length.strip() for length in lengths.split(",")}) > 1:
-            raise HTTPException("two lengths of one answer")
+            raise HTTPException("two content lengths in one response")
 
 
 class _Watched:
-    """What a connection of urllib3 does more: the request that it carries can be cut at any time."""
+    """Mixin for a connection of urllib3: the request that it carries can be cancelled at any time."""
 
     response_class = _OneLengthResponse
     sock: Any
 
     def _new_conn(self) -> socket.socket:
         """Connect, before TLS and a tunnel through a proxy."""
-        connected: socket.socket = super()._new_conn()  # type: ignore[misc]
+        connection: socket.socket = super()._new_conn()  # type: ignore[misc]
         try:
-            _CURRENT.get().watch(connected)
+            _CURRENT.get().watch(connection)
         except BaseException:
-            connected.close()
+            connection.close()
             raise
-        return connected
+        return connection
 
     def _tunnel(self) -> None:
-        """Ask a proxy for a tunnel; headers that end because the request was cut are none."""
+        """Ask a proxy for a tunnel; headers that end because the request was cancelled do not count."""
         super()._tunnel()  # type: ignore[misc]
-        _CURRENT.get().require_wanted()
+        _CURRENT.get().require_active()
 
     def putrequest(self, *args: Any, **options: Any) -> None:
-        """Begin a request, perhaps over a connection that was kept."""
+        """Start a request, perhaps over a connection that is already open."""
         if self.sock is not None:
             _CURRENT.get().watch(self.sock)
         super().putrequest(*args, **options)  # type: ignore[misc]

@@ -1,10 +1,13 @@
-"""Waiting for a network, whoever is asked: how long, how often again, who is told, and how it is left.
+"""Waiting for a network: how long, how often a request is repeated, and how progress is reported.
 
-The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.client`) wait as it is
-said here. What fails and may pass is a `TransientError`; `RetryPolicy` asks again after the time that the
-server names, or else after a pause that doubles and is spread at random, so that many clients do not return
-at once. Whoever shows things opens `told_of_waiting`; whoever waits calls `tell_waiting` from the thread that
-asked. So does whatever else takes seconds: every command gives signs of life (`counted`).
+The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.client`) use the rules of
+this module. An error that may be temporary is a `TransientError`. `RetryPolicy` repeats the request after
+the time that the server names, or else after a pause that doubles each time and is randomised, so that many
+clients do not return at the same moment (exponential backoff with jitter).
+
+The user interface opens `reporting_waiting_to` and receives a sentence whenever something makes the user
+wait; code that waits calls `report_waiting` from the thread that made the request. Every other step that
+takes seconds reports its progress in the same way (`with_progress`).
 """
 
 import random
@@ -21,43 +24,46 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from typing import Final, TypeVar
 
-Tell = Callable[[str], None]
-Found = TypeVar("Found")
+ReportText = Callable[[str], None]
+T = TypeVar("T")
 
-_TELL: Final[ContextVar[Tell]] = ContextVar("tell_waiting", default=lambda text: None)
-PACE_S: Final = 2.0  # from one sign of life to the next, in seconds
-_MOST_DIGITS: Final = 300  # a longer number is none that a server means, nor one that a float holds
+_REPORT: Final[ContextVar[ReportText]] = ContextVar("report_waiting", default=lambda text: None)
+PROGRESS_INTERVAL_S: Final = 2.0  # between two progress reports, in seconds
+_MAX_DIGITS: Final = 300  # no server means a longer number, and a float cannot hold it
 
 
 @contextmanager
-def told_of_waiting(tell: Tell) -> Iterator[None]:
-    """Let `tell` get every sentence about waiting until the block ends."""
-    token = _TELL.set(tell)
+def reporting_waiting_to(report: ReportText) -> Iterator[None]:
+    """Send every sentence about waiting to `report` until the block ends."""
+    token = _REPORT.set(report)
     try:
         yield
     finally:
-        _TELL.reset(token)
+        _REPORT.reset(token)
 
 
-def tell_waiting(text: str) -> None:
-    """Tell what is waited for; of a network how long, and how much longer at most."""
-    _TELL.get()(text)
+def report_waiting(text: str) -> None:
+    """Report what the program waits for; for a network also how long so far and the longest time allowed."""
+    report = _REPORT.get()
+    report(text)
 
 
-def counted(items: Collection[Found], what: str) -> Iterator[Found]:
-    """Yield items, and tell every `PACE_S` seconds how many of them are done."""
-    told_s = time.monotonic()
-    for num_done, item in enumerate(items):
-        if time.monotonic() - told_s > PACE_S:
-            told_s = time.monotonic()
-            tell_waiting(f"{what}: {num_done} of {len(items)}")
+def with_progress(items: Collection[T], label: str) -> Iterator[T]:
+    """Yield the items, and report every `PROGRESS_INTERVAL_S` seconds how many of them are finished."""
+    last_report_s = time.monotonic()
+    for num_finished, item in enumerate(items):
+        if time.monotonic() - last_report_s > PROGRESS_INTERVAL_S:
+            last_report_s = time.monotonic()
+            report_waiting(f"{label}: {num_finished} of {len(items)}")
         yield item
 
 
 class TransientError(Exception):
-    """A server did not answer, or asked to come back later; the same question may be answered then.
+    """A temporary failure: the server did not answer, or asked to come back later.
 
-    The text is a clause without secrets; the seconds are None when the server did not say how many.
+    Args:
+        text: A clause that describes the failure; it contains no secrets.
+        wait_s: Seconds that the server asks the client to wait; None when it names none.
     """
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
@@ -67,127 +73,134 @@ class TransientError(Exception):
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Why nothing is asked again: after how many tries in a row, how long, and which pause (s) was due."""
+class RetryFailure:
+    """Why a request is not repeated any more."""
 
-    trouble: TransientError
-    num_tries: int
-    waited_s: float
-    pause_s: float
-    is_late: bool  # whether time is up; else it was tried often enough
+    trouble: TransientError  # the last error
+    num_tries: int  # failed tries in a row
+    waited_s: float  # seconds since the first of them
+    pause_s: float  # seconds of the pause that was due next
+    is_late: bool  # whether the time limit was reached; else the number of tries was
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often a server that has trouble is asked again, after which pauses, and until when."""
+    """How often a failing request is repeated, after which pauses, and until when."""
 
-    num_tries: int = 6  # most tries in a row that move nothing
+    num_tries: int = 6  # most failed tries in a row without any progress
     first_s: float = 0.5  # the first pause, in seconds; each is twice as long as the one before
-    longest_s: float = 30.0  # no pause of ours is longer, in seconds
-    least_share: float = 0.5  # pauses are spread evenly from this share of their length up to all of it
-    most_asked_s: float = inf  # a server that asks for a longer pause, in seconds, gets this one
-    most_s: float = 300.0  # all tries and pauses since something last moved, in seconds
-    try_s: float = 0.0  # what a try may take, in seconds: none begins that could end after `most_s`
+    longest_s: float = 30.0  # upper limit of our own pauses, in seconds
+    least_share: float = 0.5  # a pause is drawn uniformly between this share of its length and all of it
+    most_asked_s: float = inf  # upper limit of a pause that the server asks for, in seconds
+    most_s: float = 300.0  # upper limit of all tries and pauses since the last progress, in seconds
+    try_s: float = 0.0  # longest duration of one try, in seconds: none starts that could end after `most_s`
     sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds
 
     def call(
         self,
-        ask: Callable[[float], Found],
-        refuse: Callable[[Refused], Exception],
+        ask: Callable[[float], T],
+        refuse: Callable[[RetryFailure], Exception],
         *,
         before_pause: Callable[[TransientError, float], None] = lambda trouble, pause_s: None,
         progress: Callable[[], int] = lambda: 0,
-    ) -> Found:
-        """Call `ask`, with the seconds that are left, until it raises no `TransientError`.
+    ) -> T:
+        """Call `ask` with the seconds that remain, until it raises no `TransientError`.
 
         Args:
-            refuse: Makes the error that is raised when the trouble does not pass.
-            before_pause: Told of each trouble, and of the pause in seconds that follows it.
-            progress: Counts what was moved for good so far; a try that moves something starts the count anew.
+            ask: Sends the request once.
+            refuse: Makes the error to raise when the request keeps failing.
+            before_pause: Called after each failed try, with the error and the seconds of the pause to come.
+            progress: Counts what has been completed for good; after a try that completes something, tries and
+                time are counted from the beginning again.
         """
         num_tries = 0
-        moved = progress()
-        begun_s = time.monotonic()
+        completed = progress()
+        start_s = time.monotonic()
         while True:
             try:
-                return ask(begun_s + self.most_s - time.monotonic())
+                return ask(start_s + self.most_s - time.monotonic())
             except TransientError as error:
                 trouble = error
-            if progress() > moved:
+            if progress() > completed:
                 num_tries = 0
-                moved = progress()
-                begun_s = time.monotonic()
+                completed = progress()
+                start_s = time.monotonic()
             num_tries += 1
-            waited_s = time.monotonic() - begun_s
+            waited_s = time.monotonic() - start_s
             pause_s = self.pause_s(num_tries, trouble.wait_s)
             is_late = waited_s + pause_s + self.try_s > self.most_s
             if num_tries >= self.num_tries or is_late:
-                # Outside of the handler, so that no request and no token hangs on it.
-                raise refuse(Refused(trouble, num_tries, waited_s, pause_s, num_tries < self.num_tries))
+                # Raised outside of the handler: else the error would hold the failed request and its token.
+                raise refuse(RetryFailure(trouble, num_tries, waited_s, pause_s, num_tries < self.num_tries))
             before_pause(trouble, pause_s)
             self.sleep(pause_s)
 
-    def pause_s(self, num_tries: int, asked_s: float | None = None) -> float:
-        """Return the seconds to wait after so many tries in a row, for a server that asks for `asked_s`."""
-        if asked_s is not None:
-            return min(asked_s, self.most_asked_s)
+    def pause_s(self, num_tries: int, requested_s: float | None = None) -> float:
+        """Return the seconds to wait after some failed tries in a row.
+
+        `requested_s` is what the server asks for, None where it asks for nothing.
+        """
+        if requested_s is not None:
+            return min(requested_s, self.most_asked_s)
         longest_s = min(self.first_s * 2.0 ** (num_tries - 1), self.longest_s)
-        return longest_s * random.uniform(self.least_share, 1.0)  # noqa: S311 - spreads pauses, guards nothing
+        return longest_s * random.uniform(self.least_share, 1.0)  # noqa: S311 - not used for security
 
 
 def asked_wait_s(retry_after: str | None) -> float | None:
-    """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither.
+    """Read the seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3); None for other text.
 
     >>> asked_wait_s("7"), asked_wait_s("Wed, 21 Oct 2015 07:28:00 GMT"), asked_wait_s("later")
     (7.0, 0.0, None)
     """
     text = (retry_after or "").strip()
-    if re.fullmatch(rf"[0-9]{{1,{_MOST_DIGITS}}}", text):
+    if re.fullmatch(rf"[0-9]{{1,{_MAX_DIGITS}}}", text):
         return float(text)
     try:
         date = parsedate_to_datetime(text)
-        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
-    except (ValueError, TypeError, IndexError, OverflowError):  # no date, or the year 99999
+        if not date.tzinfo:
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - time.time())
+    except (ValueError, TypeError, IndexError, OverflowError):  # not a date, or a date such as the year 99999
         return None
 
 
-def in_thread(ask: Callable[[], Found]) -> Future[Found]:
-    """Run a function in a thread that nobody has to wait for, not even the end of the process."""
-    answer: Future[Found] = Future()
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a function in a daemon thread: not even the end of the process waits for it."""
+    future: Future[T] = Future()
 
-    def settle() -> None:
+    def run() -> None:
         try:
-            answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
-            answer.set_exception(error)
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads the future
+            future.set_exception(error)
 
-    threading.Thread(target=settle, daemon=True).start()
-    return answer
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
-def call_within(limit_s: float, call: Callable[[], Found], cut: Callable[[], object]) -> Found:
-    """Return or raise what `call` does in a thread of its own; leave it once its time is up.
+def call_within(limit_s: float, call: Callable[[], T], cancel: Callable[[], object]) -> T:
+    """Run `call` in a thread of its own and return its result, or raise its error, within a time limit.
 
-    A limit of a socket bounds each wait for a piece of an answer, and a server that sends one byte after
-    another never reaches it. This bounds everything together: the look-up of the name, connecting, TLS,
-    sending, headers and body.
+    The timeout of a socket limits each wait for a piece of an answer, so a server that sends one byte after
+    another never exceeds it. This limits the sum: name look-up, connecting, TLS, sending, headers and body.
 
     Args:
-        limit_s: The most time that the call may take in all, in seconds.
-        call: What is called; it reads the context variables of the caller.
-        cut: Called when the call is left, after its time or at Ctrl-C: closes what the call waits for.
+        limit_s: Longest duration of the call as a whole, in seconds.
+        call: The function to call; it sees the context variables of the caller.
+        cancel: Called when the call is abandoned, after its time or at Ctrl-C; it must close what the call
+            waits for.
 
     Raises:
         TimeoutError: If the call takes longer.
     """
     context = copy_context()
-    answer = in_thread(lambda: context.run(call))
+    future = in_thread(lambda: context.run(call))
     try:
-        wait([answer], timeout=max(0.0, limit_s))
+        wait([future], timeout=max(0.0, limit_s))
     finally:
-        is_left = not answer.done()
-        if is_left:
-            cut()
-    if is_left:
+        is_unfinished = not future.done()
+        if is_unfinished:
+            cancel()
+    if is_unfinished:
         raise TimeoutError(f"it took longer than {limit_s:.3g} s in all")
-    return answer.result()
+    return future.result()

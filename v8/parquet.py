@@ -1,7 +1,7 @@
-"""Parquet that somebody else wrote: measured by its footer, then read as plain columns.
+"""Reading untrusted Parquet files: the footer is checked first, then plain columns are read.
 
-A file of kilobytes can hold millions of rows, and says so only in its footer. What pandas wrote beside the
-columns (indices, categories, types of its own) decides nothing, so it may be anything.
+A file of kilobytes can hold millions of rows, and only its footer says so. Metadata that pandas adds to the
+columns (indices, categories, types of its own) is ignored, so its content does not matter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from pyarrow import types
 from v8.errors import listed
 
 FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
-"""What the library raises for a file that is damaged or claims sizes that cannot be."""
+"""Raised by the library for a file that is damaged or claims impossible sizes."""
 
 _PLAIN: Final = (
     *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
@@ -24,13 +24,13 @@ _PLAIN: Final = (
 
 
 class OddParquetError(ValueError):
-    """A table that is not what it must be; the text says what it has, as a clause: `60 rows`."""
+    """A table with unexpected content; the text describes it as a clause, for example `60 rows`."""
 
 
 class ParquetContent:
     """The content of a Parquet file, of which only the footer has been read.
 
-    Raises one of `FAULTS` if it is none.
+    The constructor raises one of `FAULTS` if the content is not a Parquet file.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -38,16 +38,16 @@ class ParquetContent:
         file = pq.ParquetFile(pa.BufferReader(content))
         self.schema: pa.Schema = file.schema_arrow
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        # The footer says it twice, and a reader believes the groups.
+        # The footer states the number twice, and readers use that of the groups.
         self.num_rows: int = max(file.metadata.num_rows, sum(group.num_rows for group in groups))
         self.num_bytes: int = sum(group.total_byte_size for group in groups)
-        """What all columns have unpacked, in bytes, by the footer."""
+        """Size of all columns after decompression, in bytes, as the footer states it."""
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """Read columns, which must be plain ones (`is_plain`), by their names.
+        """Read columns by their names; they must be plain ones (`is_plain`).
 
-        Texts are dictionaries until their lengths are known: a small file can repeat a long text for ever.
-        Raises one of `FAULTS` if they are damaged.
+        Texts are read as dictionaries, in which each text is stored once: a small file can repeat a long text
+        millions of times. Raises one of `FAULTS` if the columns are damaged.
         """
         texts = [name for name in names if types.is_string(self.schema.field(name).type)]
         file = pq.ParquetFile(pa.BufferReader(self._content), read_dictionary=texts)
@@ -55,32 +55,33 @@ class ParquetContent:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Tell whether a column holds numbers, times or text, or a dictionary of them."""
+    """Return whether a column type is numbers, times or text, or a dictionary of these."""
     stored = kind.value_type if types.is_dictionary(kind) else kind
     return any(is_kind(stored) for is_kind in _PLAIN)
 
 
 def longest_text(texts: Iterable[Any]) -> int:
-    """Return the bytes of the longest text of Arrow arrays; 0 without any."""
+    """Return the length of the longest text of Arrow arrays, in bytes; 0 without any."""
     return max((pc.max(pc.binary_length(array)).as_py() or 0 for array in texts), default=0)
 
 
 def read_as(
     content: bytes, schema: pa.Schema, *, most_rows: int, most_bytes: int, most_text: int
 ) -> pa.Table:
-    """Read a table that has the columns of a schema, in any order, and no others.
+    """Read a table that has exactly the columns of a schema, in any order.
 
     Args:
-        schema: Of plain columns. What is stored otherwise is converted where nothing of it is lost.
-        most_rows: The most rows that are read, unitless; so many are refused by the footer alone.
-        most_bytes: The most bytes that the columns may unpack to, by the footer.
-        most_text: The most bytes of one text.
+        content: The Parquet file.
+        schema: Plain columns. A column of another type is converted if no information is lost.
+        most_rows: Largest number of rows; a larger table is refused by its footer alone.
+        most_bytes: Largest size of the columns after decompression, in bytes, as the footer states it.
+        most_text: Largest length of one text, in bytes.
 
     Returns:
         The columns in the order of the schema.
 
     Raises:
-        OddParquetError: If it is no Parquet file, or not such a table.
+        OddParquetError: If the content is not a Parquet file, or not such a table.
     """
     try:
         file = ParquetContent(content)

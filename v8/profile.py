@@ -275,6 +275,11 @@ class Profile(Settings, metaclass=_Checking):
             content["name"] = f"{base[:51]}-but-{digest[:8]}"
         return Profile(**content)
 
+    @property
+    def covariate_columns(self) -> tuple[str, ...]:
+        """Columns of other series and of tables that features are computed from, such as `BTCUSDT.high`."""
+        return indicators.covariate_inputs(self.features)
+
     def __dir__(self) -> list[str]:
         return [*Profile.model_fields, "but", "digest", "of"]
 
@@ -292,7 +297,7 @@ class Profile(Settings, metaclass=_Checking):
         yield from self._faults_of_family()
 
     def _faults_of_covariates(self) -> Iterator[str]:
-        named = [plain for origin, plain in map(c.parted, self.features) if origin == c.USER]
+        named = [plain for origin, plain in map(c.split_origin, self.features) if origin == c.USER]
         told = [name for one in self.covariates for name in one.columns]
         for name in named:
             if name not in told:
@@ -305,8 +310,8 @@ class Profile(Settings, metaclass=_Checking):
         if self.scaling in ("standard", "minmax"):
             return
         for name in self.features:
-            origin = c.parted(name)[0]
-            close = c.beside(c.parted(name)[0], c.CLOSE)
+            origin = c.split_origin(name)[0]
+            close = c.with_origin(c.split_origin(name)[0], c.CLOSE)
             if indicators.FEATURES[name].kind in ANCHORED_KINDS and close not in self.features:
                 yield (
                     f"features must hold {close} with {name} and scaling: {self.scaling}, which measures "

@@ -1,9 +1,9 @@
-"""The tasks: what can be forecast, and the arithmetic of a band's window of twenty closes that they share.
+"""The tasks: what can be forecast, and the formulas of the Bollinger window that they share.
 
-Everything that differs from task to task is a field of `Task`. Functions take their array namespace first,
-`numpy` or `keras.ops`, so that the forecast a model is evaluated against and the one inside the published file
-are the same lines of code. Slices are written as `take`, which every Keras can save. A task of one's own is
-one file that calls `TASKS.register`.
+Everything that differs from task to task is a field of `Task`. Functions take their array namespace as the
+first argument, `numpy` or `keras.ops`, so that the naive forecast that a model is evaluated against and the one
+inside the published file are computed by the same code. Slices are written as `take`, which every version of
+Keras can save. A plug-in adds a task of its own by calling `TASKS.register`.
 
 Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 """
@@ -32,43 +32,44 @@ doi:10.1214/aoms/1177729589)."""
 
 @dataclass(frozen=True, eq=False)
 class Closes:
-    """The coming closes, with mean and sample deviation of the twenty that end at each.
+    """Future closes, with mean and sample deviation of the twenty closes that end at each of them.
 
-    Candles are open, high, low and close of each step as log ratios to the last close, shape (N, H, 4, P);
-    None where only closes are foreseen. `middle` and `deviation` are (N, H, P) then.
+    With P simulated paths the arrays are (N, H, P) instead of (N, H).
     """
 
-    unit: Any  # what the others are multiples of, such as the last close, (N, 1), quote currency; or 1
-    close: Any  # at each step, (N, H)
-    middle: Any  # mean of the twenty, (N, H)
+    unit: Any  # the other fields are multiples of it: the last close, (N, 1), quote currency; or 1
+    close: Any  # close at each step, (N, H)
+    middle: Any  # mean of the twenty closes, (N, H)
     deviation: Any  # their sample deviation, (N, H)
     candles: Any = None
+    """Open, high, low and close of each step as log ratios to the last close, (N, H, 4, P); None where only
+    closes are forecast."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task(Named):
-    """One thing forecast.
+    """One forecasting task.
 
     Args:
-        sides: Where a wider range moves each column: up, down, or, with 0, not at all.
-        deviations: By how many deviations of the twenty closes a column lies off their middle, per unit of
-            its side; None for what follows the walk of the closes itself.
-        implied: Maps namespace and closes to what the task would be, shape (N, H, C).
+        sides: Direction in which a wider range moves each column: 1 up, -1 down, 0 not at all.
+        deviations: Distance of a column from the mean of the twenty closes, in their sample deviations per
+            unit of its side; None for a task that follows from the future closes themselves.
+        implied: Maps namespace and future closes to the values of the task, shape (N, H, C).
         coherent: Maps namespace, values (N, H, C), last close (N, 1, 1) and the smallest value of a
-            unitless task to values that can all be true at once.
-        on_paths: Maps namespace, the task, closes along P paths and what sums up (N, H, C, P) over the paths
-            to what that says of the task, in units of the last close.
+            unitless task to values that are consistent with each other.
+        on_paths: Maps namespace, task, closes along P paths and a function that summarises (N, H, C, P) over
+            the paths to that summary of the task, in units of the last close.
     """
 
-    title: str  # what readers call it
-    columns: tuple[str, ...]  # what it forecasts, in the order of its output's last axis
+    title: str  # name for readers
+    columns: tuple[str, ...]  # forecast columns, in the order of the output's last axis
     unit: str  # QUOTE_CURRENCY or UNITLESS; prices are evaluated as shares of the last close too
-    colour: str  # its name in the palette
+    colour: str  # key of the palette
     sides: tuple[float, ...]
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    on_paths: Callable[..., Any] = lambda xp, task, closes, summed_up: summed_up(
+    on_paths: Callable[..., Any] = lambda xp, task, closes, summarise: summarise(
         xp.transpose(task.implied(xp, closes), (0, 1, 3, 2))
     )
 
@@ -79,17 +80,17 @@ class Task(Named):
 
     @property
     def has_window(self) -> bool:
-        """Whether it follows from the twenty closes of a band's window, not from the last close alone."""
+        """Whether it depends on the twenty closes of a Bollinger window, not on the last close alone."""
         return self.deviations is not None
 
     @property
     def min_lookback_bars(self) -> int:
-        """Rows its naive forecast looks at."""
+        """Rows that its naive forecast reads."""
         return BAND_PERIOD_BARS if self.has_window else 1
 
     @property
     def max_horizon_bars(self) -> int | None:
-        """Steps ahead up to which its naive forecast knows at least two closes; None without end."""
+        """Largest step ahead at which its naive forecast knows two closes or more; None without a limit."""
         return c.MAX_ROLLED_STEPS if self.has_window else None
 
     @property
@@ -99,28 +100,28 @@ class Task(Named):
 
     @property
     def column_deviations(self) -> NDArray[np.float64]:
-        """By how many deviations of the twenty closes each column lies off their middle, shape (C,)."""
+        """Distance of each column from the mean of the twenty closes, in their deviations, shape (C,)."""
         return np.array(self.sides) * (self.deviations or 0.0)
 
     def size(self, last_close: Any, share: Any = 1.0) -> Any:
-        """Return what a share of the last close is in the task's unit; unitless tasks keep the share."""
+        """Convert a share of the last close to the task's unit; for unitless tasks it stays the share."""
         return last_close * share if self.is_price else share
 
     def floored(self, xp: Any, values: Any, reference: Any, floor: Any) -> Any:
-        """Raise values, (N, H, C), to the smallest that has a logarithm worth learning.
+        """Raise values, (N, H, C), to a positive minimum, so that their logarithms stay in a useful range.
 
-        The first column of the reference, the naive forecast, stands for the price level; `floor` is
-        the smallest value of a unitless task.
+        The first column of the reference, the naive forecast, represents the price level; `floor` is the
+        smallest value of a unitless task.
         """
         level = PRICE_FLOOR_SHARE * xp.take(reference, [0], axis=-1)
         return xp.maximum(values, level if self.is_price else floor)
 
 
-_TOLD: Final = told_in("v8", "tasks.yaml")
+_DESCRIPTIONS: Final = told_in("v8", "tasks.yaml")
 
 
-def _true_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:
-    """Low at most open and close, high at least; nothing below a share of the last close."""
+def _coherent_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:
+    """Make low <= open, close <= high, with no price below a share of the last close."""
     values = xp.maximum(values, PRICE_FLOOR_SHARE * last)
     opened = xp.take(values, [0], axis=-1)
     closed = xp.take(values, [3], axis=-1)
@@ -131,33 +132,33 @@ def _true_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:
 
 def _bands(xp: Any, closes: Closes) -> Any:
     middle = closes.unit * closes.middle
-    reach = closes.unit * (BAND_WIDTH_STDS * closes.deviation)
-    return xp.stack([middle + reach, middle - reach], axis=-1)
+    half_width = closes.unit * (BAND_WIDTH_STDS * closes.deviation)
+    return xp.stack([middle + half_width, middle - half_width], axis=-1)
 
 
-def _bands_on_paths(xp: Any, task: "Task", closes: Closes, summed_up: Any) -> Any:
-    """Sum up both bands; of numpy's arrays each band lies in one piece, as they are sorted."""
+def _bands_on_paths(xp: Any, task: "Task", closes: Closes, summarise: Any) -> Any:
+    """Summarise both bands; with numpy each band is contiguous in memory, which makes sorting faster."""
     if xp is not np:
-        return Task.on_paths(xp, task, closes, summed_up)
-    reach = BAND_WIDTH_STDS * closes.deviation
-    return summed_up(np.stack([closes.middle + reach, closes.middle - reach], axis=2))
+        return Task.on_paths(xp, task, closes, summarise)
+    half_width = BAND_WIDTH_STDS * closes.deviation
+    return summarise(np.stack([closes.middle + half_width, closes.middle - half_width], axis=2))
 
 
 OHLC_TASK: Final = Task(
-    **_TOLD[c.TASK_OHLC],
+    **_DESCRIPTIONS[c.TASK_OHLC],
     columns=OHLC,
     unit=QUOTE_CURRENCY,
     sides=(0.0, 1.0, -1.0, 0.0),
     deviations=None,
     implied=lambda xp, closes: xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1),
-    coherent=_true_candles,
-    # In logarithms, in which up and down are alike.
-    on_paths=lambda xp, task, closes, summed_up: xp.exp(summed_up(closes.candles)),
+    coherent=_coherent_candles,
+    # Summarised as logarithms, in which rises and falls are symmetric.
+    on_paths=lambda xp, task, closes, summarise: xp.exp(summarise(closes.candles)),
 )
 
 
 BANDS_TASK: Final = Task(
-    **_TOLD[c.TASK_BANDS],
+    **_DESCRIPTIONS[c.TASK_BANDS],
     columns=(c.BB_UPPER, c.BB_LOWER),
     unit=QUOTE_CURRENCY,
     sides=(1.0, -1.0),
@@ -170,7 +171,7 @@ BANDS_TASK: Final = Task(
 
 
 VOLATILITY_TASK: Final = Task(
-    **_TOLD[c.TASK_VOLATILITY],
+    **_DESCRIPTIONS[c.TASK_VOLATILITY],
     columns=(c.VOLATILITY,),
     unit=UNITLESS,
     sides=(1.0,),
@@ -183,13 +184,19 @@ TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILI
 """Every task, in the order of every report."""
 
 
-def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_window: bool = True) -> Closes:
-    """Say what follows if the close stays at the last close: the honest naive forecast of every task.
+def naive_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_window: bool = True) -> Closes:
+    """Return the future closes of the naive forecast: the close stays at the last close.
 
-    Bands and volatility still move, because known closes leave their window and repeated last closes enter
-    it. At step k it holds the newest 20 - k known closes and k times the last close, whose ratio minus one is
-    zero, so suffix sums of the known ratios are all that is needed. The history is the last 20 known closes,
-    oldest first, (N, 20), quote currency; fewer will do where mean and deviation are not wanted.
+    Bands and volatility still change, because known closes leave their window and copies of the last close
+    enter it. At step k the window holds the newest 20 - k known closes and k copies of the last close. The
+    ratio of a copy to the last close, minus one, is zero, so sums over the known ratios are sufficient.
+
+    Args:
+        xp: `numpy` or `keras.ops`.
+        history_close: The last 20 known closes, oldest first, (N, 20), quote currency; fewer are enough
+            without a window.
+        horizon_bars: Steps ahead, H.
+        has_window: Whether mean and deviation of the window are computed; else they are None.
     """
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     close = xp.ones((1, horizon_bars))
@@ -199,15 +206,23 @@ def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_windo
     return Closes(last, close, 1.0 + mean, deviation)
 
 
-def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tuple[Any, Any]:
-    """Mean and sample deviation of the twenty closes at each step, as ratios to the last close less one.
+def window_moments(xp: Any, history: Any, num_steps: int, path: Any = None) -> tuple[Any, Any]:
+    """Return mean and sample deviation of the twenty closes that end at each step ahead.
 
-    k steps ahead the window holds the newest 20 - k known closes, (N, 20), oldest first, and the first k of
-    the path, (N, H, P), all as such ratios; without a path they stay at the last close. Two arrays (N, H, P),
-    or (N, H), unitless.
+    All closes are ratios to the last known close, minus one, unitless. k steps ahead the window holds the
+    newest 20 - k known closes and the first k closes of the path.
+
+    Args:
+        xp: `numpy` or `keras.ops`.
+        history: The last 20 known closes, oldest first, (N, 20).
+        num_steps: Steps ahead, H.
+        path: Future closes, (N, H, P); without a path they stay at the last close.
+
+    Returns:
+        Two arrays, (N, H, P), or (N, H) without a path.
     """
-    total = suffix_sums(xp, known, num_steps)
-    squares = suffix_sums(xp, xp.square(known), num_steps)
+    total = suffix_sums(xp, history, num_steps)
+    squares = suffix_sums(xp, xp.square(history), num_steps)
     if path is not None and xp is np:
         return _path_moments(total, squares, path)
     if path is not None:
@@ -219,26 +234,26 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
 
 
 def _path_moments(total_NH: Any, squares_NH: Any, path_NHP: Any) -> tuple[Any, Any]:
-    """Do what `window_moments` does, to the same bits, in few arrays: new memory costs as much as a sum."""
+    """Compute `window_moments` bit for bit, in place: allocating an array costs as much as a sum."""
     mean = running_sums(np, path_NHP)
     np.add(total_NH[:, :, None], mean, out=mean)
     mean /= BAND_PERIOD_BARS
-    spare = np.square(path_NHP)
-    deviation = running_sums(np, spare)
+    buffer = np.square(path_NHP)
+    deviation = running_sums(np, buffer)
     np.add(squares_NH[:, :, None], deviation, out=deviation)
-    np.square(mean, out=spare)
-    spare *= BAND_PERIOD_BARS
-    deviation -= spare
+    np.square(mean, out=buffer)
+    buffer *= BAND_PERIOD_BARS
+    deviation -= buffer
     deviation /= BAND_PERIOD_BARS - 1
     np.maximum(deviation, 0.0, out=deviation)
     return mean, np.sqrt(deviation, out=deviation)
 
 
 def running_sums(xp: Any, steps: Any) -> Any:
-    """Sum up the steps so far, (N, H, ...), along the second axis."""
+    """Return cumulative sums along the second axis, shape (N, H, ...)."""
     if xp is not np:
         return xp.cumsum(steps, axis=1)
-    # Numpy's own cumsum goes along one path after the other, which takes ten times as long.
+    # np.cumsum works through one path after another, which takes ten times as long.
     sums = np.array(steps)
     for step in range(1, sums.shape[1]):
         sums[:, step] += sums[:, step - 1]
@@ -246,9 +261,9 @@ def running_sums(xp: Any, steps: Any) -> Any:
 
 
 def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:
-    """Sum what is left of values, (N, K), oldest first, when the oldest 1, 2, ... have gone: (N, num_steps).
+    """Sum values, (N, K), oldest first, without the oldest 1, 2, ... of them: (N, num_steps).
 
-    A product with a triangular matrix would say the same, but rounds a row by how many rows there are.
+    A product with a triangular matrix gives the same sums, but its rounding depends on the number of rows.
     """
     sums = xp.flip(xp.cumsum(xp.flip(values, axis=1), axis=1), axis=1)
     num_missing = num_steps + 1 - values.shape[1]
@@ -258,11 +273,11 @@ def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:
 
 
 def future_weights(horizon_bars: int) -> NDArray[np.float64]:
-    """Say how much each coming bar's variance adds to the variance of the closes of a band's window, (H,).
+    """Return by how much a variance of one per bar raises the variance of a Bollinger window, shape (H,).
 
     k steps ahead, at most 20, the window holds 20 - k known closes and the first k points of a random walk
-    from the last close. The sample variance of the twenty is expected to be that of the naive forecast
-    plus the walk's variance per bar times what its k bars weigh by `variance_weights`, all together.
+    from the last close. The expected sample variance of the twenty closes is that of the naive forecast plus
+    the walk's variance per bar times the sum of the `variance_weights` of its k bars.
 
     >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
     [0.05, 0.145, 0.279]
@@ -272,11 +287,11 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
 
 
 def variance_weights(horizon_bars: int) -> NDArray[np.float64]:
-    """Say how much each coming bar adds to the variance of a band's window: by step, then by bar, (H, H).
+    """Return the share of each future bar's variance in the variance of a window: by step and bar, (H, H).
 
-    k steps ahead, at most 20, bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes
-    alike, which adds n (1 - n / 20) / 19 of its variance to their sample variance. Rows add up to
-    `future_weights`.
+    k steps ahead, at most 20, bar j, at most k, has shifted the newest n = k - j + 1 of the twenty closes
+    by the same amount. Shifting n of 20 values adds n (1 - n / 20) / 19 of the squared shift to their sample
+    variance. Each row sums to `future_weights`.
 
     >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
     [0.095, 0.05]

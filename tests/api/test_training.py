@@ -187,7 +187,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     folder = _kept_tables(Companions.of(profile, given).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
-    with pytest.raises(DataError, match=r"needs candles that have f.csv beside them; got none of 400, 2024"):
+    with pytest.raises(DataError, match=r"needs candles with the covariates f.csv; got none of 400, 2024"):
         v8.train(own, profile, series="ETHUSDT-1h", covariates=given, runs="runs", progress=False)
     for candles, others in (
         ("vision", {"BTCUSDT": other}),

@@ -272,8 +272,8 @@ def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
     for call in (loaded.predict, loaded.forecast_history):
         with pytest.raises(
             DataError,
-            match=r"BTCUSDT-15m from a frame: a forecast begins behind the newest candle, .* got row 700 of "
-            r"2024-12-31T23:45:00Z: low <= open, close <= high broken \(open .*, high 1e-06, low ",
+            match=r"BTCUSDT-15m from a frame: a forecast starts after the newest candle, .* got row 700 of "
+            r"2024-12-31T23:45:00Z: low <= open, close <= high violated \(open .*, high 1e-06, low ",
         ):
             call(broken)
     inner = raw.copy()

@@ -14,7 +14,7 @@ from v8.columns import CLOSE, TASK_OHLC
 from v8.errors import SeriesError
 from v8.evaluation.evaluation import evaluate_span
 from v8.windows.scaling import Scaling
-from v8.windows.span import KnownSpan, Span
+from v8.windows.span import PastSpan, Span
 
 Forecasts = dict[str, np.ndarray]
 
@@ -25,10 +25,10 @@ def series(make_market_span: Callable[..., MadeSeries]) -> MadeSeries:
 
 
 @pytest.fixture
-def register() -> Iterator[Callable[[Callable[[Span], Callable[[KnownSpan], Any]]], None]]:
+def register() -> Iterator[Callable[[Callable[[Span], Callable[[PastSpan], Any]]], None]]:
     """Return what registers a baseline that is made of a function of the train span."""
 
-    def enter(fit: Callable[[Span], Callable[[KnownSpan], Any]]) -> None:
+    def enter(fit: Callable[[Span], Callable[[PastSpan], Any]]) -> None:
         def fitted(train: Span, scaling: Scaling) -> Forecast:
             return fit(train)
 
@@ -42,45 +42,45 @@ def evaluated(series: MadeSeries) -> Any:
     return evaluate_span(series.test, series.model, train=series.train, scaling=series.scaling)[0]
 
 
-def halfway(span: KnownSpan) -> Forecasts:
+def halfway(span: PastSpan) -> Forecasts:
     middle = (span.last_close + span.history_close.mean(axis=1)) / 2
     return {TASK_OHLC: np.broadcast_to(middle[:, None, None], span.target_shape(TASK_OHLC))}
 
 
-def with_actual(span: KnownSpan) -> Forecasts:
+def with_actual(span: PastSpan) -> Forecasts:
     return dict(span.actual)
 
 
-def with_moves(span: KnownSpan) -> Forecasts:
+def with_moves(span: PastSpan) -> Forecasts:
     return dict(span.moves())
 
 
-def with_changed_actual(span: KnownSpan) -> Forecasts:
+def with_changed_actual(span: PastSpan) -> Forecasts:
     span.actual[TASK_OHLC][:] = 1.0
     return halfway(span)
 
 
-def with_later_rows(span: KnownSpan) -> Forecasts:
+def with_later_rows(span: PastSpan) -> Forecasts:
     rows = np.minimum(span.anchors + 1, len(span.table) - 1)
     closes = span.table.column(CLOSE)[rows].astype(np.float64)
     return {TASK_OHLC: np.broadcast_to(closes[:, None, None], span.target_shape(TASK_OHLC))}
 
 
-def with_other_windows(span: KnownSpan) -> Forecasts:
+def with_other_windows(span: PastSpan) -> Forecasts:
     return {TASK_OHLC: np.full(span.target_shape(TASK_OHLC), span.last_close.mean())}
 
 
-def by_chance(span: KnownSpan) -> Forecasts:
+def by_chance(span: PastSpan) -> Forecasts:
     noise = np.random.default_rng().normal(1.0, 0.01, span.target_shape(TASK_OHLC))
     return {TASK_OHLC: span.last_close[:, None, None] * noise}
 
 
-def with_changed_naive(span: KnownSpan) -> Forecasts:
+def with_changed_naive(span: PastSpan) -> Forecasts:
     span.naive[TASK_OHLC][:] = 1.0
     return halfway(span)
 
 
-def with_changed_closes(span: KnownSpan) -> Forecasts:
+def with_changed_closes(span: PastSpan) -> Forecasts:
     span.history_close[:] = 1.0
     return halfway(span)
 
@@ -122,7 +122,7 @@ def test_arrays_are_read_only(forecast: Any, series: MadeSeries, register: Any) 
 def test_what_comes_after_the_train_span_is_not_handed_out(series: MadeSeries, register: Any) -> None:
     seen: list[Span] = []
 
-    def fit(train: Span) -> Callable[[KnownSpan], Any]:
+    def fit(train: Span) -> Callable[[PastSpan], Any]:
         with pytest.raises(ValueError, match="read-only"):
             train.actual[TASK_OHLC][:] = 1.0
         seen.append(train)
@@ -140,8 +140,8 @@ def test_ours_do_the_same_without_the_actual_values(name: str, series: MadeSerie
     if not BASELINES[name].is_installed():
         pytest.skip(f"{name} is not installed")
     forecast = BASELINES[name].fit(series.train, series.scaling)
-    known, whole = forecast(series.test.known_only), forecast(series.test)
-    assert isinstance(series.test.known_only, KnownSpan)
+    known, whole = forecast(series.test.past_only), forecast(series.test)
+    assert isinstance(series.test.past_only, PastSpan)
     for task, values in whole.items():
         np.testing.assert_array_equal(known[task], values)
         assert values.shape == series.test.target_shape(task)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.baselines.ranges import conformal_widths, kept_share
+from v8.baselines.ranges import conformal_widths, trusted_share
 from v8.quantile_levels import outer
 from v8.windows.regression import weighted_median
 
@@ -33,7 +33,7 @@ def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_
     (widths_HLC,) = conformal_widths(LEVELS, actual, points, {"ohlc": distances}).values()
     later_units = rng.uniform(0.5, 2.0, (num, 1, 1))
     later = later_units * rng.standard_t(4, (num, 1, 1))
-    kept = 1.0 + (widths_HLC[0, :, 0] - 1.0) / kept_share(num, 1)
+    kept = 1.0 + (widths_HLC[0, :, 0] - 1.0) / trusted_share(num, 1)
     shares = (later <= np.array([-1.0, -0.4, 0.4, 1.0]) * kept * later_units).mean(axis=0)[0]
     np.testing.assert_allclose(shares, outer(LEVELS), atol=0.01)
 

@@ -10,15 +10,15 @@ import pytest
 
 from v8.baselines.ranges import (
     MEMBERS,
-    KnownRanges,
     RangeFormula,
+    RangeTerms,
     fit_ensemble,
     fit_log_ranges,
     fit_shares,
-    known_ranges,
     mirrored_path_quantiles,
     mix,
     path_quantiles,
+    range_terms,
     resampled_bars,
 )
 from v8.features.table import FeatureTable, compute_table
@@ -43,10 +43,10 @@ def ensemble(data: SeriesData) -> RangeFormula:
 def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
     make_profile: Callable[..., Profile],
 ) -> None:
-    known = known_ranges(make_profile("dense_newest"))
+    known = range_terms(make_profile("dense_newest"))
     assert (known.from_candles, known.from_features) == ((1, 5, 20), ())
     longer = ("recent_range", "range_60", "range_240", "range_5", "day_sin_1")
-    known = known_ranges(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
+    known = range_terms(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
     assert (known.from_candles, known.from_features, known.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
 
 
@@ -56,7 +56,7 @@ def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_hal
     terms_WL = np.concatenate([np.ones((200, 1)), drawn_WL[:, 1:]], axis=1)
     actual_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
     logs_W1 = terms_WL @ actual_L1
-    knowing, other = KnownRanges((1, 5), (240,), ("day_sin_1",)), KnownRanges((1, 5, 20), (), ("day_sin_1",))
+    knowing, other = RangeTerms((1, 5), (240,), ("day_sin_1",)), RangeTerms((1, 5, 20), (), ("day_sin_1",))
     np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), actual_L1)
     half_L1 = fit_log_ranges(terms_WL, logs_W1, other)
     # Least squares says .6 of a move of all ranges lasts; what knows no level says that all of it does.
@@ -68,14 +68,14 @@ def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_hal
 
 def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Profile]) -> None:
     longer = ("open", "high", "low", "close", "recent_range", "range_240")
-    assert not known_ranges(make_profile("dense_newest")).has_level
-    assert known_ranges(make_profile("dense_newest", features=longer)).has_level
-    assert known_ranges(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
+    assert not range_terms(make_profile("dense_newest")).has_level
+    assert range_terms(make_profile("dense_newest", features=longer)).has_level
+    assert range_terms(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
 
 
 def test_formulas_are_nearer_than_naive(data: SeriesData, ensemble: RangeFormula) -> None:
     span = data.spans["test"]
-    for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
+    for forecast in (ensemble.regress(span), ensemble.member_forecasts(span, {})[0]["paths"]):
         for task, actual in span.actual.items():
             assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
 
@@ -107,8 +107,8 @@ def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None
     span = data.spans["test"]
     first = Span(span.table, span.profile, span.anchors[:1])
     cut = Span(_until(data, int(span.anchors[0])), span.profile, span.anchors[:1])
-    for task, forecast in ensemble.said(first, {})[0]["paths"].items():
-        np.testing.assert_array_equal(forecast, ensemble.said(cut, {})[0]["paths"][task])
+    for task, forecast in ensemble.member_forecasts(first, {})[0]["paths"].items():
+        np.testing.assert_array_equal(forecast, ensemble.member_forecasts(cut, {})[0]["paths"][task])
         np.testing.assert_array_equal(ensemble.regress(first)[task], ensemble.regress(cut)[task])
 
 
@@ -170,17 +170,17 @@ def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> 
     data = frontier_data("ETHUSDT-1m", 3_000)
     train, span = data.spans["train"], data.spans["test"]
     ensemble = fit_ensemble(train)
-    num_ranges = known_ranges(data.profile).num_ranges
+    num_ranges = range_terms(data.profile).num_ranges
     np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
     assert (ensemble.path_LH[: 1 + num_ranges] != 0).all()
-    for forecast in (ensemble.regress(span), ensemble.said(span, {})[0]["paths"]):
+    for forecast in (ensemble.regress(span), ensemble.member_forecasts(span, {})[0]["paths"]):
         for task, actual in span.actual.items():
             assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
 
 
 def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
     """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
-    known = known_ranges(load_profile("frontier"))
+    known = range_terms(load_profile("frontier"))
     day, week = slice(1 + known.num_ranges, 7 + known.num_ranges), slice(7 + known.num_ranges, None)
     path_LH = fit_ensemble(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
     assert (path_LH[day] != 0).all()
@@ -196,8 +196,8 @@ def frontier_data(series: str, num_bars: int) -> SeriesData:
 
 def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> None:
     """So that the regression of `frontier` is plain least squares, as its figures were measured."""
-    assert known_ranges(load_profile("frontier")).has_level
-    assert not known_ranges(load_profile("aligned")).has_level
+    assert range_terms(load_profile("frontier")).has_level
+    assert not range_terms(load_profile("aligned")).has_level
 
 
 def _until(data: SeriesData, last_row: int) -> FeatureTable:

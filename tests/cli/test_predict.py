@@ -51,7 +51,7 @@ def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, t
     frame.to_csv(tmp_path / "BTCUSDT-15m.csv")
     refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
     assert (refused.exit_code, refused.stdout) == (3, "")
-    told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high broken (open "
+    told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high violated (open "
     assert "BTCUSDT-15m from files: a forecast begins behind" in refused.stderr and told in refused.stderr
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.net import counted, told_of_waiting
+from v8.net import reporting_waiting_to, with_progress
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -81,9 +81,9 @@ def test_a_command_says_what_it_begins_before_anything_heavy_is_imported(
 
 def test_long_work_tells_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[str]()
-    with told_of_waiting(told.append):
-        assert [*counted("abc", "Opening models")] == ["a", "b", "c"]
+    with reporting_waiting_to(told.append):
+        assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
         assert told == []  # it took no time
-        monkeypatch.setattr("v8.net.PACE_S", -1.0)
-        assert [*counted("abc", "Opening models")] == ["a", "b", "c"]
+        monkeypatch.setattr("v8.net.PROGRESS_INTERVAL_S", -1.0)
+        assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
     assert told == [f"Opening models: {num} of 3" for num in range(3)]

@@ -13,13 +13,13 @@ from v8.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.columns import TASK_OHLC
 from v8.profile import Profile
 from v8.windows.scaling import Scaling
-from v8.windows.span import KnownSpan, Span
+from v8.windows.span import PastSpan, Span
 
 
 def fit_halfway(train: Span, scaling: Scaling) -> Forecast:
     """The close goes half of the way back to the mean of the twenty known ones; nothing on other tasks."""
 
-    def forecast(span: KnownSpan) -> dict[str, np.ndarray]:
+    def forecast(span: PastSpan) -> dict[str, np.ndarray]:
         halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
         return {TASK_OHLC: np.broadcast_to(halfway[:, None, None], span.target_shape(TASK_OHLC))}
 

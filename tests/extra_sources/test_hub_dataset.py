@@ -104,7 +104,7 @@ def test_an_answer_without_a_commit_is_an_error(hub: Hub, answer: bytes | None) 
     hub.answers.pop("/api/datasets/someone/candles/revision/main")
     if answer is not None:
         hub.answers["/api/datasets/someone/candles/revision/main"] = answer
-    with pytest.raises(DataError, match="must tell the commit of a public dataset"):
+    with pytest.raises(DataError, match="must return the commit of a public dataset"):
         source().candles(SERIES, 200)
 
 

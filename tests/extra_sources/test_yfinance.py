@@ -107,10 +107,14 @@ def test_an_end_is_kept_and_what_is_newer_is_counted() -> None:
 @pytest.mark.parametrize(
     ("series", "end_s", "message"),
     [
-        (Series("BTCUSDT", "4h"), None, "bars of 1m, 5m, 15m, 1h, 1d, and none is made of others; got 4h"),
-        (QUARTERS, NOW_S - 70 * 86_400, "Yahoo keeps bars of 15m for 60 days; got a wish for candles until"),
+        (Series("BTCUSDT", "4h"), None, "bars of 1m, 5m, 15m, 1h, 1d, and bars are not combined; got 4h"),
+        (
+            QUARTERS,
+            NOW_S - 70 * 86_400,
+            "keeps bars of 15m for 60 days; got a request for candles until",
+        ),
         (Series("OPUSDT", "1h"), None, f"not guessed; got OPUSDT.*{SYMBOLS_VARIABLE}=OPUSDT=NAME-USD"),
-        (Series("ETHBTC", "1h"), None, "in dollars, and not guessed; got ETHBTC"),
+        (Series("ETHBTC", "1h"), None, "others are not guessed; got ETHBTC"),
     ],
 )
 def test_what_yahoo_has_not_is_refused_before_it_is_asked(
@@ -127,7 +131,7 @@ def test_a_user_may_say_what_yahoo_calls_a_coin(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(SYMBOLS_VARIABLE, "OP/USDT=OP-USD, DYDXUSDT = DYDX-USD")
     assert [ticker_of(Series(each, "1h")) for each in ("OPUSDT", "DYDXUSDT")] == ["OP-USD", "DYDX-USD"]
     monkeypatch.setenv(SYMBOLS_VARIABLE, "OPUSDT:OP")
-    with pytest.raises(ProfileError, match=f"{SYMBOLS_VARIABLE}: names pairs and what Yahoo calls them"):
+    with pytest.raises(ProfileError, match=f"{SYMBOLS_VARIABLE}: names pairs and their tickers at Yahoo"):
         ticker_of(QUARTERS)
 
 

@@ -7,15 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from v8.columns import is_given, parted
+from v8.columns import is_raw_column, split_origin
 from v8.errors import DataError
 from v8.features.formulas import Kind
 from v8.features.indicators import (
     FEATURES,
     ancestry,
     check_columns,
+    covariate_inputs,
     definitions,
-    needed_beside,
     plain_names,
     reading_volume,
     warmup_bars,
@@ -31,15 +31,15 @@ BESIDE = tuple(f"BTCUSDT.{name}" for name in EVERY)
 
 
 def test_a_covariate_s_name_tells_where_it_comes_from_and_what_it_is_there() -> None:
-    assert parted("BRK.B.close") == ("BRK.B", "close")
-    assert parted("BTCUSDT.ta.stoch(window=10)") == ("BTCUSDT", "ta.stoch(window=10)")
-    assert parted("csv.funding_rate") == ("csv", "funding_rate")
+    assert split_origin("BRK.B.close") == ("BRK.B", "close")
+    assert split_origin("BTCUSDT.ta.stoch(window=10)") == ("BTCUSDT", "ta.stoch(window=10)")
+    assert split_origin("csv.funding_rate") == ("csv", "funding_rate")
     for own in ("close", "ta.adx", "btcusdt.close", "CON.close", f"{31 * 'A'}.close", "csv.9", "."):
-        assert parted(own) == ("", own)
-    assert is_given("BTCUSDT.close")
-    assert is_given("csv.close_of_oil")
-    assert not is_given("BTCUSDT.roc")
-    assert not is_given("BTCUSDT.open_time")
+        assert split_origin(own) == ("", own)
+    assert is_raw_column("BTCUSDT.close")
+    assert is_raw_column("csv.close_of_oil")
+    assert not is_raw_column("BTCUSDT.roc")
+    assert not is_raw_column("BTCUSDT.open_time")
 
 
 def test_a_covariate_is_the_feature_of_its_name_with_inputs_of_its_origin() -> None:
@@ -47,8 +47,8 @@ def test_a_covariate_is_the_feature_of_its_name_with_inputs_of_its_origin() -> N
     assert FEATURES["BTCUSDT.roc"].kind is FEATURES["roc"].kind
     assert FEATURES["csv.funding_rate"].kind is Kind.OTHER
     assert warmup_bars(["BTCUSDT.roc"]) == warmup_bars(["roc"]) == 12
-    assert needed_beside(["atr", "BTCUSDT.atr"]) == ("BTCUSDT.high", "BTCUSDT.low", "BTCUSDT.close")
-    assert needed_beside(["BTCUSDT.day_sin_1"]) == ()
+    assert covariate_inputs(["atr", "BTCUSDT.atr"]) == ("BTCUSDT.high", "BTCUSDT.low", "BTCUSDT.close")
+    assert covariate_inputs(["BTCUSDT.day_sin_1"]) == ()
     assert reading_volume(["BTCUSDT.volume_norm", "volume_norm"]) == ["volume_norm"]
     assert plain_names(["BTCUSDT.ta.adx(window=14)"]) == ("BTCUSDT.ta.adx",)
     assert all(len(sentence) <= 300 for sentence in definitions([*BESIDE, "BTCUSDT.ta.rsi"]).values())
@@ -83,14 +83,14 @@ def test_an_unknown_covariate_is_refused_with_its_reason(name: str, why: str) ->
 def test_a_series_that_names_itself_gets_its_own_features_to_the_bit() -> None:
     source, series = open_source("demo"), Series("BTCUSDT", "15m")
     names = (*EVERY, *BESIDE)
-    table = compute_table(Companions(needed_beside(names)).candles(source, series, 400), names)
+    table = compute_table(Companions(covariate_inputs(names)).candles(source, series, 400), names)
     for own, other in zip(EVERY, BESIDE, strict=True):
         assert table.column(own).tobytes() == table.column(other).tobytes(), own
 
 
 def test_a_neighbour_s_features_are_those_of_its_own_table() -> None:
     source, names = open_source("demo"), ("close", "BTCUSDT.range_20", "BTCUSDT.macd", "BTCUSDT.ta.rsi")
-    joined = Companions(needed_beside(names)).candles(source, Series("ETHUSDT", "15m"), 700)
+    joined = Companions(covariate_inputs(names)).candles(source, Series("ETHUSDT", "15m"), 700)
     beside = compute_table(joined, names)
     other = compute_table(source.candles(Series("BTCUSDT", "15m"), 700), ("range_20", "macd", "ta.rsi"))
     np.testing.assert_array_equal(beside.open_time_s, other.open_time_s)
@@ -100,5 +100,5 @@ def test_a_neighbour_s_features_are_those_of_its_own_table() -> None:
 
 def test_candles_alone_are_refused_where_something_must_lie_beside_them() -> None:
     candles = open_source("demo").candles(Series("ETHUSDT", "15m"), 300)
-    with pytest.raises(DataError, match=r"BTCUSDT.roc, csv.x need BTCUSDT.close, csv.x beside the candles"):
+    with pytest.raises(DataError, match=r"BTCUSDT.roc, csv.x need BTCUSDT.close, csv.x as covariates"):
         compute_table(candles, ("close", "BTCUSDT.roc", "csv.x"))

@@ -101,7 +101,7 @@ def test_a_warm_up_is_not_looked_at(register: Any) -> None:
         (lambda close: close[-1], "for each of the 4,096 candles; it returned one value"),
         (lambda close: close[:, None], r"it returned the shape \(4096, 1\)"),
         (lambda close: None, "it returned one value"),
-        (mean_of_twenty, "'mine' has no finite value at row 1 of 4,096, behind its warm-up of 0"),
+        (mean_of_twenty, "'mine' has no finite value at row 1 of 4,096, after its warm-up of 0"),
         (in_place, "'mine' fails with ValueError: .*read-only"),
         (falling, "'mine' fails with SystemExit: 0"),
     ],

@@ -19,7 +19,7 @@ from v8.errors import DataError
 from v8.features.formulas import Kind
 from v8.features.indicators import FEATURES, ancestry, check_columns, plain_names, warmup_bars
 from v8.features.store import FeatureStore
-from v8.features.ta_features import RefusedError, outputs, package_feature, read_wish, suggestion
+from v8.features.ta_features import RefusedError, outputs, package_feature, read_name, suggestion
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
@@ -90,7 +90,7 @@ def test_every_public_method_of_every_indicator_is_known_by_its_name() -> None:
     assert {"adx", "adx_pos", "stoch", "psar", "ichimoku_a", "money_flow_index", "daily_return"} <= set(
         outputs()
     )
-    assert read_wish("ta.stoch").output.inputs == ("high", "low", "close")
+    assert read_name("ta.stoch").output.inputs == ("high", "low", "close")
     assert metadata.version("ta") != "0.11.0" or len(outputs()) == 84
 
 

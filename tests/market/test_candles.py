@@ -218,7 +218,7 @@ def test_a_row_that_cannot_be_true_is_dropped_and_counted_once(valid_frame, colu
 
 def test_swapped_columns_are_refused(valid_frame):
     frame = valid_frame(100, 3_600).rename(columns={"high": "low", "low": "high"})
-    with pytest.raises(DataError, match="mostly low <= open, close <= high broken"):
+    with pytest.raises(DataError, match="mostly low <= open, close <= high violated"):
         check(frame)
 
 
@@ -295,7 +295,7 @@ def test_a_time_before_the_first_candle_is_refused(valid_frame):
 
 
 def test_no_bars_cannot_be_asked_for(valid_frame):
-    with pytest.raises(DataError, match="at least 1 bar must be asked for; got 0"):
+    with pytest.raises(DataError, match="at least 1 bar must be requested; got 0"):
         check(valid_frame(10, 3_600)).newest(0)
 
 
@@ -347,17 +347,17 @@ def test_the_summary_names_everything_that_is_not_zero(valid_frame):
     )
     assert check(relisted_frame(valid_frame, 437, 170_000)).report.summary() == (
         "40 of 100 rows kept, 2024-01-21T17:00:00Z to 2024-01-23T08:00:00Z; "
-        "60 from before the re-listing; listed anew at 2024-01-21T17:00:00Z"
+        "60 from before the re-listing; listed again at 2024-01-21T17:00:00Z"
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"close": np.nan}, "values that are missing, no numbers or beyond 1e18"),
+        ({"close": np.nan}, "values that are missing, not numbers or beyond 1e18"),
         ({"volume": np.nan}, "values that are missing"),
         ({"low": 0.0}, "prices not above zero"),
-        ({"high": 1.0}, "low <= open, close <= high broken"),
+        ({"high": 1.0}, "low <= open, close <= high violated"),
         ({"open_time": (START_S + 99 * 3_600 + 7) * 1_000}, "opens between two bars"),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_newest_row_that_is_dropped_is_told_and_begins_no_forecast(valid_frame
         assert written["newest_lost"]["open_s"] == START_S + 99 * 3_600
         with pytest.raises(DataError, match=rf"newest candle, .* got row {row} of 2024-01-05T03:00:0.*{why}"):
             require_newest(candles)
-        with pytest.raises(DataError, match="from 2024-01-05T02:00:00Z all the same, take it out"):
+        with pytest.raises(DataError, match="from 2024-01-05T02:00:00Z all the same, remove it"):
             require_newest(candles.newest(10))
         require_newest(candles.newest(10, end_s=START_S + 98 * 3_600))
         # Its bar is still running: it would be dropped in any case.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from v8.errors import DataError
-from v8.features.indicators import needed_beside
+from v8.features.indicators import covariate_inputs
 from v8.features.table import compute_table
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> CandleSource:
 
 
 def test_a_bar_that_another_series_lacks_is_left_out_and_counted(files: CandleSource) -> None:
-    found = Companions(needed_beside(NAMES)).candles(files, ETH, 100)
+    found = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
     own, other = files.candles(ETH, 200), files.candles(BTC, 200)
     shared = np.intersect1d(own.open_time_s, other.open_time_s)
     # A hundred candles up to the newest that both have, without the one between that is missing.
@@ -45,17 +45,17 @@ def test_a_bar_that_another_series_lacks_is_left_out_and_counted(files: CandleSo
     assert "3 bars lack BTCUSDT-15m" in found.report.summary()
     assert found.report.num_read == found.report.num_kept + sum(found.report.dropped().values())
     chosen = np.isin(other.open_time_s, found.open_time_s)
-    np.testing.assert_array_equal(found.beside["BTCUSDT.close"], other.column("close")[chosen])
+    np.testing.assert_array_equal(found.covariates["BTCUSDT.close"], other.column("close")[chosen])
     assert found.report.num_newer == 0
 
 
 def test_the_same_candles_are_found_again_when_what_lacked_has_come(files: CandleSource) -> None:
-    found = Companions(needed_beside(NAMES)).candles(files, ETH, 100)
+    found = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
     frame = DEMO.candles(BTC, 200).to_frame()
     frame.drop(frame.index[-11]).to_csv(Path(files.folder) / "BTCUSDT-15m.csv")  # type: ignore[attr-defined]
-    again = Companions(needed_beside(NAMES)).candles(files, ETH, 100, int(found.open_time_s[-1]))
+    again = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100, int(found.open_time_s[-1]))
     assert again.digest == found.digest
-    assert len(Companions(needed_beside(NAMES)).candles(files, ETH, 100)) == 99
+    assert len(Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)) == 99
 
 
 def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> None:
@@ -69,47 +69,49 @@ def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> N
         match="ETHUSDT-15m: a forecast needs BTCUSDT-15m at its newest candle, too, which opened at "
         "2024-12-31T23:45:00Z; got BTCUSDT-15m up to the one of 2024-12-31T23:15:00Z",
     ):
-        Companions(needed_beside((*NAMES, "csv.rate")), [rates], given).newest(files, ETH, 20)
-    assert len(Companions(needed_beside(NAMES)).newest(DEMO, ETH, 20)) == 20
+        Companions(covariate_inputs((*NAMES, "csv.rate")), [rates], given).newest(files, ETH, 20)
+    assert len(Companions(covariate_inputs(NAMES)).newest(DEMO, ETH, 20)) == 20
 
 
 def test_candles_without_covariates_are_the_source_s_own() -> None:
-    companions = Companions(needed_beside(("close", "rsi")))
+    companions = Companions(covariate_inputs(("close", "rsi")))
     assert not companions
     own = companions.candles(DEMO, ETH, 30)
     assert own.digest == DEMO.candles(ETH, 30).digest
     assert own.report.lacking == {}
     assert companions.with_neighbours([ETH]) == [ETH]
-    assert Companions(needed_beside(NAMES)).with_neighbours([ETH, BTC]) == [ETH, BTC]
+    assert Companions(covariate_inputs(NAMES)).with_neighbours([ETH, BTC]) == [ETH, BTC]
 
 
 def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
     DEMO.candles(ETH, 50).to_frame().to_csv(tmp_path / "ETHUSDT-15m.csv")
     with pytest.raises(DataError, match="BTCUSDT-15m from files: needs a file"):
-        Companions(needed_beside(NAMES)).candles(open_source("files", data_dir=tmp_path), ETH, 30)
+        Companions(covariate_inputs(NAMES)).candles(open_source("files", data_dir=tmp_path), ETH, 30)
     with pytest.raises(DataError, match=r"ETHUSDT-15m: its features need the candles of BTCUSDT-15m"):
-        Companions(needed_beside(NAMES)).joined(DEMO.candles(ETH, 30))
+        Companions(covariate_inputs(NAMES)).joined(DEMO.candles(ETH, 30))
 
 
 def test_candles_of_another_time_never_meet_and_the_error_tells_both_times() -> None:
     old = DEMO.candles(BTC, 50, NEWEST_S - 100 * 900)
     span = "; BTCUSDT-15m has 2024-12-30T10:30:00Z to 2024-12-30T22:45:00Z"
-    told = f"needs candles that have BTCUSDT-15m beside them; got none of 30, .*{span}"
+    told = f"needs candles with the covariates BTCUSDT-15m; got none of 30, .*{span}"
     with pytest.raises(DataError, match=told):
-        Companions(needed_beside(NAMES), given={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
+        Companions(covariate_inputs(NAMES), in_memory={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
 
 
 def test_what_is_given_and_never_read_is_a_slip_of_the_pen() -> None:
     for given in ({"BTCUSD": []}, {"BTCUSDT-15m": []}, {"funding": []}):
-        with pytest.raises(DataError, match=f"beside their candles: BTCUSDT; got '{next(iter(given))}'"):
-            Companions(needed_beside(NAMES), given=given)
-    with pytest.raises(DataError, match="beside their candles: nothing; got 'BTCUSDT'"):
-        Companions(needed_beside(("close",)), given={"BTCUSDT": []})
+        with pytest.raises(
+            DataError, match=f"covariates of the features: BTCUSDT; got '{next(iter(given))}'"
+        ):
+            Companions(covariate_inputs(NAMES), in_memory=given)
+    with pytest.raises(DataError, match="names only covariates of the features: nothing; got 'BTCUSDT'"):
+        Companions(covariate_inputs(("close",)), in_memory={"BTCUSDT": []})
 
 
 def test_too_short_a_neighbour_is_told_as_what_lacks() -> None:
     names, short = ("close", "BTCUSDT.range_240"), DEMO.candles(BTC, 50)
-    joined = Companions(needed_beside(names), given={"BTCUSDT": short}).joined(DEMO.candles(ETH, 300))
+    joined = Companions(covariate_inputs(names), in_memory={"BTCUSDT": short}).joined(DEMO.candles(ETH, 300))
     with pytest.raises(DataError, match=r"got 50 candles, at most 50 .*; 250 bars lack BTCUSDT-15m"):
         compute_table(joined, names)
 
@@ -121,9 +123,9 @@ def test_a_neighbour_without_volumes_cannot_give_what_is_made_of_them() -> None:
         return replace(candles, values=values)
 
     given = {"BTCUSDT": silent(DEMO.candles(BTC, 30))}
-    assert len(Companions(needed_beside(NAMES), given=given).joined(DEMO.candles(ETH, 30))) == 30
+    assert len(Companions(covariate_inputs(NAMES), in_memory=given).joined(DEMO.candles(ETH, 30))) == 30
     with pytest.raises(DataError, match=r"BTCUSDT-15m: a covariate .* is computed from its volume"):
-        Companions(needed_beside(("BTCUSDT.volume_norm",)), given=given).joined(DEMO.candles(ETH, 30))
+        Companions(covariate_inputs(("BTCUSDT.volume_norm",)), in_memory=given).joined(DEMO.candles(ETH, 30))
 
 
 def test_a_table_that_ends_leaves_bars_without_a_value() -> None:
@@ -132,23 +134,25 @@ def test_a_table_that_ends_leaves_bars_without_a_value() -> None:
     )
     given = {"rates.csv": {"time": [NEWEST_S - 9 * 3_600], "rate": [0.5]}}
     own = DEMO.candles(ETH, 60)
-    found = Companions(needed_beside(("csv.rate",)), [table], given).joined(own)
+    found = Companions(covariate_inputs(("csv.rate",)), [table], given).joined(own)
     # It counts for bars that close from its time until eight hours later: 33 of a quarter of an hour each.
-    assert set(found.beside["csv.rate"].tolist()) == {0.5}
+    assert set(found.covariates["csv.rate"].tolist()) == {0.5}
     assert found.open_time_s[[0, -1]].tolist() == [NEWEST_S - 37 * 900, NEWEST_S - 5 * 900]
     assert found.report.lacking == {"rates.csv": 60 - 33}
 
 
 def test_a_back_test_shows_neighbours_as_far_as_its_series() -> None:
     cut = CutOffSource(DEMO, {str(ETH): NEWEST_S - 10 * 900})
-    assert int(Companions(needed_beside(NAMES)).candles(cut, ETH, 20).open_time_s[-1]) == NEWEST_S - 10 * 900
+    assert (
+        int(Companions(covariate_inputs(NAMES)).candles(cut, ETH, 20).open_time_s[-1]) == NEWEST_S - 10 * 900
+    )
     assert int(cut.candles(BTC, 20).open_time_s[-1]) == NEWEST_S - 10 * 900
 
 
 def test_what_lies_beside_candles_is_part_of_their_digest_and_cut_with_them() -> None:
-    found = Companions(needed_beside(NAMES)).candles(DEMO, ETH, 40)
-    other = replace(found, beside={"BTCUSDT.close": found.beside["BTCUSDT.close"] * 2})
+    found = Companions(covariate_inputs(NAMES)).candles(DEMO, ETH, 40)
+    other = replace(found, covariates={"BTCUSDT.close": found.covariates["BTCUSDT.close"] * 2})
     assert len({found.digest, other.digest, DEMO.candles(ETH, 40).digest}) == 3
     np.testing.assert_array_equal(
-        found.newest(10).beside["BTCUSDT.close"], found.beside["BTCUSDT.close"][-10:]
+        found.newest(10).covariates["BTCUSDT.close"], found.covariates["BTCUSDT.close"][-10:]
     )

@@ -129,13 +129,13 @@ def test_rows_without_names_are_refused_where_open_and_close_are_swapped(frame: 
     [["low", "high", "open", "close"], ["open", "close", "high", "low"], ["high", "low", "open", "close"]],
 )
 def test_rows_in_the_order_of_another_exchange_are_refused(frame: pd.DataFrame, order: list[str]) -> None:
-    with pytest.raises(DataError, match="mostly low <= open, close <= high broken"):
+    with pytest.raises(DataError, match="mostly low <= open, close <= high violated"):
         read(frame[["open_time", *order, "volume"]].to_numpy())
 
 
 def test_prices_that_run_backwards_under_their_times_are_refused(frame: pd.DataFrame) -> None:
     backwards = frame.assign(**{name: frame[name].to_numpy()[::-1] for name in PRICES})
-    with pytest.raises(DataError, match="or prices backwards under their times"):
+    with pytest.raises(DataError, match="or prices in reverse order of their times"):
         read(backwards)
     assert read(frame.iloc[::-1]).digest == read(frame).digest
 

@@ -74,15 +74,15 @@ def test_times_and_separators_of_every_usual_kind_are_read(folder: Path, text: s
         ),
         ("", "needs a table with the columns time, rate"),
         ("time,rate\n", "needs at least one row; got none"),
-        ("time,rate\n2024-06-01T00:00:00,1\n", "a time tells its zone; got '2024-06-01T00:00:00' in row 1"),
-        ("time,rate\n2024-06-01,1\n", "a time tells its zone"),
+        ("time,rate\n2024-06-01T00:00:00,1\n", "a time has a time zone; got '2024-06-01T00:00:00' in row 1"),
+        ("time,rate\n2024-06-01,1\n", "a time has a time zone"),
         ("time,rate\n,1\n", "every row has a time"),
         ("time,rate\n12,1\n", "every row has a time: .* got '12' in row 1"),
         (
             "time,rate\n1717200000,1\n1717200000,2\n",
-            "times rise .* got '1717200000' in row 2",
+            "times ascend .* got '1717200000' in row 2",
         ),
-        ("time,rate\n1717203600,1\n1717200000,2\n", "times rise from row to row"),
+        ("time,rate\n1717203600,1\n1717200000,2\n", "times ascend from row to row"),
         ("time,rate\n1717200000,1\n1717203600,\n", "column rate: every row has a number, .* got '' in row 2"),
         ("time,rate\n1717200000,nan\n", "column rate: every row has a number"),
         ("time,rate\n1717200000,1e300\n", "column rate: every row has a number"),
@@ -134,5 +134,5 @@ def test_a_frame_has_its_times_in_a_column_or_in_the_index() -> None:
     frame = pd.DataFrame({"rate": [3]}, index=times)
     assert user_table(frame, settings(), "here").time_us.tolist() == [MIDNIGHT_S * 10**6]
     assert user_table({"time": times, "rate": [3]}, settings(), "here").columns["rate"].tolist() == [3.0]
-    with pytest.raises(DataError, match="a time tells its zone"):
+    with pytest.raises(DataError, match="a time has a time zone"):
         user_table(frame.tz_localize(None), settings(), "here")

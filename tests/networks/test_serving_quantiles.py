@@ -149,7 +149,7 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = split_outputs(forecast_windows(read, windows))
     require_coherent(made.points, made.quantiles)
-    distances = fit_ensemble(data.spans["train"]).said(data.spans["test"], {})[1]["bands"]
+    distances = fit_ensemble(data.spans["train"]).member_forecasts(data.spans["test"], {})[1]["bands"]
     off = made.quantiles["bands"] - made.points["bands"][:, :, None]
     np.testing.assert_array_equal(off[:, :, LEVELS.index(0.5)], 0.0)
     expected = distances * np.array([1.5, 1.0, 0.5])[:, None]
@@ -165,7 +165,7 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
     make_data: Callable[..., SeriesData],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("v8.baselines.ranges.DOUBTED_WINDOWS", 0)
+    monkeypatch.setattr("v8.baselines.ranges.HALF_TRUST_WINDOWS", 0)
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from v8.tasks import Task, standing_closes
+from v8.tasks import Task, naive_closes
 
 
 def naive(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
     """Forecast tasks as if the close stayed at the last close: per task, shape (N, H, C), in its unit.
 
-    The history is as for `standing_closes`.
+    The history is as for `naive_closes`.
     """
     has_window = any(task.has_window for task in tasks)
-    closes = standing_closes(xp, history_close, horizon_bars, has_window=has_window)
+    closes = naive_closes(xp, history_close, horizon_bars, has_window=has_window)
     return {task.name: task.implied(xp, closes) for task in tasks}

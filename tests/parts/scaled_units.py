@@ -16,7 +16,7 @@ def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarra
     made = {}
     for name, values in scaled.items():
         constants, task, rolled = scaling.task(name), TASKS[name], span.naive[name]
-        if constants.form is TargetForm.NAIVE:
+        if constants.form is TargetForm.NAIVE_RATIO:
             rolled = task.floored(np, rolled, rolled, scaling.volatility_floor)
         unit_W = task.size(span.last_close, np.maximum(span.recent_range, scaling.range_floor))
         made[name] = restore(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.columns import OHLCV, neighbours
-from v8.features.indicators import FEATURES, needed_beside
+from v8.features.indicators import FEATURES, covariate_inputs
 from v8.features.store import FeatureStore
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -75,7 +75,7 @@ def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: t
     given: dict[str, object] = {"rates.csv": table}
     if neighbours(names):  # what is never read is refused
         given["BTCUSDT"] = checked(other, OTHER)
-    return Companions(needed_beside(names), [TABLE], given).joined(checked(own, OWN))
+    return Companions(covariate_inputs(names), [TABLE], given).joined(checked(own, OWN))
 
 
 def by_time(table: FeatureTable) -> Mapping[int, bytes]:

@@ -64,7 +64,7 @@ def test_shares_fitted_to_ranges_ignore_how_wild_a_window_is(candles: Candles, p
     data = prepared(candles, profile)
     span = data.spans["validation"]
     formulas = fit_ensemble(data.spans["train"])
-    members, _ = formulas.said(span, span.naive)
+    members, _ = formulas.member_forecasts(span, span.naive)
     plain = fit_shares(span, members)
     weighed = research.weighed_shares(span, members)
     for task in profile.tasks:

@@ -123,7 +123,7 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = forecast_windows(loaded, span.raw_windows())
-    expected = ensemble.said(span, {})[0][member]
+    expected = ensemble.member_forecasts(span, {})[0][member]
     for name, values in expected.items():
         if name == TASK_OHLC and member == "regression":
             values[..., 1] = values[..., [0, 1, 3]].max(axis=-1)
@@ -145,7 +145,7 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     assert all(0.0 <= factor <= 0.5 for one in shrinkage for factor in one["factors"])
     assert any(not np.array_equal(after[task], before[task]) for task in before)
     ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
-    (_, regressed, simulated) = ensemble.said(span, {})[0].values()
+    (_, regressed, simulated) = ensemble.member_forecasts(span, {})[0].values()
     for task in before:
         # Between the lowest and the highest of the three, but for single precision.
         three = [before[task], regressed[task], simulated[task]]

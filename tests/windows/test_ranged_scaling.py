@@ -38,7 +38,7 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     ranges, rolled = np.array([0.01, 0.02, 0.05]), np.full((3, 1, 4), 100.0)
     closes = np.full((3, 20), 100.0)
     vars(span).update(
-        actual={"ohlc": actual}, history_close=closes, rolled={"ohlc": rolled}, recent_range=ranges
+        actual={"ohlc": actual}, history_close=closes, naive={"ohlc": rolled}, recent_range=ranges
     )
     return fit_scaling(span, (0, 3), tuple(columns))
 

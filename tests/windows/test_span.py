@@ -145,7 +145,7 @@ def test_what_is_rolled_forward_follows_from_the_closes_and_the_tasks_of_the_pro
     # Half the distance between the bands is two deviations.
     path = np.concatenate([span.history_close[5], np.repeat(span.last_close[5], 3)])
     deviations = [path[step : step + 20].std(ddof=1) / path[-1] for step in (1, 2, 3)]
-    assert span.rolled_deviation[5] == pytest.approx(deviations, rel=1e-9)
+    assert span.naive_deviation[5] == pytest.approx(deviations, rel=1e-9)
 
 
 def test_what_is_known_at_a_window_does_not_change_with_later_rows(
@@ -161,7 +161,7 @@ def test_what_is_known_at_a_window_does_not_change_with_later_rows(
         values[row + 1 :] *= 3
     rows = np.array([row])
     one, other = (Span(each, profile, rows) for each in (table, change_table(table, **changed)))
-    for name in ("history_close", "recent_range", "ewma_variance", "rolled_deviation", "bar_numbers"):
+    for name in ("history_close", "recent_range", "ewma_variance", "naive_deviation", "bar_numbers"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     np.testing.assert_array_equal(one.range_variance(60), other.range_variance(60))
     np.testing.assert_array_equal(one.raw_windows(), other.raw_windows())

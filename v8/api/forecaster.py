@@ -24,7 +24,7 @@ from v8.hub.pull import pull
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.frames import GivenCandles, candle_table, read_open_times
+from v8.market.frames import RawCandles, candle_table, read_open_times
 from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
 from v8.profile import Profile, load_profile
 from v8.storage import passing_folder
@@ -39,7 +39,7 @@ UNNAMED: Final = "CANDLES"  # symbol of candles that nobody named
 
 @in_python
 def features(
-    candles: Candles | GivenCandles,
+    candles: Candles | RawCandles,
     profile: str | Path | Profile,
     *,
     series: str | None = None,
@@ -74,7 +74,7 @@ def features(
 
 
 def joined_candles(
-    candles: Candles | GivenCandles,
+    candles: Candles | RawCandles,
     profile: Profile,
     series: str | None,
     covariates: Mapping[str, Any] | None,
@@ -82,10 +82,10 @@ def joined_candles(
     """Return checked candles with what the profile reads beside them; arguments are those of `features`."""
     named = Series.parse(series) if series else _series_of(candles)
     own = artifacts.checked_candles(candles, named, None)
-    return own if own.beside else Companions.of(profile, covariates).joined(own)
+    return own if own.covariates else Companions.of(profile, covariates).joined(own)
 
 
-def _series_of(candles: Candles | GivenCandles) -> Series:
+def _series_of(candles: Candles | RawCandles) -> Series:
     if isinstance(candles, Candles):
         return candles.series
     table = candle_table(candles, Series(UNNAMED, "1h"), "candles=")
@@ -230,7 +230,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     @in_python
     def evaluate(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         *,
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
@@ -261,7 +261,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     @in_python
     def evaluation(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         *,
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
@@ -270,7 +270,7 @@ class Forecaster(Shown, artifacts.Forecaster):
         known = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
         start_s = artifacts.seconds_of(start, self.trained_until_s)
-        before, since = whole_span(known, profile).parted(start_s)
+        before, since = whole_span(known, profile).split_at(start_s)
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
             asked = f"is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
             fitted = f"{FEWEST_FITTED_WINDOWS} before it, to which the baselines are fitted"
@@ -285,7 +285,7 @@ class Forecaster(Shown, artifacts.Forecaster):
 
     @in_python
     def plot(
-        self, candles: Candles | GivenCandles, *, covariates: Mapping[str, Any] | None = None
+        self, candles: Candles | RawCandles, *, covariates: Mapping[str, Any] | None = None
     ) -> "go.Figure":
         """Draw the forecast after the newest candle beside the candles before it, given as for `predict`.
 

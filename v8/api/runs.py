@@ -169,7 +169,7 @@ class Run(Shown, Mapping[str, TrainedSeries]):
         return f"<p>{html.escape(repr(self))}</p>{shown}"
 
 
-GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
+RawCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
 
 TABLES: Final = "tables"  # folder under `V8_HOME` for tables that were given in memory
 FRAMES: Final = (
@@ -207,7 +207,7 @@ def plugin(file: str | Path) -> None:
 
 @in_python
 def train(
-    candles: GivenCandles = "vision",
+    candles: RawCandles = "vision",
     profile: str | Path | Profile = "frontier",
     *,
     series: str | Sequence[str] | None = None,
@@ -311,8 +311,8 @@ def _words(options: RunOptions) -> list[str]:
 
 
 def _with_others(
-    candles: GivenCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
-) -> GivenCandles:
+    candles: RawCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
+) -> RawCandles:
     """Put frames of other symbols to those of the series, and name the series that are trained.
 
     Raises:
@@ -332,7 +332,7 @@ def _with_others(
     return dict(frames) | {f"{symbol}-{next(iter(timeframes))}": frame for symbol, frame in others.items()}
 
 
-def _source_of(candles: GivenCandles, names: list[str]) -> dict[str, Any]:
+def _source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
     """Say where the candles of a call come from, as options of a run; frames are kept first."""
     if isinstance(candles, str) and candles in SOURCES:
         return {"source": candles}

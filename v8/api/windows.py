@@ -12,7 +12,7 @@ from v8.errors import ArgumentError
 from v8.features.table import compute_table
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
-from v8.market.frames import GivenCandles
+from v8.market.frames import RawCandles
 from v8.profile import Profile, load_profile
 from v8.windows.batches import FleetWindows, gathered
 from v8.windows.dataset import SPANS, prepare_series, table_columns
@@ -25,7 +25,7 @@ DEFAULT_SEED: Final = 0
 
 @in_python
 def windows(
-    candles: Candles | GivenCandles,
+    candles: Candles | RawCandles,
     profile: str | Path | Profile,
     *,
     span: str = "train",

@@ -40,7 +40,7 @@ from v8.invocation import command
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.companions import Companions
-from v8.market.frames import GivenCandles, of_another_series
+from v8.market.frames import RawCandles, of_another_series
 from v8.market.series import Series, iso
 from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
@@ -225,7 +225,7 @@ class Forecaster:
 
     def predict(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         *,
         covariates: Mapping[str, Any] | None = None,
         now_s: OpenTime | None = None,
@@ -266,7 +266,7 @@ class Forecaster:
 
     def paths(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         num_paths: Positive | None = None,
         *,
         seed: Count = SEED,
@@ -335,7 +335,7 @@ class Forecaster:
 
     def forecast_history(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         *,
         covariates: Mapping[str, Any] | None = None,
         stride: Positive = 1,
@@ -401,11 +401,11 @@ class Forecaster:
 
         Raises `ProfileError` if the metadata tell of tables that cannot be.
         """
-        return Companions(self.features, self.about.tables, given)
+        return Companions(indicators.covariate_inputs(self.features), self.about.tables, given)
 
     def joined(
         self,
-        candles: Candles | GivenCandles,
+        candles: Candles | RawCandles,
         covariates: Mapping[str, Any] | None = None,
         now_s: OpenTime | None = None,
         *,
@@ -421,10 +421,10 @@ class Forecaster:
         """
         own = checked_candles(candles, self.series, now_s)
         companions = self.companions(covariates)
-        if own.beside or not companions:
+        if own.covariates or not companions:
             return own
         found = companions.joined(own)
-        return companions.reaching(own, found) if reaches else found
+        return companions.require_up_to_date(own, found) if reaches else found
 
     def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
         """Forecast from windows that end at some rows, as `forecast_history` returns it.
@@ -585,7 +585,7 @@ def _beside_candles(known: Candles, history: pd.DataFrame) -> pd.DataFrame:
     return frame.join(ahead, on=USABLE_FROM)
 
 
-def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int | None = None) -> Candles:
+def checked_candles(candles: Candles | RawCandles, series: Series, now_s: int | None = None) -> Candles:
     """Return checked candles of a series.
 
     Args:

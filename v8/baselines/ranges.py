@@ -1,43 +1,44 @@
-"""Two formulas that say how far the coming bars range, and thereby how far prices go.
+"""Two formulas that forecast the ranges of future bars, and from these prices, bands and volatility.
 
-Both begin with one regression: for each step the log range of that bar, by least squares on the log ranges
-behind and, where the profile has them and the train span holds them often enough, on the waves of the day and
-of the week (`v8.windows.span.unheld_waves`). Then
+Both start with one regression: for each step the log range of that bar, by least squares on past log ranges
+and, if the profile has them and the train span contains their periods often enough, on the waves of day and
+week (`v8.windows.span.undersampled_waves`). Then
 
-* the *paths*: windows of the train span lend the bars that followed them, open, high, low and close as log
-  ratios to the close before, each in multiples of the range forecast for its bar (filtered historical
-  simulation: Barone-Adesi, Giannopoulos & Vosper 1999). Fat tails, and how calm and wild bars follow each
-  other, come as they were. Scaled by the ranges forecast now they make paths; candles, bands and volatility
-  are worked out on each path, and their medians are the forecast. Every path goes up once and down once, for
-  nothing is known about which way.
-* the *regression* gives each step and column two coefficients, fitted to the smallest absolute error in
-  returns, by which forecasts are evaluated: for candles of the walk that these ranges make and of the bar's own
-  range, for bands and volatility of the deviation that follows and of the naive forecast's own.
+* the *paths*: filtered historical simulation (Barone-Adesi, Giannopoulos & Vosper 1999). The bars that
+  followed windows of the train span, as log ratios of open, high, low and close to the close before, are
+  divided by the range forecast for them, and multiplied by the range forecast now. So fat tails and the order
+  of calm and wild bars are preserved. Candles, bands and volatility are computed on each path, and their
+  medians are the forecast. Every path is used twice, as it is and mirrored, because the direction cannot be
+  forecast.
+* the *regression*: two coefficients for each step and column, fitted with the smallest absolute error in
+  returns, by which forecasts are evaluated. The terms are, for candles, the deviation of the random walk that
+  the forecast ranges imply and the bar's own range; for bands and volatility, the deviation that follows and
+  that of the naive forecast.
 
-The paths alone know ranges and no waves: the baseline `range_paths` computes them with `numpy`, the published
-file of the profile of that name with `keras.ops`; what follows the fit is written once, over an array
-namespace. The ensemble is both, with bars chosen evenly over the span: `calibration: ensemble` adds it to
-a network. It needs no scaling and, beside open, high, low and close, no features: ranges are read from the
-window's candles, those over more bars than the window from the features that hold them. So every network
-can have it at its side, however small its window.
+The baseline `range_paths` uses the paths and past ranges only. It is computed with `numpy`; the published
+file of the profile of that name uses `keras.ops`; everything after the fit is written once, for either array
+namespace. The ensemble uses both formulas, with bars that are chosen at equal distances in the train span;
+`calibration: ensemble` adds it to a network. It needs no scaling and, in addition to open, high, low and
+close, no features: ranges are computed from the candles of the window, and ranges over more bars than the
+window are read from features. So it can be combined with any network, however short its window.
 
-A window that does not tell of the longest range does not know how wild the market is of late, and a
-regression on the others expects it to become what it was in the train span. Where it has just changed that is
-wrong, so it is believed by half: the other half is a regression that knows no level, in which ranges of any
-size, all so many times larger, lead to ranges that much larger.
+If neither window nor features contain the longest range, the present level of volatility is not known, and a
+regression on the other ranges predicts a return to the level of the train span, which is wrong after the
+level has changed. Therefore its coefficients are averaged with those of a regression that is independent of
+the level: multiplying all ranges by a factor multiplies the forecast by it.
 
-Who has how much say the validation span tells. Per task and step there are two factors from 0 to 1: how much
-of the way from the regression to the paths, then how much of the way from their mean to the network. Each is
-the one with the smallest absolute error in returns, and goes but half of the way from where it would be
-without any knowledge: equal shares of regression and paths, which are hard to beat by fitted ones (Clemen
-1989, doi:10.1016/0169-2070(89)90012-5), and none of the network, which was fitted to one fold and errs most
-where the market has just changed. Half of the way may still be far from a member that is much better than the
-others; where the mix errs by more than `MOST_LOST` times what one of its members does, that one speaks alone.
+The weights of network, regression and paths are fitted on the validation span: two factors from 0 to 1 per
+task and step, the position between regression and paths, and the position between their mean and the network.
+Each has the smallest absolute error in returns and is then shrunk halfway to a prior: equal weights of
+regression and paths, which are hard to improve on by fitted ones (Clemen 1989,
+doi:10.1016/0169-2070(89)90012-5), and weight zero for the network, which was fitted to one period and has its
+highest errors after the market has changed. The result may still be much worse than its best member; where
+its error is more than `MAX_ERROR_RATIO` times that of a member, this member is used alone.
 docs/research/frontier.md has the figures.
 
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, which come last
-because rows of numbers are sorted many times as fast as columns, Q levels, C columns of a task, M members,
-K the 20 known closes.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, which are the
+last axis because contiguous rows are sorted many times as fast as columns, Q levels, C columns of a task, M
+members, K the 20 known closes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,88 +76,90 @@ from v8.tasks import (
     window_moments,
 )
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
-from v8.windows.span import Floats, Span, unheld_waves
+from v8.windows.span import Floats, Span, undersampled_waves
 
 MEMBERS: Final = ("network", "regression", "paths")
-"""Who forecasts, in the order of an ensemble's shares."""
+"""Members of an ensemble, in the order of its shares."""
 
 NUM_PATHS: Final = 512  # paths of a window, half of them mirror images of the others
 
 PATH_LAYERS: Final = ("ensemble_paths", "paths")
-"""Names of the layers of published models that make the paths: of networks beside formulas, of a formula."""
+"""Names of the layers that compute the paths in published models: with an ensemble, and in `range_paths`."""
 
 MAX_MULTIPLE: Final = 20.0
-"""Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
+"""Upper limit of returns in forecast ranges: after an hour without trades any move is huge."""
 
-SEED: Final = 1999  # of all that is drawn by lot; the same candles give the same forecast
-WINDOWS_AT_ONCE: Final = 16  # windows whose paths are walked together: they stay in a core's own cache
+SEED: Final = 1999  # of all random numbers: the same candles give the same forecast
+WINDOWS_AT_ONCE: Final = 16  # windows whose paths are simulated together: they fit into the cache of a core
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
-"""Columns of a bar turned upside down."""
+"""Positions of the columns in a mirrored bar: high and low change places."""
 
 
 @dataclass(frozen=True)
-class KnownRanges:
-    """The ranges behind of which a profile's windows tell."""
+class RangeTerms:
+    """The past ranges that a profile's windows contain: terms of the regression of log ranges."""
 
-    from_candles: tuple[int, ...]  # bars whose mean range is read from the candles of the window
-    from_features: tuple[int, ...] = ()  # bars whose range is a feature, as a share of the recent range
-    waves: tuple[str, ...] = ()  # features that tell the time
+    from_candles: tuple[int, ...]  # horizons, in bars, whose mean range is computed from the window's candles
+    from_features: tuple[int, ...] = ()  # horizons whose range is a feature, relative to the recent range
+    waves: tuple[str, ...] = ()  # features that encode the time
 
     @property
     def num_ranges(self) -> int:
-        """Ranges among the terms; the last one is the longest."""
+        """Number of ranges among the terms; the last one is the longest."""
         return len(self.from_candles) + len(self.from_features)
 
     @property
     def has_level(self) -> bool:
-        """Whether the longest of all ranges is among them."""
-        return RANGE_BARS[-1] in (*self.from_candles, *self.from_features)
+        """Whether the longest of all ranges is among the terms."""
+        return RANGE_BARS[-1] in self.from_candles or RANGE_BARS[-1] in self.from_features
 
     def terms(self, span: Span, floor: float) -> Floats:
-        """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
+        """Return a constant, the past log deviations, at least log(floor), and the waves, shape (W, L)."""
         deviations = [np.sqrt(span.range_variance(bars)) for bars in self.from_candles]
         if self.from_features:
-            shares_WX = span.known((RECENT_RANGE, *map(range_column, self.from_features)))
-            deviations += [*(shares_WX[:, :1] * shares_WX[:, 1:]).T]
-        logs = [np.log(np.maximum(one, floor)) for one in deviations]
+            names = [range_column(bars) for bars in self.from_features]
+            recent_W1 = span.known((RECENT_RANGE,))
+            shares_WX = span.known(tuple(names))
+            deviations += list((recent_W1 * shares_WX).T)
+        logs = [np.log(np.maximum(deviation, floor)) for deviation in deviations]
         waves = span.known(self.waves).T if self.waves else ()
         return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
 
 
-def known_ranges(profile: Profile) -> KnownRanges:
-    """Say which ranges behind a profile's windows tell of, each once; long ones may be missing."""
-    longer = [bars for bars in RANGE_BARS if bars > profile.lookback_bars]
-    has_recent = RECENT_RANGE in profile.features
-    return KnownRanges(
-        tuple(bars for bars in RANGE_BARS if bars <= profile.lookback_bars),
-        tuple(bars for bars in longer if has_recent and range_column(bars) in profile.features),
-        tuple(name for name in WAVE_COLUMNS if name in profile.features),
-    )
+def range_terms(profile: Profile) -> RangeTerms:
+    """Return the past ranges and waves that a profile's windows contain; long ranges may be missing."""
+    from_candles = [bars for bars in RANGE_BARS if bars <= profile.lookback_bars]
+    from_features = []
+    if RECENT_RANGE in profile.features:
+        longer = [bars for bars in RANGE_BARS if bars > profile.lookback_bars]
+        from_features = [bars for bars in longer if range_column(bars) in profile.features]
+    waves = [name for name in WAVE_COLUMNS if name in profile.features]
+    return RangeTerms(tuple(from_candles), tuple(from_features), tuple(waves))
 
 
 @dataclass(frozen=True, eq=False)
 class RangeFormula:
-    """What was fitted to one series: the paths, and in an ensemble the regression."""
+    """The formulas fitted to one series: the paths, and in an ensemble also the regression."""
 
-    known: KnownRanges  # what it reads of the bars behind
-    floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
-    path_LH: Floats  # coefficients of the log range of each coming bar
-    resampled_PHC: NDArray[
-        Any
-    ]  # the bars that paths are made of, see `resampled_bars`, as they are published
+    range_terms: RangeTerms  # terms of the log ranges
+    floor: float  # lower limit of a bar's deviation, unitless, above 0
+    path_LH: Floats  # coefficients of the log range of each future bar
+    resampled_PHC: NDArray[Any]  # the bars of the paths, see `resampled_bars`, in the published precision
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
     moves: Mapping[str, Floats] = field(default_factory=dict)
     """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
 
     def ranges(self, span: Span) -> Floats:
-        """Forecast the log range of each coming bar, shape (W, H), unitless."""
-        return np.exp(np.clip(self.known.terms(span, self.floor) @ self.path_LH, *self.bounds))
+        """Forecast the range of each future bar, shape (W, H), as a log ratio of high to low, unitless."""
+        smallest, largest = self.bounds
+        log_ranges_WH = self.range_terms.terms(span, self.floor) @ self.path_LH
+        return np.exp(np.clip(log_ranges_WH, smallest, largest))
 
-    def walk(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
-        """Walk the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
+    def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+        """Simulate the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
 
-        The precision of the walk is that of the bars that were lent.
+        The precision is that of the bars of the paths.
         """
         resampled_HCP = np.moveaxis(self.resampled_PHC[: len(self.resampled_PHC) // 2], 0, -1)
         resampled_HCP = np.ascontiguousarray(resampled_HCP)
@@ -174,90 +177,115 @@ class RangeFormula:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
         return move_by(span, self.moves, _by_step(span, self.ranges(span)))
 
-    def said(
+    def member_forecasts(
         self, span: Span, network: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, Floats]]:
-        """Put beside a network's forecasts those of the formulas: by member and task, shape (W, H, C).
+        """Return the forecasts of all members of the ensemble.
 
-        And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
+        Args:
+            span: The windows.
+            network: Forecasts of the network per task, shape (W, H, C).
+
+        Returns:
+            Forecasts by member and task, shape (W, H, C); and the distances of the outer quantiles of the
+            paths from their median, per task, shape (W, H, L, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
-        simulated = self.walk(span, levels)
-        parted = {task: apart(np, levels, values) for task, values in simulated.items()}
-        medians, distances = ({task: pair[part] for task, pair in parted.items()} for part in (0, 1))
-        return dict(zip(MEMBERS, (network, self.regress(span), medians), strict=True)), distances
+        medians = {}
+        distances = {}
+        for task, quantiles in self.simulate(span, levels).items():
+            medians[task], distances[task] = apart(np, levels, quantiles)
+        members = {"network": network, "regression": self.regress(span), "paths": medians}
+        return members, distances
 
 
 def fit_range_paths(train: Span) -> RangeFormula:
-    """Fit the paths alone to the train span: they read the candles of all bars behind."""
+    """Fit the paths only to the train span; they read all past ranges from candles."""
     floor, logs_WH = _floored_logs(train)
-    known = KnownRanges(RANGE_BARS)
-    terms_WL = known.terms(train, floor)
+    terms = RangeTerms(RANGE_BARS)
+    terms_WL = terms.terms(train, floor)
     path_LH = least_squares(terms_WL, logs_WH)
     drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
-    return RangeFormula(known, floor, path_LH, resampled_bars(train, np.exp(terms_WL @ path_LH), drawn))
+    resampled_PHC = resampled_bars(train, np.exp(terms_WL @ path_LH), drawn)
+    return RangeFormula(range_terms=terms, floor=floor, path_LH=path_LH, resampled_PHC=resampled_PHC)
 
 
 def fit_ensemble(train: Span) -> RangeFormula:
-    """Fit both formulas to the train span alone."""
+    """Fit both formulas to the train span only."""
     floor, logs_WH = _floored_logs(train)
-    known = known_ranges(train.profile)
-    unheld = [1 + known.num_ranges + place for place in unheld_waves(train, known.waves)]
-    terms_WL = known.terms(train, floor)
-    path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
-    bounds = float(np.log(floor)), float(logs_WH.max())
-    forecast_WH = np.exp(np.clip(terms_WL @ path_LH, *bounds))
-    # Evenly over the span: as good as twice as many drawn by lot, see docs/research/frontier.md.
-    chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
-    moves = fit_moves(train, _by_step(train, forecast_WH))
-    resampled_PHC = resampled_bars(train, forecast_WH, chosen).astype(np.float32)
-    return RangeFormula(known, floor, path_LH, resampled_PHC, bounds, moves)
+    terms = range_terms(train.profile)
+    left_out = [1 + terms.num_ranges + position for position in undersampled_waves(train, terms.waves)]
+    terms_WL = terms.terms(train, floor)
+    path_LH = fit_without(left_out, lambda used_WK: fit_log_ranges(used_WK, logs_WH, terms), terms_WL)
+    smallest = float(np.log(floor))
+    largest = float(logs_WH.max())
+    forecast_WH = np.exp(np.clip(terms_WL @ path_LH, smallest, largest))
+    # At equal distances: as good as twice as many random ones, see docs/research/frontier.md.
+    rows = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
+    return RangeFormula(
+        range_terms=terms,
+        floor=floor,
+        path_LH=path_LH,
+        resampled_PHC=resampled_bars(train, forecast_WH, rows).astype(np.float32),
+        bounds=(smallest, largest),
+        moves=fit_moves(train, _by_step(train, forecast_WH)),
+    )
 
 
 def _floored_logs(train: Span) -> tuple[float, Floats]:
-    """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
+    """Return the lower limit of deviations, and the log ranges of the future bars with it, shape (W, H)."""
     ohlc_WHC = train.actual[TASK_OHLC]
     tiny = float(np.finfo(np.float32).tiny)
     ranges_WH = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
-    # Above 0, though no bar has a range.
-    floor = FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny))
+    # The limit must be positive even if no bar has a range.
+    typical = float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny)
+    floor = FLOOR_SHARE * typical
     return floor, np.log(np.maximum(ranges_WH, floor))
 
 
-def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
-    """Fit the coefficients of the log range of each coming bar, shape (L, H).
+def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, terms: RangeTerms) -> Floats:
+    """Fit the coefficients of the log range of each future bar, shape (L, H).
 
-    Terms are one, the log ranges behind, the longest last, and the waves, if they are not left out.
+    Args:
+        terms_WL: One, the past log ranges, the longest last, and the waves that are not left out.
+        logs_WH: Log ranges of the future bars.
+        terms: Description of the terms.
     """
     fitted_LH = least_squares(terms_WL, logs_WH)
-    if known.has_level:
+    if terms.has_level:
         return fitted_LH
-    return (fitted_LH + _fit_without_level(terms_WL, logs_WH, known.num_ranges)) / 2
+    return (fitted_LH + _fit_without_level(terms_WL, logs_WH, terms.num_ranges)) / 2
 
 
 def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Floats:
-    """Fit coefficients of which those of the ranges add up to one, shape (L, H)."""
+    """Fit coefficients under the constraint that those of the ranges sum to one, shape (L, H).
+
+    Then a factor on all past ranges is a factor on the forecast range.
+    """
     identity_LL = np.eye(terms_WL.shape[1])
-    # What any other range has, the longest one lacks.
+    # The constraint is substituted: the coefficient of the longest range is one minus those of the other
+    # ranges.
     basis_LK = np.delete(identity_LL, num_ranges, axis=1)
     basis_LK[num_ranges, 1:num_ranges] = -1.0
     free_KH = least_squares(terms_WL @ basis_LK, logs_WH - terms_WL[:, [num_ranges]])
     return np.asarray(identity_LL[:, [num_ranges]] + basis_LK @ free_KH)
 
 
-def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
+def move_terms(xp: Any, naive_closes: Closes, ranges: Any) -> dict[bool, Any]:
     """Compute the terms of the regression, (W, H, 2), in returns, by `Task.has_window`.
 
-    Ranges are the log range of each coming bar, (W, H), unitless. Those with a window of closes are there
-    where `standing`, the coming closes if the close stays where it is, has them.
+    Args:
+        xp: `numpy` or `keras.ops`.
+        naive_closes: Future closes of the naive forecast; terms with a window exist if it has deviations.
+        ranges: Log range of each future bar, (W, H), unitless.
     """
-    squares = RANGE_TO_VARIANCE * xp.square(ranges)
-    walk = [xp.sqrt(xp.cumsum(squares, axis=1)), xp.sqrt(squares)]
-    terms = {False: xp.stack(walk, axis=-1)}
-    if standing.deviation is not None:
+    variances = RANGE_TO_VARIANCE * xp.square(ranges)
+    # Deviation of a random walk with these variances at each step, and of the bar itself.
+    terms = {False: xp.stack([xp.sqrt(xp.cumsum(variances, axis=1)), xp.sqrt(variances)], axis=-1)}
+    if naive_closes.deviation is not None:
         weights = variance_weights(ranges.shape[1]).T.astype(np.float32 if xp is not np else np.float64)
-        widened = xp.sqrt(xp.square(standing.deviation) + xp.matmul(squares, weights))
-        terms[True] = xp.stack([widened, standing.deviation], axis=-1)
+        widened = xp.sqrt(xp.square(naive_closes.deviation) + xp.matmul(variances, weights))
+        terms[True] = xp.stack([widened, naive_closes.deviation], axis=-1)
     return terms
 
 
@@ -266,61 +294,63 @@ Terms: TypeAlias = Callable[[bool], Iterable[Floats]]
 
 
 def _by_step(span: Span, ranges_WH: Floats) -> Terms:
-    terms = move_terms(np, span.standing, ranges_WH)
+    terms = move_terms(np, span.naive_closes, ranges_WH)
     return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
 
 
 def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
-    """Fit the moves of every task by terms with the smallest absolute errors: per task, shape (H, R, C).
+    """Fit the moves of every task with the smallest absolute errors: coefficients per task, (H, R, C).
 
-    Columns that a range does not move stay, for a range says nothing about which way they go.
+    Columns that a range does not move have coefficients of zero, because a range has no direction.
     """
     fitted = {}
     for task, moved_WHC in train.moves().items():
         is_moved = TASKS[task].is_moved > 0
-        by_step = zip(terms(TASKS[task].has_window), moved_WHC[:, :, is_moved].swapaxes(0, 1), strict=True)
-        fitted_HRM = np.stack([least_absolute_errors(*step) for step in by_step])
+        targets_HWM = moved_WHC[:, :, is_moved].swapaxes(0, 1)
+        steps = zip(terms(TASKS[task].has_window), targets_HWM, strict=True)
+        fitted_HRM = np.stack([least_absolute_errors(terms_WR, targets_WM) for terms_WR, targets_WM in steps])
         fitted[task] = fitted_HRM @ np.eye(len(is_moved))[is_moved]
     return fitted
 
 
 def move_by(span: Span, fitted: Mapping[str, Floats], terms: Terms) -> dict[str, Floats]:
-    """Forecast by what `fit_moves` has fitted, per task, shape (W, H, C), in the task's unit."""
-    made = {}
+    """Forecast with the coefficients of `fit_moves`, per task, shape (W, H, C), in the task's unit."""
+    forecasts = {}
     for task, fitted_HRC in fitted.items():
-        by_step = zip(terms(TASKS[task].has_window), fitted_HRC, strict=True)
-        made[task] = span.moved(task, np.stack([np.matmul(*step) for step in by_step], axis=1))
-    return made
+        steps = zip(terms(TASKS[task].has_window), fitted_HRC, strict=True)
+        moves_WHC = np.stack([np.matmul(terms_WR, fitted_RC) for terms_WR, fitted_RC in steps], axis=1)
+        forecasts[task] = span.moved(task, moves_WHC)
+    return forecasts
 
 
 def path_quantiles(
     xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
 ) -> dict[str, Any]:
-    """Walk the paths as `path_closes` does: per task quantiles on them, shape (W, H, Q, C), in its unit."""
+    """Simulate paths as `path_closes` does; return quantiles per task, shape (W, H, Q, C), in its unit."""
     paths = path_closes(xp, history_close, moved)
-    summed_up = partial(_quantiles, xp, levels)
+    summarise = partial(_quantiles, xp, levels)
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     last = xp.expand_dims(xp.expand_dims(last, -1), -1)
-    return {task.name: task.size(last, task.on_paths(xp, task, paths, summed_up)) for task in tasks}
+    return {task.name: task.size(last, task.on_paths(xp, task, paths, summarise)) for task in tasks}
 
 
 _READING_NO_CANDLES: Final = (Task.on_paths, BANDS_TASK.on_paths, OHLC_TASK.on_paths)
-"""What sums up tasks in `mirrored_path_quantiles` without the candles of all paths."""
+"""Functions `on_paths` that `mirrored_path_quantiles` can call without the candles of all paths."""
 
 
 def mirrored_path_quantiles(
     levels: Sequence[float], tasks: Sequence[Task], history_close: Floats, moved: Floats
 ) -> dict[str, Floats]:
-    """Do in numpy what `path_quantiles` does, to the same bits, given the first half of the paths alone.
+    """Compute `path_quantiles` with numpy, bit for bit, from the first half of the paths only.
 
-    The other half are their mirror images, as `resampled_bars` makes them: what moves up in one moves down as far
-    in the other, without any rounding. So the order of all candles follows from half of them.
+    The other half are their mirror images, as `resampled_bars` returns them: moves with the other sign, without
+    rounding. So the order of all candles follows from half of them.
 
     Args:
-        levels: Of the quantiles, ascending, Q of them.
-        tasks: What is wanted.
+        levels: Levels of the quantiles, ascending, Q of them.
+        tasks: The tasks to forecast.
         history_close: Known closes, oldest first, (W, K), quote currency.
-        moved: Open, high, low and close of each coming bar of the first half of the paths, log ratios to the
+        moved: Open, high, low and close of each future bar of the first half of the paths, log ratios to the
             close before, (W, H, C, P / 2).
 
     Returns:
@@ -334,18 +364,18 @@ def mirrored_path_quantiles(
     if any(task.on_paths not in _READING_NO_CANDLES for task in tasks):
         closes = replace(closes, candles=np.concatenate([candles, -candles[:, :, MIRRORED]], axis=-1))
     last = history_close[:, -1:, None, None]
-    made = {}
+    forecasts = {}
     for task in tasks:
         if task is OHLC_TASK:
-            summed_up = np.exp(_mirrored_quantiles(levels, candles))
+            quantiles = np.exp(_mirrored_quantiles(levels, candles))
         else:
-            summed_up = task.on_paths(np, task, closes, partial(_quantiles, np, levels))
-        made[task.name] = task.size(last, summed_up)
-    return made
+            quantiles = task.on_paths(np, task, closes, partial(_quantiles, np, levels))
+        forecasts[task.name] = task.size(last, quantiles)
+    return forecasts
 
 
 def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
-    """Return what `_quantiles` does of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
+    """Compute `_quantiles` of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
     num_half = candles.shape[-1]
     opened, high, low, closed = (candles[:, :, OHLC.index(name)] for name in (OPEN, HIGH, LOW, CLOSE))
     sizes = np.abs(np.stack([opened, closed], axis=2))
@@ -353,58 +383,61 @@ def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
     highs = np.concatenate([high, -low], axis=-1)
     highs.sort(axis=-1)
 
-    def ranked(places: NDArray[np.int64]) -> Floats:
-        """Take what stands at some places, (Q,), of all numbers of each candle, sorted: (W, H, C, Q)."""
-        is_negative = places < num_half
-        # Half of the opens are as far below zero as the others are above it, and so are the closes.
-        chosen = sizes[..., np.where(is_negative, num_half - 1 - places, places - num_half)]
-        chosen = np.where(is_negative, -chosen, chosen)
-        # The lows are the highs with the other sign, in the other order.
-        highest = highs[..., places]
-        lowest = -highs[..., 2 * num_half - 1 - places]
-        return np.stack([chosen[:, :, 0], highest, lowest, chosen[:, :, 1]], axis=2)
+    def ranked(ranks: NDArray[np.int64]) -> Floats:
+        """Return the order statistics of each candle column at some ranks, (Q,): (W, H, C, Q)."""
+        is_negative = ranks < num_half
+        # Opens and closes are symmetric about zero: their sorted values are -sizes descending, then sizes.
+        symmetric = sizes[..., np.where(is_negative, num_half - 1 - ranks, ranks - num_half)]
+        symmetric = np.where(is_negative, -symmetric, symmetric)
+        # The lows are the highs with the other sign, in reverse order.
+        ranked_high = highs[..., ranks]
+        ranked_low = -highs[..., 2 * num_half - 1 - ranks]
+        return np.stack([symmetric[:, :, 0], ranked_high, ranked_low, symmetric[:, :, 1]], axis=2)
 
-    return _between(np, _places(levels, 2 * num_half), ranked)
+    return _interpolated(np, _fractional_ranks(levels, 2 * num_half), ranked)
 
 
 def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
-    """Interpolate between order statistics, (W, H, C, P) to (W, H, Q, C).
+    """Compute quantiles by interpolating order statistics, (W, H, C, P) to (W, H, Q, C).
 
-    Not the namespaces' own quantile: numpy sorts all numbers in a sixth of the time it takes to select a few.
+    The function `quantile` of the namespaces is not used: numpy sorts all numbers in a sixth of its time.
     """
     if xp is np:
-        # Numpy would sort a view of columns as such, one number here, one there.
+        # Sorting is fast only in contiguous memory.
         sorted_WHCP = np.array(values, order="C")
         sorted_WHCP.sort(axis=-1)
     else:
         sorted_WHCP = xp.sort(values, axis=-1)
 
-    def ranked(places: NDArray[np.int64]) -> Any:
-        return xp.take(sorted_WHCP, places.tolist(), axis=-1)
+    def ranked(ranks: NDArray[np.int64]) -> Any:
+        return xp.take(sorted_WHCP, ranks.tolist(), axis=-1)
 
-    return _between(xp, _places(levels, values.shape[-1]), ranked)
-
-
-def _places(levels: Sequence[float], num_paths: int) -> Floats:
-    """Say where quantiles lie among so many sorted numbers, (Q,), from 0; they may lie between two."""
-    return np.array(levels) * (num_paths - 1)
+    return _interpolated(xp, _fractional_ranks(levels, values.shape[-1]), ranked)
 
 
-def _between(xp: Any, places: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
-    """Interpolate between the numbers, (W, H, C, Q), that `ranked` has at whole places: (W, H, Q, C)."""
-    low = ranked(np.floor(places).astype(np.int64))
-    high = ranked(np.ceil(places).astype(np.int64))
-    share_Q = (places - np.floor(places)).astype(np.float32 if xp is not np else np.float64)
+def _fractional_ranks(levels: Sequence[float], num_values: int) -> Floats:
+    """Return the ranks of quantiles among sorted numbers, (Q,), counted from 0; they may be fractions."""
+    return np.array(levels) * (num_values - 1)
+
+
+def _interpolated(xp: Any, ranks: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
+    """Interpolate between the order statistics, (W, H, C, Q), of `ranked` at integer ranks: (W, H, Q, C)."""
+    low = ranked(np.floor(ranks).astype(np.int64))
+    high = ranked(np.ceil(ranks).astype(np.int64))
+    share_Q = (ranks - np.floor(ranks)).astype(np.float32 if xp is not np else np.float64)
     return xp.transpose(low + (high - low) * share_Q, (0, 1, 3, 2))
 
 
 def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
-    """Walk the paths: what comes in units of the last close, by path, arrays of shape (W, H, P) and more.
+    """Return closes, (W, H, P), and candles, (W, H, C, P), along paths, in units of the last close.
 
-    Known closes, oldest first, (W, K), are in quote currency; `moved` is open, high, low and close of each
-    coming bar of each path as log ratios to the close before, (W, H, C, P).
+    Args:
+        xp: `numpy` or `keras.ops`.
+        history_close: Known closes, oldest first, (W, K), quote currency.
+        moved: Open, high, low and close of each future bar of each path as log ratios to the close before,
+            (W, H, C, P).
     """
-    # Published files number their operations in this order.
+    # Do not reorder: published files number their operations in this order.
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
     simulated = running_sums(xp, steps)
@@ -413,7 +446,7 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
 
 
 def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes:
-    """Return the closes of paths, (W, H, P), at so many log ratios to the last known close, (W, 1)."""
+    """Return the closes of paths, (W, H, P), from their log ratios to the last known close, (W, 1)."""
     path = xp.expm1(simulated)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation)
@@ -422,71 +455,83 @@ def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes
 def drawn_paths(
     moved_HCP: Floats, levels: Sequence[float], quantiles_HQC: Floats, last_close: float
 ) -> Floats:
-    """Walk the paths of one window so that they are what its quantiles say: candles, (P, H, C), as prices.
+    """Simulate paths of one window that have the published quantiles: candles, (P, H, C), as prices.
 
-    At each step every column keeps the order of its paths and takes the quantiles that are published: between
-    them it is interpolated, beyond the outer ones stretched as those are (ensemble copula coupling: Schefzik,
-    Thorarinsdottir and Gneiting 2013, arXiv:1302.7149). Then low and high are made to hold open and close.
+    At each step every column keeps the ranks of its paths but gets the published quantiles, with
+    interpolation between them and linear extrapolation beyond the outer ones (ensemble copula coupling:
+    Schefzik, Thorarinsdottir and Gneiting 2013, arXiv:1302.7149). Then low and high are extended to include
+    open and close.
 
     Args:
         moved_HCP: The bars of each path, log ratios to the close before.
-        levels: Of the quantiles, ascending; the median among them.
-        quantiles_HQC: What is published of open, high, low and close, as prices.
-        last_close: As a price.
+        levels: Levels of the quantiles, ascending; the median is one of them.
+        quantiles_HQC: Published quantiles of open, high, low and close, as prices.
+        last_close: The last known close, as a price.
     """
     steps_HP = moved_HCP[:, OHLC.index(CLOSE)]
     before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
     simulated_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
-    for step, column in np.ndindex(*simulated_HCP.shape[:2]):
-        simulated_HCP[step, column] = _taking(
-            simulated_HCP[step, column], levels, quantiles_HQC[step, :, column]
-        )
+    num_steps, num_columns, _ = simulated_HCP.shape
+    for step in range(num_steps):
+        for column in range(num_columns):
+            values_P = simulated_HCP[step, column]
+            simulated_HCP[step, column] = _with_quantiles(values_P, levels, quantiles_HQC[step, :, column])
     return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
-def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floats:
-    """Move values, in their order, to where they have the wanted quantiles."""
+def _with_quantiles(values_P: Floats, levels: Sequence[float], target_Q: Floats) -> Floats:
+    """Map values monotonically so that they have the target quantiles."""
     own_Q = np.quantile(values_P, levels)
-    middle = [*levels].index(MEDIAN)
-    ends = np.array([values_P.min(), values_P.max()])
-    own_2, wanted_2 = (each[[0, -1]] - each[middle] for each in (own_Q, wanted_Q))
-    stretch_2 = np.divide(wanted_2, own_2, out=np.ones(2), where=own_2 != 0)
-    first, last = wanted_Q[[0, -1]] + stretch_2 * (ends - own_Q[[0, -1]])
-    return np.interp(values_P, [ends[0], *own_Q, ends[1]], [first, *wanted_Q, last])
+    median = list(levels).index(MEDIAN)
+    ends_2 = np.array([values_P.min(), values_P.max()])
+    # Beyond the outer quantiles, distances are scaled as those of the outer quantiles from the median are.
+    own_2 = own_Q[[0, -1]] - own_Q[median]
+    target_2 = target_Q[[0, -1]] - target_Q[median]
+    stretch_2 = np.divide(target_2, own_2, out=np.ones(2), where=own_2 != 0)
+    first, last = target_Q[[0, -1]] + stretch_2 * (ends_2 - own_Q[[0, -1]])
+    return np.interp(values_P, [ends_2[0], *own_Q, ends_2[1]], [first, *target_Q, last])
 
 
 def resampled_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
-    """Take the bars that followed the train windows at some places, (D,), and their mirrors.
+    """Return the bars that followed some train windows, and their mirror images.
 
-    Forecast ranges, (W, H), are unitless and above 0. Returns log ratios to the close before, in multiples of
-    the range forecast, shape (2 D, H, C).
+    Args:
+        train: Windows of the train span.
+        forecast_WH: Range forecast for each bar, unitless and positive.
+        drawn: Numbers of the windows, (D,).
+
+    Returns:
+        Log ratios to the close before, in multiples of the range forecast, shape (2 D, H, C).
     """
     ohlc = train.actual[TASK_OHLC][drawn]
-    before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
-    multiples = np.log(ohlc / before[:, :, None]) / forecast_WH[drawn][:, :, None]
+    close_before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
+    multiples = np.log(ohlc / close_before[:, :, None]) / forecast_WH[drawn][:, :, None]
     resampled = np.clip(multiples, -MAX_MULTIPLE, MAX_MULTIPLE)
     return np.concatenate([resampled, -resampled[:, :, MIRRORED]])
 
 
-MOST_LOST: Final = 1.02
-"""Error of the mix over that of its best member, by step, up to which the mix is published: going half of the
-way costs up to 0.5 % on the validation span of real candles, and that is meant."""
+MAX_ERROR_RATIO: Final = 1.02
+"""Largest ratio, by step, of the error of the mix to that of its best member; beyond it the member is used
+alone. The shrinkage costs up to 0.5 % on the validation span of real candles, which is accepted."""
 
 
-EQUAL_SHARE: Final = 0.5  # of two forecasts that count alike
+EQUAL_SHARE: Final = 0.5  # of two forecasts with equal weights
 
 
-def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
-    """Fit everybody's shares on the validation span: per task, (M, H) in the order of `MEMBERS`.
+def fit_shares(span: Span, forecasts: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
+    """Fit the weights of all members on the validation span: per task, (M, H) in the order of `MEMBERS`.
 
-    Those of a step add up to one. `said` is what each member forecasts for these windows, per task, shape (W,
-    H, C), in the task's unit.
+    The weights of a step sum to one.
+
+    Args:
+        span: Windows of the validation span.
+        forecasts: Forecasts of each member for these windows, per task, shape (W, H, C), in the task's unit.
     """
     shares = {}
     for task, actual_WHC in span.actual.items():
-        members = [said[member][task].astype(np.float64) for member in MEMBERS]
+        members = [forecasts[member][task].astype(np.float64) for member in MEMBERS]
         network, regressed, simulated = members
-        # Prices of a series weigh by their level alone, which hardly moves: no need of returns.
+        # Errors of prices are not divided by the price: its level hardly changes within the span.
         paths_H = (EQUAL_SHARE + _factor(actual_WHC, regressed, simulated)) / 2
         mean_WHC = regressed + paths_H[:, None] * (simulated - regressed)
         network_H = _factor(actual_WHC, mean_WHC, network) / 2
@@ -497,49 +542,63 @@ def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> di
 
 
 def network_alone(horizon_bars: int) -> Floats:
-    """Return the shares of a task, (M, H), of which the network has all."""
+    """Return the weights of a task, (M, H), with which the network is used alone."""
     return np.repeat(np.eye(len(MEMBERS))[:, [MEMBERS.index("network")]], horizon_bars, axis=1)
 
 
-def mix(shares: Mapping[str, Floats], said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
-    """Return what the members forecast together, per task, shape (W, H, C)."""
-    return {task: _mixed(one, (said[member][task] for member in MEMBERS)) for task, one in shares.items()}
+def mix(
+    shares: Mapping[str, Floats], forecasts: Mapping[str, Mapping[str, NDArray[Any]]]
+) -> dict[str, Floats]:
+    """Return the weighted mean of the members' forecasts, per task, shape (W, H, C)."""
+    mixed = {}
+    for task, shares_MH in shares.items():
+        mixed[task] = _mixed(shares_MH, [forecasts[member][task] for member in MEMBERS])
+    return mixed
 
 
-def told_shares(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
-    """Say what metadata holds of the shares: the network's, from 0 to 1 per step, and what the rest is.
+def shares_metadata(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
+    """Return the entries of the metadata: per task the network's weights, from 0 to 1 per step.
 
-    Models from before have `constant` or `regression` as the anchor in their files.
+    The anchor names the forecast with the remaining weight; older models have `constant` or `regression`
+    there.
     """
-    kept = {task: shares_MH[MEMBERS.index("network")].tolist() for task, shares_MH in shares.items()}
-    return [{"task": task, "factors": kept_H, "anchor": "ensemble"} for task, kept_H in kept.items()]
+    entries = []
+    for task, shares_MH in shares.items():
+        network_H = shares_MH[MEMBERS.index("network")].tolist()
+        entries.append({"task": task, "factors": network_H, "anchor": "ensemble"})
+    return entries
 
 
 def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:
-    """Leave the steps to the best member in which their mix errs by too much more than it, shape (M, H)."""
+    """Use the best member alone in steps in which the mix has a much higher error, shape (M, H)."""
     mixed_WHC = _mixed(shares_MH, members)
-    error_H, *errors = (np.abs(one - actual_WHC).mean(axis=(0, 2)) for one in (mixed_WHC, *members))
-    best_H = np.argmin(errors, axis=0)
+    mixed_error_H = np.abs(mixed_WHC - actual_WHC).mean(axis=(0, 2))
+    errors_MH = [np.abs(member_WHC - actual_WHC).mean(axis=(0, 2)) for member_WHC in members]
+    best_H = np.argmin(errors_MH, axis=0)
     alone_MH = (np.arange(len(members))[:, None] == best_H).astype(np.float64)
-    return np.where(error_H > MOST_LOST * np.min(errors, axis=0), alone_MH, shares_MH)
+    is_worse_H = mixed_error_H > MAX_ERROR_RATIO * np.min(errors_MH, axis=0)
+    return np.where(is_worse_H, alone_MH, shares_MH)
 
 
 def _mixed(shares_MH: Floats, members: Iterable[Floats]) -> Floats:
-    return sum(share_H[:, None] * one for share_H, one in zip(shares_MH, members, strict=True))
+    """Return the weighted sum of forecasts, shape (W, H, C)."""
+    return sum(share_H[:, None] * member_WHC for share_H, member_WHC in zip(shares_MH, members, strict=True))
 
 
 def _factor(actual_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
-    """Fit how much of the way from start to end has the smallest absolute error, per step, shape (H,)."""
-    asked, way = (
-        np.moveaxis(one - start_WHC, 1, 2).reshape(-1, actual_WHC.shape[1]) for one in (actual_WHC, end_WHC)
-    )
-    ratios = np.divide(asked, way, out=np.zeros_like(asked), where=way != 0)
-    return np.clip(weighted_median(ratios, np.abs(way)), 0.0, 1.0) + 0.0  # -0.0 is told as 0
+    """Fit the factor f in start + f * (end - start) with the smallest absolute error, shape (H,)."""
+    num_steps = actual_WHC.shape[1]
+    target_NH = np.moveaxis(actual_WHC - start_WHC, 1, 2).reshape(-1, num_steps)
+    difference_NH = np.moveaxis(end_WHC - start_WHC, 1, 2).reshape(-1, num_steps)
+    ratios_NH = np.divide(target_NH, difference_NH, out=np.zeros_like(target_NH), where=difference_NH != 0)
+    factors_H = np.clip(weighted_median(ratios_NH, np.abs(difference_NH)), 0.0, 1.0)
+    return factors_H + 0.0  # turns -0.0 into 0.0
 
 
-DOUBTED_WINDOWS: Final = 200
-"""Independent windows from which on more than half of a move is believed. Measured on three folds of real
-candles: all of it cost up to 1 % of CRPS where the fold changed, and coverage was as right without."""
+HALF_TRUST_WINDOWS: Final = 200
+"""Number of independent windows at which half of a correction is applied. In three periods of real candles
+the full correction cost up to 1 % of CRPS where the market changed, and coverage was as good with half of
+it."""
 
 
 def conformal_widths(
@@ -548,49 +607,61 @@ def conformal_widths(
     points: Mapping[str, Floats],
     distances: Mapping[str, Floats],
 ) -> dict[str, Floats]:
-    """Return how many times as far each outer quantile must lie off to hold its share of the windows.
+    """Return the factors by which the outer quantiles must be stretched to have their nominal coverage.
 
-    Quantiles lie off the median as those of the paths do, times a factor: on the validation span every one
-    is stretched by what is missing there to its level, the level's own quantile of actual values over distance
-    (conformalised quantile regression: Romano, Patterson and Candès 2019, arXiv:1905.03222, each end by
-    itself). Windows overlap, so that few of them are news: of a move a share is kept (`kept_share`).
+    The distances of the quantiles from the median are those of the paths times a factor. On the validation
+    span the factor is the level's quantile of (actual values - median) / distance (conformalised quantile regression:
+    Romano, Patterson and Candès 2019, arXiv:1905.03222, each side separately). Because windows overlap, few
+    of them are independent, so only a share of the correction is applied (`trusted_share`).
 
-    Per task, actual values and median forecasts are (W, H, C), distances of the outer quantiles off a median (W, H,
-    L, C), all in one unit; factors are (H, L, C). Levels are all, ascending.
+    Args:
+        levels: All levels, ascending.
+        actual: Per task, (W, H, C).
+        points: Median forecasts per task, (W, H, C).
+        distances: Distances of the outer quantiles from a median, per task, (W, H, L, C).
+
+    Returns:
+        Factors per task, (H, L, C).
     """
     factors = {}
     for task, actual_WHC in actual.items():
-        found = []
-        for place, level in enumerate(outer(levels)):
-            distance_WHC = distances[task][:, :, place]
-            beyond_WHC = actual_WHC - points[task]
-            # Where nothing ever moved no factor widens anything.
+        num_windows, horizon_bars, _ = actual_WHC.shape
+        share = trusted_share(num_windows, horizon_bars)
+        error_WHC = actual_WHC - points[task]
+        fitted = []
+        for number, level in enumerate(outer(levels)):
+            distance_WHC = distances[task][:, :, number]
+            # A distance of zero cannot be stretched: its factor does not matter.
             ratio_WHC = np.divide(
-                beyond_WHC, distance_WHC, out=np.ones_like(beyond_WHC), where=distance_WHC != 0
+                error_WHC, distance_WHC, out=np.ones_like(error_WHC), where=distance_WHC != 0
             )
-            found.append(_shift(ratio_WHC, max(level, 1 - level)))
-        moved_HLC = np.stack(found, axis=1) - 1.0
-        factors[task] = np.maximum(1.0 + kept_share(*actual_WHC.shape[:2]) * moved_HLC, 0.0)
+            fitted.append(_conformal_quantile(ratio_WHC, max(level, 1 - level)))
+        correction_HLC = np.stack(fitted, axis=1) - 1.0
+        factors[task] = np.maximum(1.0 + share * correction_HLC, 0.0)
     return factors
 
 
-def kept_share(num_windows: int, horizon_bars: int) -> float:
-    """Say how much of a move is kept that was found in so many windows, which overlap by their horizons.
+def trusted_share(num_windows: int, horizon_bars: int) -> float:
+    """Return the share of a correction to apply that was fitted to windows overlapping by their horizons.
 
-    >>> kept_share(2_000, 10)
+    >>> trusted_share(2_000, 10)
     0.5
     """
     num_independent = num_windows / horizon_bars
-    return num_independent / (num_independent + DOUBTED_WINDOWS)
+    return num_independent / (num_independent + HALF_TRUST_WINDOWS)
 
 
-def _shift(beyond_WHC: Floats, level: float) -> Floats:
-    """Return the order statistic that a new window exceeds with the chance that its level leaves."""
-    num_windows = len(beyond_WHC)
-    # The outer end is the cautious one: of n windows and the new one, ceil((n + 1) level) are at or below.
-    above = level > MEDIAN
-    rank = np.ceil((num_windows + 1) * (level if above else 1 - level))
-    place = int(np.clip(rank, 1, num_windows)) - 1
-    ordered = np.sort(beyond_WHC, axis=0)
-    found: Floats = ordered[place if above else num_windows - 1 - place]
-    return found
+def _conformal_quantile(ratio_WHC: Floats, level: float) -> Floats:
+    """Return the order statistic that a new window exceeds with probability 1 - level, shape (H, C).
+
+    Of n windows and a new one, ceil((n + 1) level) are at or below the quantile; rounding up is conservative.
+    """
+    num_windows = len(ratio_WHC)
+    is_upper = level > MEDIAN
+    rank = np.ceil((num_windows + 1) * (level if is_upper else 1 - level))
+    position = int(np.clip(rank, 1, num_windows)) - 1
+    if not is_upper:
+        position = num_windows - 1 - position
+    ordered = np.sort(ratio_WHC, axis=0)
+    quantile: Floats = ordered[position]
+    return quantile

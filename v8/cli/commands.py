@@ -17,7 +17,7 @@ from v8.errors import DataError, ProfileError, SeriesError
 from v8.invocation import command
 from v8.ledger import DEFAULT_LEDGER
 from v8.market.series import load_universe
-from v8.net import tell_waiting
+from v8.net import report_waiting
 from v8.profile import config_path, load_profile, network_outputs, profile_names
 from v8.registry import require_package
 from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
@@ -139,7 +139,7 @@ def data(
     from v8.market.sources.live import LiveSource
 
     if action and isinstance(candles, LiveSource):
-        failures = update_store(candles, chosen, bars, accepts=accept_revision)
+        failures = update_store(candles, chosen, bars, accept_revisions=accept_revision)
     else:
         failures = check_candles(candles, chosen, bars)
     if failures:
@@ -162,14 +162,14 @@ def features(
         raise contradiction("--profile", "--series", rule)
     if profile is not None:
         explained = load_profile(profile)
-        tell_waiting(f"Reading the features of profile {explained.name}.")
+        report_waiting(f"Reading the features of profile {explained.name}.")
 
         from v8.cli.data import print_features
 
         print_features(explained)
         return
     chosen = asked_series(series) or load_universe()
-    tell_waiting(f"Looking for the features of {len(chosen)} series.")
+    report_waiting(f"Looking for the features of {len(chosen)} series.")
 
     from v8.cli.data import print_store
 
@@ -183,7 +183,7 @@ def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
         v8 report runs/frontier
     """
     if run.is_dir():
-        tell_waiting(f"Reading the models of {run}.")
+        report_waiting(f"Reading the models of {run}.")
 
     from v8.cli.runs import redraw
 
@@ -279,7 +279,7 @@ def publish(
         fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
         raise ProfileError(where=where, rule=rule, got="neither" if run is None else "both", fix=fix)
     if run is None or run.is_dir():
-        tell_waiting(f"Reading {run or 'what the page needs'} for {space or repo}.")
+        report_waiting(f"Reading {run or 'what the page needs'} for {space or repo}.")
 
     from v8.cli import hub
 
@@ -306,7 +306,7 @@ def pull(
         v8 pull --repo you/models
         v8 pull --repo you/models --series BTCUSDT-15m --revision main
     """
-    tell_waiting(f"Reading {repo} {'from the cache' if offline else 'on the Hub'}.")
+    report_waiting(f"Reading {repo} {'from the cache' if offline else 'on the Hub'}.")
 
     from v8.cli.hub import pull_models
 
@@ -486,7 +486,7 @@ def track(
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
     if ledger.exists():
-        tell_waiting(f"Reading {ledger}.")
+        report_waiting(f"Reading {ledger}.")
 
     from v8.ledger.printing import print_record
 
@@ -674,7 +674,7 @@ def doctor(
     """
     chosen = load_profile(profile)
     network_outputs(chosen)  # or there is nothing to measure
-    tell_waiting("Asking for the driver, and starting what computes.")
+    report_waiting("Asking for the driver, and starting what computes.")
 
     from v8.cli.doctor import examined
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from v8.cli.printing import print_lines, print_table
-from v8.columns import USER, parted
+from v8.columns import USER, split_origin
 from v8.errors import DataError
 from v8.features.indicators import FEATURES, warmup_bars
 from v8.features.store import FeatureStore
@@ -30,17 +30,18 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
 
 
 def update_store(
-    source: LiveSource, chosen: Sequence[Series], bars: int, *, accepts: bool
+    source: LiveSource, chosen: Sequence[Series], bars: int, *, accept_revisions: bool
 ) -> list[tuple[str, str]]:
     """Print what was done for each series, and return the reasons of those that are not up to date."""
-    updated = source.update(chosen, bars, accepts=accepts)
+    updated = source.update(chosen, bars, accept_revisions=accept_revisions)
     rows = []
     failures = []
     for one in updated:
-        if isinstance(one.found, DataError):
-            failures.append((str(one.series), str(one.found)))
+        if isinstance(one.result, DataError):
+            failures.append((str(one.series), str(one.result)))
             continue
-        found, history = one.found, one.found.history
+        found = one.result
+        history = found.candles
         counts = (one.num_added, one.num_revised, len(found.revisions), history.num_missing)
         newest = iso(history.last_s)
         rows.append((one.series, f"{len(history):,}", newest, *(f"{count:,}" for count in counts)))
@@ -70,7 +71,7 @@ def print_features(profile: Profile) -> None:
     files = {column: table.file for table in profile.covariates for column in table.columns}
     rows = []
     for name in profile.features:
-        origin, plain = parted(name)
+        origin, plain = split_origin(name)
         comes_from = files[plain] if origin == USER else origin or "the series"
         rows.append((name, comes_from, warmup_bars([name]), FEATURES[name].sentence))
     header = ("feature", "of", "bars before the first", "what it is")

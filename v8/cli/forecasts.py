@@ -31,7 +31,7 @@ from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
-from v8.net import counted, in_thread
+from v8.net import in_thread, with_progress
 from v8.own_files import require_own
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING
@@ -246,7 +246,7 @@ def issue_forecasts(
     shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
     with Ledger.open_to_write(ledger) as book:
         with quiet_start():  # opening models starts TensorFlow
-            for name in counted(models.series, "Opening models"):
+            for name in with_progress(models.series, "Opening models"):
                 with suppress(V8Error):  # the first wake tells
                     models.forecaster(name)
         place = book.place(where)

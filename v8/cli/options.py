@@ -14,7 +14,7 @@ from v8.errors import ProfileError
 from v8.invocation import command
 from v8.language import Language
 from v8.market.sources.source import SOURCES, CandleSource, open_source
-from v8.net import tell_waiting
+from v8.net import report_waiting
 from v8.own_files import require_own
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE
@@ -162,7 +162,7 @@ def open_candles(
     `ProfileError` if there is no source of that name, or what it needs is not there.
     """
     take_tables(tables)
-    return open_source(source, data_dir=data_dir, begin=lambda: tell_waiting(sign) if sign else None)
+    return open_source(source, data_dir=data_dir, begin=lambda: report_waiting(sign) if sign else None)
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
@@ -192,7 +192,7 @@ def candles_of_models(
     """
     sign = opening(place)
     if sign:
-        tell_waiting(sign)
+        report_waiting(sign)
 
     def open_named(name: str) -> CandleSource:
         from v8.artifacts.nested_runs import recorded_folders

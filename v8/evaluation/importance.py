@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import parted
+from v8.columns import split_origin
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES
 from v8.records import Number, Word
@@ -42,7 +42,7 @@ def kind_of(name: str) -> str:
     >>> kind_of("range_240"), kind_of("rsi"), kind_of("BTCUSDT.close")
     ('ranges', 'moves', 'beside')
     """
-    origin, plain = parted(name)
+    origin, plain = split_origin(name)
     found = (kind for kind, begin in KINDS.items() if re.match(begin, plain))
     return "beside" if origin else next(found, "moves")
 

@@ -1,10 +1,10 @@
-"""The source `hub`: a dataset on the Hugging Face Hub with a CSV of candles a series, as the lineage had it.
+"""The source `hub`: a dataset on the Hugging Face Hub with one CSV for each series, as the lineage has it.
 
     klines_binance_us/{SYM}/{SYM}_{TF}_binance_us.csv    open_time, open, high, low, close, volume, close_time
 
-`V8_HUB_DATASET` names it, `USER/NAME` or `USER/NAME@REVISION`; the Hub is that of `HF_ENDPOINT`. The revision
-is asked for once, so that all series of a run come from one commit. Such files end when somebody last wrote
-them: nothing newer is made up, and `predict` says how old they are. Only public datasets: no token is sent.
+`V8_HUB_DATASET` names it, `USER/NAME` or `USER/NAME@REVISION`; the Hub is that of `HF_ENDPOINT`. The commit
+of the revision is requested once, so that all series of a run come from the same commit. The newest candle is
+as old as the last update of the files; `predict` says how old it is. Only public datasets: no token is sent.
 """
 
 import os
@@ -29,14 +29,14 @@ DEFAULT_DATASET: Final = "zongowo111/cpb-models"
 ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 MAX_CSV_BYTES: Final = 64 << 20  # 10,000 rows have 1 MB; half a million still fit
-MAX_ANSWER_BYTES: Final = 8 << 20  # what the Hub says of a revision lists every file of it
+MAX_ANSWER_BYTES: Final = 8 << 20  # the Hub's description of a revision lists all its files
 _NAME: Final = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[A-Za-z0-9][\w.-]{0,99}))?"
 )
 
 
 class _Revision(BaseModel):
-    """What the Hub tells of a revision, of which one thing is read."""
+    """The Hub's description of a revision; only its commit is read."""
 
     sha: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")]
 
@@ -51,7 +51,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HubSource:
-    """Candles from a dataset on the Hub: that of `V8_HUB_DATASET`, or else the lineage's."""
+    """Candles from a dataset on the Hub: that of `V8_HUB_DATASET`, else the lineage's."""
 
     name: ClassVar = "hub"
     is_publishable: ClassVar = True
@@ -81,7 +81,7 @@ class HubSource:
 
     @cached_property
     def _commit(self) -> str:
-        """The commit that the revision is now."""
+        """The commit to which the revision points now."""
         repo = self.dataset.repo
         revision = self.dataset.revision
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
@@ -90,16 +90,16 @@ class HubSource:
             return _Revision.model_validate_json(answer or b"").sha
         except ValidationError as error:
             got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
-            rule = "must tell the commit of a public dataset"
+            rule = "must return the commit of a public dataset"
             fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
             raise DataError(where=url, rule=rule, got=got, fix=fix) from error
 
 
 def read_dataset(name: str | None) -> Dataset:
-    """Read the name of a dataset, `USER/NAME` or `USER/NAME@REVISION`; nothing means the lineage's."""
-    found = _NAME.fullmatch(name or DEFAULT_DATASET)
-    if not found or ".." in found[0]:
+    """Read the name of a dataset, `USER/NAME` or `USER/NAME@REVISION`; None means the lineage's."""
+    parts = _NAME.fullmatch(name or DEFAULT_DATASET)
+    if not parts or ".." in parts[0]:
         rule = "names a dataset on the Hub, USER/NAME or USER/NAME@REVISION"
         fix = f"Correct it, or unset it for {DEFAULT_DATASET}"
         raise ProfileError(where=DATASET_VARIABLE, rule=rule, got=repr(name), fix=fix)
-    return Dataset(found["repo"], found["revision"] or "main")
+    return Dataset(parts["repo"], parts["revision"] or "main")

@@ -1,7 +1,7 @@
-"""Examination of features that v8 did not write, of the package `ta` and of plug-ins, on a made market.
+"""Tests of features that are not part of v8 (package `ta`, plug-ins) for look-ahead, on synthetic candles.
 
-A value of a feature may depend on the candles up to its own only, and on nothing else: the values of the
-first candles are the same whatever comes after them, and the same when they are computed again.
+The value of a feature at a candle may depend on the candles up to this one only. So the values at the first
+candles must not change with later candles, nor when they are computed again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,27 +17,29 @@ Market: TypeAlias = Mapping[str, Floats]
 """Columns of candles by name, each of shape (N,)."""
 
 Compute: TypeAlias = Callable[[Market], Floats]
-"""Returns the values of a feature, shape (N,)."""
+"""Computes the values of a feature, shape (N,), from columns of candles."""
 
 BAR_S: Final = 900
 
 _WILD: Final = 1e9 / 7.0
-"""What prices are multiplied with from one candle to the next, so that a look at them cannot be missed."""
+"""Factor of the later prices and volumes: so large that its effect on earlier values is always visible."""
 
 
-def row_that_changes(
+def first_unstable_row(
     compute: Compute, market: Market, *, first: int = 0, resolution: float = 0.0
 ) -> int | None:
-    """Return the first row whose value is another when it is computed again; None if none is.
+    """Return the first row whose value differs when it is computed again; None if none does.
 
     Args:
-        first: Rows before it are not looked at, such as those of a warm-up.
-        resolution: Difference that does not count, as a share of the largest value.
+        compute: The feature.
+        market: Columns of candles.
+        first: Rows before this one, such as a warm-up, are not compared.
+        resolution: Largest difference that is ignored, as a share of the largest value.
     """
     return _first_difference(compute(market), compute(market), first, resolution)
 
 
-def row_that_looks_ahead(
+def first_lookahead_row(
     compute: Compute,
     market: Market,
     nums_known: Iterable[int],
@@ -47,19 +49,29 @@ def row_that_looks_ahead(
 ) -> int | None:
     """Return the first row whose value changes with later candles; None if none does.
 
-    Values of so many known candles are compared with those that stand there when others follow.
+    Args:
+        compute: The feature.
+        market: Columns of candles.
+        nums_known: For each number, the values of so many first candles are compared: computed from these
+            alone, and from all candles, with the later ones changed.
+        first: Rows before this one, such as a warm-up, are not compared.
+        resolution: Largest difference that is ignored, as a share of the largest value.
     """
     for num_known in nums_known:
-        known = compute({name: values[:num_known] for name, values in market.items()})
-        for factor in (_WILD, 1.0 / _WILD):  # who sorts, or takes the lowest, does not see what is higher
-            whole = compute(_with_another_future(market, num_known, factor))
-            row = _first_difference(known, whole[:num_known], first, resolution)
+        truncated = compute({name: values[:num_known] for name, values in market.items()})
+        for factor in (
+            _WILD,
+            1.0 / _WILD,
+        ):  # a minimum, for example, would not show later values that are higher
+            full = compute(_with_changed_future(market, num_known, factor))
+            row = _first_difference(truncated, full[:num_known], first, resolution)
             if row is not None:
                 return row
     return None
 
 
-def _with_another_future(market: Market, num_known: int, factor: float) -> Market:
+def _with_changed_future(market: Market, num_known: int, factor: float) -> Market:
+    """Multiply all prices and volumes after the first candles by a factor."""
     changed = {name: values.copy() for name, values in market.items()}
     for name, values in changed.items():
         if name != OPEN_TIME:
@@ -69,21 +81,22 @@ def _with_another_future(market: Market, num_known: int, factor: float) -> Marke
 
 
 def _first_difference(values: Floats, others: Floats, first: int, resolution: float) -> int | None:
+    """Return the first row from `first` on in which two arrays differ; None if they are equal."""
     if len(values) != len(others):
         return min(len(values), len(others))
     finite = np.abs(values[first:][np.isfinite(values[first:])])
-    slack = resolution * finite.max(initial=0.0)
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        is_same = np.abs(values - others) <= slack
+    tolerance = resolution * finite.max(initial=0.0)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        is_same = np.abs(values - others) <= tolerance
     is_same |= (values == others) | (np.isnan(values) & np.isnan(others))
     differing = np.flatnonzero(~is_same[first:])
     return first + int(differing[0]) if len(differing) else None
 
 
 @cache
-def made_market(num_rows: int) -> Market:
-    """Draw candles: quiet, wild and one-sided days, the same on every machine; arrays are read-only."""
-    # The one generator of NumPy whose numbers are promised never to change.
+def synthetic_market(num_rows: int) -> Market:
+    """Draw candles with quiet, wild and trending days, equal on every machine; the arrays are read-only."""
+    # RandomState is the only generator of NumPy whose numbers are guaranteed not to change.
     random = np.random.RandomState(20_261_122)
     num_days = num_rows // 64 + 1
     size = np.repeat(random.choice([0.001, 0.004, 0.02], num_days), 64)[:num_rows]

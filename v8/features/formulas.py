@@ -1,16 +1,16 @@
-"""What a feature is, and the formulas of indicators: pure, vectorised functions of the past.
+"""The definition of a feature, and the formulas of indicators: pure, vectorised functions of past candles.
 
 Rules of the formulas:
 
-- Row i of a result depends on rows 0..i of the input only (guarantee G3), and no function loops over
-  rows. Loops over the 14 to 20 lags of a window do exist: adding whole shifted arrays gives every row
-  the same order of additions wherever it lies, so a windowed indicator is bit-identical however much
-  history was loaded before the window.
+- Row i of a result depends on rows 0..i of the input only (guarantee G3), and no function loops over rows.
+  Some loop over the 14 to 20 lags of a window: adding whole shifted arrays sums every row in the same order,
+  wherever the row lies, so a windowed indicator is bit-identical whatever history was loaded before its
+  window.
 - Arrays are float64 of shape (N,), one contiguous piece of candles, oldest first. Prices are in quote
-  currency and positive; volume is in base currency and not negative. `period_bars` counts the bars that a
-  window holds, the newest included, and is at least 2.
-- Every result is finite for such input, once its warm-up is over. Where a formula divides zero by zero
-  (a flat market, a coin nobody trades) its docstring names the value that stands instead, and why.
+  currency and positive; volume is in base currency and not negative. `period_bars` is the number of bars in a
+  window, the newest included, and is at least 2.
+- After the warm-up every result is finite for such input. Where a formula divides zero by zero (a flat
+  market, a coin without trades), its docstring names the value used instead, and why.
 
 The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 """
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 class Kind(Enum):
-    """What kind of number a column holds; it decides how `anchored` scaling treats the column."""
+    """Kind of number in a column; it decides how `anchored` scaling treats the column."""
 
     PRICE = "a price level, in quote currency"
     PRICE_CHANGE = "a difference of prices, in quote currency"
@@ -41,24 +41,24 @@ class Kind(Enum):
 
 
 ANCHORED_KINDS: Final = frozenset({Kind.PRICE, Kind.PRICE_CHANGE, Kind.AMOUNT})
-"""What `anchored` scaling measures from a close, or in closes, of the same candles."""
+"""Kinds that `anchored` scaling expresses relative to a close of the same candles."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """How one column or stage comes from candles, from other columns or from a shared stage.
+    """How a column or stage is computed from candles, other columns or stages.
 
-    The version is raised whenever the function computes something else, or tells the package that computes it
-    and its version; it is part of the digest, and `is_windowed` is not, which says nothing of what a column
-    means.
+    A stage is an intermediate result that several columns share. The version is raised whenever the function
+    computes something else, or it names the package that computes the values, with its version. It is part of
+    the digest; `is_windowed` is not, because it does not change the meaning of a column.
     """
 
     function: Callable[..., Floats]  # takes one array per input, then the parameters by keyword
     inputs: tuple[str, ...]  # names of candle columns, features or stages
-    parameters: Mapping[str, float | None] = field(default_factory=dict)  # every number, in bars or unitless
+    parameters: Mapping[str, float | None] = field(default_factory=dict)  # all numbers, in bars or unitless
     warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
     version: int | str = 1
-    is_windowed: bool = False  # whether a row needs its warm-up alone, not all of its contiguous piece
+    is_windowed: bool = False  # whether a row depends on its warm-up only, not on all of its contiguous piece
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Feature(Named):
 
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:
-    """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
+    """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; exact for a constant."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
     return pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean().to_numpy(dtype=np.float64)
@@ -79,13 +79,14 @@ def ewm_mean(values: Floats, newest_weight: float) -> Floats:
 def rsi(close: Floats, period_bars: int) -> Floats:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
-    100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains so
-    far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
+    100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. It is 100 if
+    there were only gains so far, 0 if there were only losses, and 50 if the price has not moved: neither side
+    is stronger.
     """
     change = np.diff(close, prepend=close[:1])
-    gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
-    moved = gain + ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
-    return 100.0 * ratio(gain, moved, where_zero=0.5)
+    average_gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
+    average_loss = ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
+    return 100.0 * ratio(average_gain, average_gain + average_loss, where_zero=0.5)
 
 
 def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
@@ -102,139 +103,149 @@ def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
 
 
 def close_moments(close: Floats, period_bars: int) -> Floats:
-    """Compute the simple average of the close, as its distance from the close, and the deviation.
+    """Compute the simple average of the close, as its distance from the newest close, and the deviation.
 
-    Two passes over the differences from the newest close of each window. The differences keep every digit of
-    a price near 1e-5 as well as of one near 1e5, and make both results exactly zero for a flat window;
-    running sums, which are faster, lose up to half of the digits. Shape (2, N), quote currency: average minus
-    close, and sample standard deviation (divisor period - 1). The first period - 1 columns are NaN.
+    Two passes over the differences from the newest close of each window. The differences keep all digits of
+    prices near 1e-5 as well as near 1e5, and both results are exactly zero for a flat window; running sums,
+    which are faster, lose up to half of the digits.
+
+    Returns:
+        Shape (2, N), quote currency: average minus newest close, and sample standard deviation (divisor
+        period - 1). The first period - 1 columns are NaN.
     """
-    *earlier, newest = windows(close, period_bars)
-    differences = [closes - newest for closes in earlier]
+    closes = windows(close, period_bars)
+    newest = closes[-1]
+    differences = [earlier - newest for earlier in closes[:-1]]
     mean = reduce(np.add, differences) / period_bars
-    squares = mean * mean  # the newest close's own difference is zero
+    squares = mean * mean  # the deviation of the newest close, whose difference is zero
     for difference in differences:
         np.subtract(difference, mean, out=difference)
         squares += np.square(difference, out=difference)
-    return np.stack([late(each, len(close)) for each in (mean, np.sqrt(squares / (period_bars - 1)))])
+    deviation = np.sqrt(squares / (period_bars - 1))
+    return np.stack([pad_start(mean, len(close)), pad_start(deviation, len(close))])
 
 
 def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
-    """Place a Bollinger band `stds` sample deviations of `close_moments` above the simple average.
+    """Compute a Bollinger band: simple average plus `stds` sample deviations (Bollinger, 2001).
 
-    Negative for the lower band (Bollinger on Bollinger Bands, 2001). Quote currency; the close itself in a
-    flat market.
+    `stds` is negative for the lower band; the moments are those of `close_moments`. Quote currency; in a flat
+    market the band is the close itself.
     """
     return close + (moments[0] + stds * moments[1])
 
 
 def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
-    """Divide so many sample deviations of `close_moments` by the simple average: volatility (1) or width (4).
+    """Divide `stds` sample deviations by the simple average: the volatility for 1, the band width for 4.
 
-    Unitless, not negative; 0 in a flat market.
+    The moments are those of `close_moments`. Unitless, not negative; 0 in a flat market.
     """
     return stds * moments[1] / (close + moments[0])
 
 
 def band_position(moments: Floats, stds: float) -> Floats:
-    """Say where the close lies between the lower band (0) and the upper band (1), or beyond; unitless.
+    """Compute the position of the close: 0 at the lower band, 1 at the upper band, possibly beyond; unitless.
 
-    The bands are `stds` sample deviations of `close_moments` from the average. Where they coincide (a flat
-    market) the close is in their middle: 0.5.
+    The bands are `stds` sample deviations from the average, both of `close_moments`. Where they coincide (a
+    flat market), the close is in their middle: 0.5.
     """
-    reach = stds * moments[1]
-    return ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
+    half_width = stds * moments[1]
+    above_lower = half_width - moments[0]
+    return ratio(above_lower, 2.0 * half_width, where_zero=0.5)
 
 
 def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
-    """Average the true range, plainly rather than with Wilder's smoothing, as the lineage does.
+    """Compute the simple average of the true range; the lineage does not use Wilder's smoothing.
 
     The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar has
-    no previous close and therefore none. Quote currency, not negative; the first `period_bars` rows are NaN.
+    no previous close and therefore no true range. Quote currency, not negative; the first `period_bars` rows
+    are NaN.
     """
     previous = close[:-1]
     true_range = np.maximum(high[1:], previous) - np.minimum(low[1:], previous)
-    return late(moving_mean(true_range, period_bars), len(close))
+    return pad_start(moving_mean(true_range, period_bars), len(close))
 
 
 def roc(close: Floats, period_bars: int) -> Floats:
     """Compute the change from the close `period_bars` before, in percent of it; NaN in the first rows."""
     earlier = close[:-period_bars]
-    return late(100.0 * (close[period_bars:] - earlier) / earlier, len(close))
+    return pad_start(100.0 * (close[period_bars:] - earlier) / earlier, len(close))
 
 
 def volume_norm(volume: Floats, period_bars: int) -> Floats:
     """Divide the volume by its simple average: unitless, between 0 and `period_bars`; NaN in the first rows.
 
-    A window without any trade counts as ordinary: 1, the value of a volume equal to its average.
+    In a window without any trade it is 1, the value of a volume equal to its average.
     """
     return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
 
 def moving_mean(values: Floats, period_bars: int) -> Floats:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
-    return late(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
+    return pad_start(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
 
 
 def windows(values: Floats, period_bars: int) -> Floats:
-    """View all windows of N values at once, as `sliding_window_view` does in twenty times the time.
+    """Return a view of all windows of N values, twenty times as fast as `sliding_window_view`.
 
-    Shape (period_bars, N - period_bars + 1), or (period_bars, 0) where no window is full: the oldest value of
-    every window, then the next ones.
+    The shape is (period_bars, N - period_bars + 1), or (period_bars, 0) if no window is complete. The first
+    axis goes from the oldest to the newest value of a window.
     """
     values = np.ascontiguousarray(values)
-    shape = period_bars, max(0, len(values) - period_bars + 1)
+    shape = (period_bars, max(0, len(values) - period_bars + 1))
     return np.ndarray(shape, values.dtype, values, strides=2 * values.strides)
 
 
-def late(values: Floats, num_rows: int) -> Floats:
-    """Put NaN before values, up to so many rows."""
+def pad_start(values: Floats, num_rows: int) -> Floats:
+    """Prepend NaN to values, up to so many rows."""
     return np.concatenate([np.full(num_rows - len(values), np.nan), values])
 
 
 def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
-    """Divide part by whole, with a result of its own where the whole is zero."""
+    """Divide `part` by `whole`; the result is `where_zero` where `whole` is zero."""
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)
 
 
 PARKINSON: Final = 4.0 * np.log(2.0)
-"""Mean squared log range of a random walk over its variance (Parkinson 1980, doi:10.1086/296071)."""
+"""Ratio of the mean squared log range of a random walk to its variance (Parkinson 1980,
+doi:10.1086/296071)."""
 
 RECENT_WEIGHTS: Final = (0.25, 0.35, 0.25, 0.15)
 """Exponents of the deviations over 5, 20, 60 and 240 bars in `recent_range`; they add up to one."""
 
 FLOOR_SHARE: Final = 0.02
-"""A deviation below this share of the longest one is raised to it: a dead hour is no law of nature."""
+"""A deviation below this share of the longest one is raised to it: an hour without trades must not
+dominate."""
 
-MAX_MOVE: Final = 6.0  # moves above so many times their usual size count as this many
-MAX_ROLLED: Final = 10.0  # likewise for distances and deviations of closes within twenty bars
+MAX_MOVE: Final = 6.0  # upper limit of moves, in multiples of their usual size
+MAX_ROLLED: Final = 10.0  # the same for distances and deviations of closes within twenty bars
 
 DAY_S: Final = 86_400
 PERIODS_S: Final = {"day": DAY_S, "week": 7 * DAY_S}
 MONDAY_S: Final = 4 * DAY_S  # 1970-01-05 00:00 UTC, the first Monday of the epoch
 
 WAVE_DECIMALS: Final = 9
-"""Digits of a wave: more than single precision holds, fewer than rounding errors reach."""
+"""Decimals of a wave: more than single precision holds, and too few for rounding errors to show."""
 
 
 def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
     """Estimate the deviation of one bar's log return from the newest ranges (Parkinson), unitless."""
     squares = np.square(np.log(high / low))
-    return np.sqrt((moving_mean(squares, period_bars) if period_bars > 1 else squares) / PARKINSON)
+    mean_square = moving_mean(squares, period_bars) if period_bars > 1 else squares
+    return np.sqrt(mean_square / PARKINSON)
 
 
 def realised_deviation(close: Floats, period_bars: int) -> Floats:
-    """Root of the mean squared log return of the newest `period_bars` returns, unitless; NaN before."""
+    """Compute the root mean square of the newest log returns, unitless; NaN in the first rows."""
     squares = np.square(np.diff(np.log(close)))
-    return late(np.sqrt(moving_mean(squares, period_bars)), len(close))
+    return pad_start(np.sqrt(moving_mean(squares, period_bars)), len(close))
 
 
 def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats) -> Floats:
-    """Blend deviations over four horizons geometrically: the move to expect of the next bar, unitless.
+    """Compute the weighted geometric mean of deviations over four horizons: the expected next move.
 
-    The weights follow the heterogeneous autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001): people
-    trade on several horizons, and each leaves its trace. It is 0 where the longest is, where nothing has
-    moved for as long.
+    Horizons as in the heterogeneous autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001): traders with
+    different horizons all influence the volatility. Unitless; 0 where the longest deviation is 0, that is,
+    where the price has not moved for so long.
     """
     floor = FLOOR_SHARE * longest
     blend = np.ones_like(longest)
@@ -244,25 +255,28 @@ def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats)
 
 
 def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
-    """Divide a deviation by `recent_range`, both unitless; 1 in a market that stands still."""
+    """Divide a deviation by `recent_range`, both unitless; 1 in a flat market."""
     return ratio(deviation, recent, where_zero=1.0)
 
 
 def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
-    """Size of the move over some bars, in multiples of the usual one: `recent` times the root of the bars.
+    """Compute the absolute log return over some bars, in multiples of its usual size.
 
-    From 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.
+    The usual size is `recent` times the square root of the number of bars, as for a random walk. From 0 to
+    `MAX_MOVE`; the first `period_bars` rows are NaN.
     """
-    size = late(np.abs(np.log(close[period_bars:] / close[:-period_bars])), len(close))
-    return np.minimum(ratio(size, np.sqrt(period_bars) * recent, where_zero=0.0), MAX_MOVE)
+    log_return = np.log(close[period_bars:] / close[:-period_bars])
+    size = pad_start(np.abs(log_return), len(close))
+    usual_size = np.sqrt(period_bars) * recent
+    return np.minimum(ratio(size, usual_size, where_zero=0.0), MAX_MOVE)
 
 
 def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) -> Floats:
-    """Turn the time of the day or week (seconds since 1970, UTC) into a number without a jump at midnight.
+    """Encode the time of the day or week (seconds since 1970, UTC) as a sine or cosine wave.
 
-    A period starts on a Monday at midnight and has `num_waves`. Between -1 and 1, rounded: where every bar
-    meets a wave at zero (three waves a day at four hours a bar), errors of 1e-16 would be all there is, and
-    scaling brings that to unit size.
+    A period starts on a Monday at midnight and has `num_waves` waves. Between -1 and 1, rounded: where all
+    bars lie at zeros of a wave (three waves a day with bars of four hours), only rounding errors of 1e-16
+    would be left, and scaling would enlarge them to unit size.
     """
     angle: Floats = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
     exact: Floats = np.cos(angle) if is_cosine else np.sin(angle)
@@ -270,15 +284,19 @@ def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) ->
 
 
 def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
-    """Average and deviate the closes of a window of which the first steps ahead repeat the last close.
+    """Compute mean and deviation of the naive forecast's Bollinger window: future closes repeat the last one.
 
-    These are the naive forecast Bollinger bands: `k` steps ahead, below `period_bars`, the window holds the
-    newest period - k known closes and k times the last one. Shape (2, num_steps, N), as shares of the last
-    close: average minus last close, and sample deviation. The first `period_bars` - 1 rows are NaN.
+    k steps ahead, k < `period_bars`, the window holds the newest period - k known closes and k copies of the
+    last one.
+
+    Returns:
+        Shape (2, num_steps, N), as shares of the last close: average minus last close, and sample deviation.
+        The first `period_bars` - 1 rows are NaN.
     """
     closes = windows(close, period_bars)
     moments = np.full((2, num_steps, len(close)), np.nan)
-    total, squares = np.zeros((2, closes.shape[1]))
+    total = np.zeros(closes.shape[1])
+    squares = np.zeros(closes.shape[1])
     for step in reversed(range(1, period_bars - 1)):
         distance = closes[step] / closes[-1] - 1.0
         total += distance
@@ -286,15 +304,16 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
         if step <= num_steps:
             mean = total / period_bars
             variance = (squares - period_bars * mean * mean) / (period_bars - 1)
-            moments[:, step - 1, period_bars - 1 :] = mean, np.sqrt(np.maximum(variance, 0.0))
+            moments[0, step - 1, period_bars - 1 :] = mean
+            moments[1, step - 1, period_bars - 1 :] = np.sqrt(np.maximum(variance, 0.0))
     return moments
 
 
 def rolled_middle(moments: Floats, recent: Floats, step: int) -> Floats:
-    """Distance of the middle of `rolled_moments` from the last close, in recent ranges, without its sign."""
+    """Return the absolute distance of the mean of `rolled_moments` from the last close, in recent ranges."""
     return np.minimum(ratio(np.abs(moments[0, step - 1]), recent, where_zero=0.0), MAX_ROLLED)
 
 
 def rolled_deviation(moments: Floats, recent: Floats, step: int) -> Floats:
-    """Deviation of `rolled_moments`, in recent ranges; steps ahead count from 1."""
+    """Return the deviation of `rolled_moments`, in recent ranges; steps ahead count from 1."""
     return np.minimum(ratio(moments[1, step - 1], recent, where_zero=0.0), MAX_ROLLED)

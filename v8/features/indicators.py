@@ -1,63 +1,65 @@
-"""Indicators: the one table of every column a profile may name, with its kind, warm-up, meaning and formula.
+"""Indicators: the table of all columns that a profile may name, with kind, warm-up, meaning and formula.
 
-An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`. Those of
-the package `ta` are found in it when a profile names one: `v8.features.ta_features`. So are those of other
-series' candles and columns of the user's: `v8.columns`.
+An indicator is a function of arrays and an entry of `FEATURES`; a plug-in calls `FEATURES.register`. Entries
+for the package `ta` (`v8.features.ta_features`), for other series and for columns of the user (`v8.columns`)
+are created when a profile names them.
 
 A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
-Windowed indicators need their window. Recursive ones (exponential and Wilder averages) never quite
-forget: their warm-up lasts until everything at or before the first row of the piece weighs less than
-`HISTORY_WEIGHT`, so a forecast made from lookback + warm-up candles equals the one made from all
-history to that share.
+Windowed indicators need their window. Recursive ones (exponential and Wilder averages) depend on all earlier
+rows: their warm-up lasts until everything at or before the first row of the piece weighs less than
+`HISTORY_WEIGHT`, so a forecast from lookback + warm-up candles equals the one from the whole history up to
+that share.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 from typing import Final
 
 import numpy as np
 import yaml
 
 from v8 import columns as c
-from v8.columns import beside, is_covariate, is_given, parted
+from v8.columns import is_covariate, is_raw_column, split_origin, with_origin
 from v8.errors import DataError, listed, message_of
 from v8.features import formulas, ta_features
-from v8.features.examination import BAR_S, made_market, row_that_changes, row_that_looks_ahead
+from v8.features.examination import BAR_S, first_lookahead_row, first_unstable_row, synthetic_market
 from v8.features.formulas import Feature, Floats, Formula, Kind
 from v8.features.ta_features import RESOLUTION
 from v8.plugins import digest_of
 from v8.registry import Registry, nearest
 from v8.storage import digest_json, packaged
 
-HISTORY_WEIGHT: Final = 1e-6  # share of a recursive indicator that rows before the warm-up may still have
-MOST_OF_PACKAGE: Final = 100  # columns of the package `ta`: each is examined, in up to a few seconds
+HISTORY_WEIGHT: Final = 1e-6  # largest weight of the rows before the warm-up in a recursive indicator
+MOST_OF_PACKAGE: Final = 100  # columns of the package `ta`: examining one takes up to a few seconds
 
 _LONGEST_WARMUP_BARS = 4096
 
 
 @dataclass(frozen=True)
 class Ancestry:
-    """What follows for a column or stage from its formula and those of all that it is computed from."""
+    """Properties of a column or stage that follow from its formula and the formulas of all its inputs."""
 
-    given: tuple[str, ...]  # columns that it is computed from in the end
-    warmup_bars: int  # of its own and of what it is computed from
-    reach_bars: int | None  # before a row, that it depends on; None for all of its piece
-    digest: str  # identity of what it means, 64 hex digits; a column that is given is its own definition
+    raw_columns: tuple[str, ...]  # columns that are read, not computed, from which it is derived
+    warmup_bars: int  # its own warm-up plus that of its inputs
+    reach_bars: int | None  # bars before a row on which the row depends; None for all of its piece
+    digest: str  # identifies its definition, 64 hex digits; for a raw column the name itself
 
 
 @cache
 def ancestry(name: str) -> Ancestry:
-    """Follow a column or stage back to the columns that are given."""
-    if is_given(name):
-        return Ancestry((name,), 0, 0, name)
+    """Follow a column or stage back to the raw columns that it is computed from."""
+    if is_raw_column(name):
+        return Ancestry(raw_columns=(name,), warmup_bars=0, reach_bars=0, digest=name)
     formula = formula_of(name)
     sources = [ancestry(source) for source in formula.inputs]
-    warmup = max((formula.warmup_bars, *(source.warmup_bars for source in sources)))
+    warmup = max([formula.warmup_bars, *(source.warmup_bars for source in sources)])
     reaches = [source.reach_bars for source in sources if source.reach_bars is not None]
-    is_windowed = formula.is_windowed and len(reaches) == len(sources)
+    reach_bars = None
+    if formula.is_windowed and len(reaches) == len(sources):
+        reach_bars = formula.warmup_bars + max(reaches, default=0)
+    raw_columns = [column for source in sources for column in source.raw_columns]
     definition = {
         "name": name,
         "inputs": [source.digest for source in sources],
@@ -67,15 +69,15 @@ def ancestry(name: str) -> Ancestry:
         **digest_of(formula.function),
     }
     return Ancestry(
-        tuple(dict.fromkeys(given for source in sources for given in source.given)),
-        warmup,
-        formula.warmup_bars + max(reaches, default=0) if is_windowed else None,
-        digest_json(definition),
+        raw_columns=tuple(dict.fromkeys(raw_columns)),
+        warmup_bars=warmup,
+        reach_bars=reach_bars,
+        digest=digest_json(definition),
     )
 
 
 def warmup_bars(columns: Iterable[str]) -> int:
-    """Return how many first rows of a contiguous piece are not valid in at least one column, in bars.
+    """Return the warm-up of some columns together: first rows of a piece without a valid value, in bars.
 
     >>> warmup_bars(["close", "roc", "volatility"])
     19
@@ -89,26 +91,29 @@ def reading_volume(columns: Iterable[str]) -> list[str]:
     >>> reading_volume(["close", "volume_norm", "rsi"])
     ['volume_norm']
     """
-    return [name for name in columns if not is_covariate(name) and c.VOLUME in ancestry(name).given]
+    return [name for name in columns if not is_covariate(name) and c.VOLUME in ancestry(name).raw_columns]
 
 
-def needed_beside(columns: Iterable[str]) -> tuple[str, ...]:
-    """List the columns that must lie beside candles for some columns, each once.
+def covariate_inputs(columns: Iterable[str]) -> tuple[str, ...]:
+    """List the covariates from which some columns are computed, each once.
 
-    >>> needed_beside(["close", "roc", "BTCUSDT.range_20", "csv.funding_rate"])
+    >>> covariate_inputs(["close", "roc", "BTCUSDT.range_20", "csv.funding_rate"])
     ('BTCUSDT.high', 'BTCUSDT.low', 'csv.funding_rate')
     """
-    found = (given for name in columns if is_covariate(name) for given in ancestry(name).given)
-    return tuple(name for name in dict.fromkeys(found) if is_covariate(name))
+    inputs: list[str] = []
+    for name in columns:
+        if is_covariate(name):
+            inputs += ancestry(name).raw_columns
+    return tuple(name for name in dict.fromkeys(inputs) if is_covariate(name))
 
 
 def definitions(columns: Iterable[str]) -> dict[str, str]:
-    """Return one sentence per column, unit included, for the metadata of a saved model."""
+    """Return one sentence per column, with its unit, for the metadata of a saved model."""
     return {name: f"{name}: {FEATURES[name].sentence}" for name in columns}
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return names, in the wanted order; a `DataError` if they break a rule of `fault_of`."""
+    """Return the names of columns in their order; a `DataError` if `fault_of` finds a fault."""
     fault = fault_of(columns)
     if fault:
         got = listed([repr(name) for name in columns]) or "none"
@@ -118,82 +123,105 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def fault_of(columns: Sequence[str]) -> str | None:
-    """Say in one sentence why columns cannot be named together; None if they can.
+    """Return in one sentence why a list of columns is invalid; None if it is valid.
 
-    None is named, one twice, an unknown one, one of a plug-in that does not pass its examination, or so many
-    of the package `ta` that they would take minutes to examine, as a stranger's file may.
+    It is invalid if it is empty, repeats a column, names an unknown one or one of a plug-in that fails its
+    examination, or names so many of the package `ta` that examining them would take minutes (profiles may be
+    untrusted).
     """
-    num = sum(map(is_of_package, columns))
-    if num > MOST_OF_PACKAGE:
-        return f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}"
-    if len(counts := Counter(columns)) < len(columns):
+    num_of_package = sum(is_of_package(name) for name in columns)
+    if num_of_package > MOST_OF_PACKAGE:
+        return f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num_of_package}"
+    counts = Counter(columns)
+    if len(counts) < len(columns):
         return f"{counts.most_common(1)[0][0]!r} is listed twice; a repeated column adds nothing"
-    unknown = (why_unknown(name) for name in columns if name not in FEATURES)
-    refused = (fault for fault in map(_fault_of_own, columns) if fault)
-    return next(chain(unknown, refused), None if columns else "must hold a feature, such as close")
+    for name in columns:
+        if name not in FEATURES:
+            return why_unknown(name)
+    for name in columns:
+        fault = _plugin_fault(name)
+        if fault:
+            return fault
+    return None if columns else "must hold a feature, such as close"
 
 
 def why_unknown(name: str) -> str:
-    """Say in one sentence why a name is no feature, and which may have been meant."""
-    origin, plain = parted(name)
+    """Return in one sentence why a name is not a feature, and which one may have been meant."""
+    origin, plain = split_origin(name)
     if origin:
         return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
     if ta_features.is_package_name(name):
         return ta_features.refusal(name)
-    near = _alike(name)
+    near = _similar_name(name)
     return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
 
 
-def _alike(name: str) -> str | None:
+def _similar_name(name: str) -> str | None:
     symbol, _, plain = name.partition(".")
     if plain in FEATURES and c.is_symbol(c.plain_symbol(symbol)):
-        return beside(c.plain_symbol(symbol), plain)
+        return with_origin(c.plain_symbol(symbol), plain)
     return ta_features.suggestion(name) or nearest(name, FEATURES)
 
 
 def is_of_package(name: str) -> bool:
-    """Tell whether a name is meant for the package `ta`, of the series' own candles or of others.
+    """Return whether a name has the form of a feature of the package `ta`, of any series.
 
     >>> is_of_package("ta.adx"), is_of_package("BTCUSDT.ta.adx"), is_of_package("BTCUSDT.rsi")
     (True, True, False)
     """
-    return ta_features.is_package_name(parted(name)[1])
+    return ta_features.is_package_name(split_origin(name)[1])
 
 
 def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
+    """Compute columns of contiguous candles.
 
-    Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
-    results, float64. Stages are computed once for all columns, and two columns may be one array. Functions
-    are handed read-only arrays.
+    Stages are computed once for all columns, two columns may be the same array, and functions get read-only
+    arrays.
+
+    Args:
+        columns: Names of the columns.
+        candles: Open time (seconds since the epoch), open, high, low, close, volume and covariates, each of
+            shape (N,), float64. They may start within a piece.
+
+    Returns:
+        Values by column, shape (N,), float64; arbitrary in the warm-up.
 
     Raises:
         DataError: If a function does not return one value for each candle.
     """
-    known = {name: _read_only(values) for name, values in candles.items()}
-    num_rows = len(next(iter(known.values())))
+    results = {name: _read_only(values) for name, values in candles.items()}
+    num_rows = len(next(iter(results.values())))
 
-    def resolved(name: str) -> Floats:
-        if name not in known:
+    def compute(name: str) -> Floats:
+        if name not in results:
             formula = formula_of(name)
-            found = formula.function(*map(resolved, formula.inputs), **formula.parameters)
-            plain = parted(name)[1]
+            inputs = [compute(source) for source in formula.inputs]
+            values = formula.function(*inputs, **formula.parameters)
+            plain = split_origin(name)[1]
             is_stage = plain in _FORMULAS and plain not in FEATURES
-            known[name] = _read_only(_require_length(name, found, num_rows, is_stage=is_stage))
-        return known[name]
+            results[name] = _read_only(_require_length(name, values, num_rows, is_stage=is_stage))
+        return results[name]
 
-    return {name: resolved(name) for name in columns}
+    return {name: compute(name) for name in columns}
 
 
-def _require_length(name: str, found: Floats, num_rows: int, *, is_stage: bool) -> Floats:
-    """Return values of which there is one for each row; a stage may have further axes before that one."""
-    shape = np.shape(found)
+def _require_length(name: str, values: Floats, num_rows: int, *, is_stage: bool) -> Floats:
+    """Return values as an array; a DataError unless there is one for each row.
+
+    The values of a stage may have further axes before that of the rows.
+    """
+    shape = np.shape(values)
     if shape == (num_rows,) or (is_stage and shape[-1:] == (num_rows,)):
-        return found if isinstance(found, np.ndarray) else np.asarray(found)
-    got = f"{shape[0]:,} values" if len(shape) == 1 else "one value" if not shape else f"the shape {shape}"
+        return values if isinstance(values, np.ndarray) else np.asarray(values)
+    if not shape:
+        got = "one value"
+    elif len(shape) == 1:
+        got = f"{shape[0]:,} values"
+    else:
+        got = f"the shape {shape}"
     rule = f"its function returns one value for each of the {num_rows:,} candles"
-    fix = "Mend the function"
-    raise DataError(where=f"feature {name}", rule=rule, got=got, fix=f"{fix}; NaN stands in a warm-up")
+    fix = "Correct the function; in the warm-up it may return NaN"
+    raise DataError(where=f"feature {name}", rule=rule, got=got, fix=fix)
 
 
 def _read_only(values: Floats) -> Floats:
@@ -203,32 +231,39 @@ def _read_only(values: Floats) -> Floats:
 
 
 EXAMINED_ROWS: Final = 4_096
-"""Candles behind the warm-up on which a plug-in's feature is examined; looks as far ahead are found."""
+"""Candles after the warm-up on which a plug-in's feature is examined; it is the longest look-ahead
+detected."""
 
 _examined: Final[dict[str, tuple[Feature, str | None]]] = {}
-"""Features of plug-ins that this process has examined, each with its fault."""
+"""Features of plug-ins that this process has examined, with their faults."""
 
 
-def _fault_of_own(name: str) -> str | None:
-    """Say in one sentence why a feature of a plug-in is refused; None for others, and where all is well.
+def _plugin_fault(name: str) -> str | None:
+    """Return in one sentence why a feature of a plug-in is refused; None if it is valid or of v8.
 
-    Each is examined once a process, of the series' own candles or of others.
+    Each is examined once in a process, whatever series it is computed for.
     """
-    feature = dict.get(FEATURES, parted(name)[1])
+    feature = dict.get(FEATURES, split_origin(name)[1])
     if feature is None or _SHIPPED.get(feature.name) is feature:
         return None
-    known = _examined.get(feature.name)
-    if known is None or known[0] is not feature:
-        known = _examined[feature.name] = feature, _examination(feature)
-    return known[1]
+    examined = _examined.get(feature.name)
+    if examined is not None and examined[0] is feature:
+        return examined[1]
+    fault = _examine(feature)
+    _examined[feature.name] = (feature, fault)
+    return fault
 
 
-def _examination(feature: Feature) -> str | None:
+def _examine(feature: Feature) -> str | None:
+    """Examine a feature of a plug-in and return its fault in one sentence; None if it has none."""
     name = feature.name
     if feature.formula is None:
         return f"{name!r} needs a formula: only prices of the candle itself have none"
-    unknown = [each for each in feature.formula.inputs if not is_given(each) and each not in FEATURES]
-    unknown = [each for each in unknown if each not in _FORMULAS]
+    unknown = [
+        source
+        for source in feature.formula.inputs
+        if not is_raw_column(source) and source not in FEATURES and source not in _FORMULAS
+    ]
     if unknown:
         return f"{name!r} is computed from {listed(unknown)}, of which there is no column"
     try:
@@ -237,70 +272,79 @@ def _examination(feature: Feature) -> str | None:
         return f"{name!r} cannot be used: {error.rule}; it returned {error.got}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - of any kind: it is another's code
+    except BaseException as error:  # noqa: BLE001 - code of a plug-in may raise anything
         return f"{name!r} fails with {type(error).__name__}: {message_of(error)}"
 
 
 def _fault_of_values(name: str) -> str | None:
-    """Compute a feature of a plug-in on a market made for that, and say what is wrong with its values."""
+    """Compute a feature of a plug-in on a synthetic market and return a fault of its values, if any."""
     warmup = ancestry(name).warmup_bars
     num_rows = warmup + EXAMINED_ROWS
-    market = dict(made_market(num_rows))
+    market = dict(synthetic_market(num_rows))
     market[c.OPEN_TIME] = BAR_S * np.arange(num_rows, dtype=np.float64)
-    for given in ancestry(name).given:
-        # What lies beside the candles is another walk here, which is none of theirs.
-        market.setdefault(given, market.get(parted(given)[1], market[c.CLOSE])[::-1].copy())
+    for column in ancestry(name).raw_columns:
+        # Covariates get other values than the candles: a reversed column of the same market.
+        reversed_values = market.get(split_origin(column)[1], market[c.CLOSE])[::-1].copy()
+        market.setdefault(column, reversed_values)
 
     def compute(market: Mapping[str, Floats]) -> Floats:
-        with np.errstate(all="ignore"):  # what comes of that is looked at, not printed
+        with np.errstate(all="ignore"):  # invalid results are detected below
             return np.asarray(computed_rows([name], market)[name], np.float64)
 
     values = compute(market)
-    of_rows = f"of {num_rows:,}"
-    strange = np.flatnonzero(~np.isfinite(values[warmup:]))
-    if len(strange):
-        row = warmup + int(strange[0]) + 1
-        return f"{name!r} has no finite value at row {row:,} {of_rows}, behind its warm-up of {warmup:,}"
-    changing = row_that_changes(compute, market, first=warmup, resolution=RESOLUTION)
-    if changing is not None:
-        return f"{name!r} has another value at row {changing + 1:,} {of_rows} each time it is computed"
-    nums_known = warmup + 1, warmup + EXAMINED_ROWS // 2 + 7, num_rows - 1
-    ahead = row_that_looks_ahead(compute, market, nums_known, first=warmup, resolution=RESOLUTION)
-    if ahead is not None:
-        return f"{name!r} looks ahead: its value at row {ahead + 1:,} {of_rows} changes with later candles"
+    not_finite = np.flatnonzero(~np.isfinite(values[warmup:]))
+    if len(not_finite):
+        row = warmup + int(not_finite[0])
+        rows = f"row {row + 1:,} of {num_rows:,}"
+        return f"{name!r} has no finite value at {rows}, after its warm-up of {warmup:,}"
+    unstable = first_unstable_row(compute, market, first=warmup, resolution=RESOLUTION)
+    if unstable is not None:
+        rows = f"row {unstable + 1:,} of {num_rows:,}"
+        return f"{name!r} has another value at {rows} each time it is computed"
+    nums_known = (warmup + 1, warmup + EXAMINED_ROWS // 2 + 7, num_rows - 1)
+    lookahead = first_lookahead_row(compute, market, nums_known, first=warmup, resolution=RESOLUTION)
+    if lookahead is not None:
+        rows = f"row {lookahead + 1:,} of {num_rows:,}"
+        return f"{name!r} looks ahead: its value at {rows} changes with later candles"
     return None
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return names in the one way to write each, in the same order; unknown ones stay as they are."""
-    return tuple(beside(origin, ta_features.one_way(plain)) for origin, plain in map(parted, columns))
+    """Return the canonical forms of names, in the same order; unknown names stay as they are."""
+    names = []
+    for column in columns:
+        origin, plain = split_origin(column)
+        names.append(with_origin(origin, ta_features.canonical_name(plain)))
+    return tuple(names)
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula of a stage, or of a feature that is not given."""
-    origin, plain = parted(name)
-    found = (FEATURES[plain].formula if plain in FEATURES else None) or _FORMULAS[plain]
-    return _of_origin(found, origin) if origin else found
+    """Return the formula of a stage or of a computed feature; a KeyError for another name."""
+    origin, plain = split_origin(name)
+    formula = FEATURES[plain].formula if plain in FEATURES else None
+    if formula is None:
+        formula = _FORMULAS[plain]
+    return _of_origin(formula, origin) if origin else formula
 
 
 def _of_origin(formula: Formula, origin: str) -> Formula:
-    """Return a formula that reads the columns of an origin; bars open everywhere at the same time."""
-    inputs = (name if name == c.OPEN_TIME else beside(origin, name) for name in formula.inputs)
+    """Return the formula with the columns of an origin as inputs; all series share the open times."""
+    inputs = (name if name == c.OPEN_TIME else with_origin(origin, name) for name in formula.inputs)
     return replace(formula, inputs=tuple(inputs))
 
 
 class _Features(Registry[Feature]):
-    """Features by name: a table of ours; those of the package `ta` and covariates are made when named."""
+    """Features by name; those of the package `ta` and of covariates are created on first use."""
 
     def __contains__(self, name: object) -> bool:
-        origin, plain = parted(str(name))
+        origin, plain = split_origin(str(name))
         if origin:
             return origin == c.USER or (plain in self and not is_covariate(plain))
         of_package = ta_features.is_package_name(plain) and not ta_features.refusal(plain)
         return super().__contains__(name) or of_package
 
     def __missing__(self, name: str) -> Feature:
-        origin, plain = parted(name)
+        origin, plain = split_origin(name)
         if not origin:
             return ta_features.package_feature(name)
         if origin == c.USER:
@@ -315,23 +359,30 @@ class _Features(Registry[Feature]):
 
 
 def _of(function: Callable[..., Floats], *inputs: str, **parameters: float) -> Formula:
+    """Return a formula without a warm-up of its own."""
     return Formula(function, inputs, parameters, is_windowed=True)
 
 
 def _over(
     function: Callable[..., Floats], bars: int, *inputs: str, late: int = 0, **parameters: float
 ) -> Formula:
-    """Return a formula of the newest `bars`, and of `late` ones before them."""
+    """Return a formula of the newest `bars` bars, and of `late` bars before them."""
     return Formula(function, inputs, {"period_bars": bars, **parameters}, bars - 1 + late, is_windowed=True)
 
 
 def _averaged(
     function: Callable[..., Floats], newest_weights: Sequence[float], source: str, **parameters: float
 ) -> Formula:
-    """Return a formula of exponential averages, valid when a chain of these weights has forgotten its begin.
+    """Return a formula of chained exponential averages, with a warm-up in which the first rows lose weight.
 
-    The chain's weights by lag are the convolution of (1 - w)^lag * w; what lies n or more bars back
-    weighs one minus the sum of the first n.
+    The weights of the chain by lag are the convolution of (1 - w)^lag * w over all averages; the rows n or
+    more bars back together weigh one minus the sum of the first n weights.
+
+    Args:
+        function: The formula.
+        newest_weights: Weight w of the newest value in each average of the chain.
+        source: Input column.
+        **parameters: Parameters of the formula.
     """
     lags = np.arange(_LONGEST_WARMUP_BARS)
     weights = np.ones(1)
@@ -392,7 +443,9 @@ _FORMULAS: Final[dict[str, Formula]] = {
         for bars in periods
     },
     **{f"move_{bars}": _over(formulas.move, bars, c.CLOSE, c.RECENT_RANGE, late=1) for bars in c.MOVE_BARS},
-    **{name: replace(_of(formulas.wave, c.OPEN_TIME, **told), version=2) for name, told in _WAVES},
+    **{
+        name: replace(_of(formulas.wave, c.OPEN_TIME, **parameters), version=2) for name, parameters in _WAVES
+    },
     **{
         name: _of(function, _ROLLED_MOMENTS, c.RECENT_RANGE, step=step)
         for step in range(1, c.MAX_ROLLED_STEPS + 1)
@@ -401,20 +454,20 @@ _FORMULAS: Final[dict[str, Formula]] = {
         )
     },
 }
-"""How columns are computed, and the stages that several of them share, which are never stored."""
+"""Formulas of columns, and of stages, which several columns share and which are never stored."""
 
 _MEANINGS: Final = yaml.safe_load(packaged("v8.features", "meanings.yaml"))
 
 FEATURES: Final[Registry[Feature]] = _Features(
     "feature",
     [
-        Feature(name, sentence, told["source"], Kind[told["kind"]], _FORMULAS.get(name))
-        for told in _MEANINGS
-        for name, sentence in told["features"].items()
+        Feature(name, sentence, group["source"], Kind[group["kind"]], _FORMULAS.get(name))
+        for group in _MEANINGS
+        for name, sentence in group["features"].items()
     ],
     reserved=_FORMULAS,
 )
-"""Every column a profile may name; those of the package `ta` and covariates are in it, but not listed."""
+"""All columns that a profile may name; `in` also accepts those of the package `ta` and of covariates."""
 
 _SHIPPED: Final = dict(FEATURES)
-"""Features that v8 itself brings: tests show that they see nothing of the future."""
+"""Features of v8 itself: the tests prove that they do not look ahead."""

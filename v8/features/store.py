@@ -1,27 +1,27 @@
-"""FeatureStore: feature columns kept on disk, found by content, checked on every read.
+"""FeatureStore: a cache of feature columns on disk, addressed by content and checked on every read.
 
 One Parquet file holds the columns of one set of candles: `<folder>/<series>/<candles digest>.parquet`, with
 `open_time` and one float32 column per feature, NaN in the warm-up. Any Parquet reader opens it. A column is
-used only if its definition digest is today's, so a changed formula or parameter is computed anew, and
-profiles that name the same column share it. Missing columns are added and the file replaced in one rename. Of
-two processes that add different columns at the same moment the later wins; what the other added is computed
-again when next asked for.
+used only if the digest of its definition is the present one, so after a change of a formula or parameter it
+is computed again, and profiles with the same column share it. Missing columns are added, and the file is
+replaced by one atomic rename. If two processes add different columns at the same time, the later one wins;
+the columns of the other are computed again when they are needed.
 
-Candles with some more bars have another digest and another file. When theirs is missing, the newest files of
-the series are looked at: one whose candles are the first of these gives its columns, and the new rows alone
-are computed (`v8.features.table` says how that is exact). The file tells its candles by a checksum too,
-because a digest of 35,000 candles would cost more than the 96 new rows. A short tail is not written:
-computing it again costs a twentieth of what writing all columns does. Candles that begin later are computed
-from their start.
+The same candles with some more bars have another digest and another file. If that file is missing, the newest
+files of the series are searched: if the candles of one are the first of the present candles, its columns are
+reused and only the new rows are computed (`v8.features.table` explains why this is exact). For this
+comparison a file also holds a checksum of its candles, because the digest of 35,000 candles would cost more
+than computing the 96 new rows. A short extension is not written: computing it again costs a twentieth of
+writing all columns. If the candles have another first row, everything is computed.
 
-Columns are written uncompressed, plain and required, a page a row group: the last bytes of each chunk that
-the footer tells of are the floats. The file is mapped and these bytes are the arrays of the table, shared by
-all processes, because copying costs more than checking them. This rests on files that never change once they
-are there: the store only renames new ones into place. Removing these files is safe; a program that writes
-into one while a table is in use breaks that table.
+Columns are written uncompressed, with plain encoding, without missing values, and one page for each row
+group: so the last bytes of each column chunk are the floats. The file is memory-mapped and these bytes are
+the arrays of the table, shared by all processes, because copying costs more than checking. This requires that
+files never change: the store only renames new ones into place. Deleting these files is safe; a program that
+writes into one while a table is in use corrupts that table.
 
-A file that is damaged, cut off or belongs to other candles is never used: its columns are computed again, the
-file is replaced, and `stats.damaged_files` and the log say so. A folder that cannot be written or read costs
+A file that is damaged, truncated or of other candles is never used: its columns are computed again, the file
+is replaced, and `stats.damaged_files` and the log report it. A folder that cannot be written or read costs
 time and one line in the log, never a table.
 """
 
@@ -47,15 +47,15 @@ from v8.features.indicators import FEATURES, ancestry, check_columns, is_of_pack
 from v8.features.table import FeatureTable, Runs, assemble, compute_columns, valid_rows
 from v8.market.candles import Candles
 
-FORMAT: Final = 4  # version of the index below; a file with another one is written anew
+FORMAT: Final = 4  # version of the index below; a file with another version is replaced
 
 GROUP_ROWS: Final = 16_384
-"""Rows of one Parquet row group; below the 20,000 at which pyarrow begins another page."""
+"""Rows of one Parquet row group; below the 20,000 at which pyarrow starts another page."""
 
 MAX_LOOKED_AT: Final = 8
-"""Files of a series, the newest, in which columns of the first of some candles are looked for."""
+"""Number of newest files of a series that are searched for columns of the first candles."""
 
-LONGEST_TAIL_SHARE: Final = 1 / 16  # of the rows of a file: a longer tail of new rows is written with them
+LONGEST_TAIL_SHARE: Final = 1 / 16  # of the rows of a file: a longer extension by new rows is written
 
 _FORMAT_KEY = "v8_features_format"
 _INDEX_START = f'{{"{_FORMAT_KEY}":'.encode("ascii")
@@ -71,19 +71,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class StoreStats:
-    """What a store did since it was opened, in columns of one series each."""
+    """Counts of the work since the store was opened, in columns of one series."""
 
     computed_columns: int = 0
     reused_columns: int = 0  # read from the folder
-    continued_columns: int = 0  # read from the file of the first candles, and computed for the others
+    continued_columns: int = 0  # read for the first candles, computed for the others
     damaged_files: list[Path] = field(default_factory=list)  # failed their check and were replaced
 
 
 class FeatureStore:
     """A folder of feature columns, shared by all profiles and processes of one user.
 
-    The folder is `features` in `v8.storage.home()` when None, made when missing. A table that came from the
-    folder keeps its file open.
+    Args:
+        folder: The folder, created when needed; `features` in `v8.storage.home()` when None. A table that was
+            read from it keeps its file open.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -91,38 +92,52 @@ class FeatureStore:
         self.stats = StoreStats()
 
     def table(self, candles: Candles, columns: Sequence[str]) -> FeatureTable:
-        """Return a FeatureTable as `compute_table` does, computing only the columns that are not held."""
-        rows = valid_rows(candles, names := check_columns(columns))
-        kept = self._held(self.path(candles), candles, names)[1]
-        missing = [name for name in names if name not in kept]
+        """Return a FeatureTable as `compute_table` does, but compute only the columns that are not stored."""
+        names = check_columns(columns)
+        rows = valid_rows(candles, names)
+        _, stored = self._read(self.path(candles), candles, names)
+        missing = [name for name in names if name not in stored]
         self.stats.reused_columns += len(names) - len(missing)
+        available = dict(stored)
         if missing:
-            kept |= self._made(candles, missing, kept)
-        return assemble(candles, rows, {name: kept[name] for name in names})
+            available |= self._compute(candles, missing, stored)
+        return assemble(candles, rows, {name: available[name] for name in names})
 
     def path(self, candles: Candles) -> Path:
-        """Return where the columns of these candles lie; the file need not exist."""
+        """Return the file for the columns of these candles; it need not exist."""
         return self.folder / str(candles.series) / f"{candles.digest}.parquet"
 
-    def _made(self, candles: Candles, names: Sequence[str], kept: Columns) -> Columns:
-        """Make columns that no file holds for these candles, and keep them where that saves time."""
-        of_files = (self._held(path, candles, names) for path in _newest_files(self.path(candles)))
-        num_known, held = next((found for found in of_files if found[0]), (0, {}))
-        begun = [name for name in names if name in held]
-        anew = [name for name in names if name not in held]
-        made = compute_columns(candles, anew)
-        new = compute_columns(candles, begun, num_known)
-        made |= {name: (*held[name], *new[name]) for name in begun}
-        self.stats.continued_columns += len(begun)
-        self.stats.computed_columns += len(anew)
-        if anew or kept or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
-            storage.write_cache(self.path(candles), _parquet(candles, kept | made))
-        return made
+    def _compute(self, candles: Candles, names: Sequence[str], stored: Columns) -> Columns:
+        """Compute columns that are not stored for these candles, and write them where that saves time.
 
-    def _held(self, path: Path, candles: Candles, names: Sequence[str]) -> tuple[int, Columns]:
-        """Return of how many candles, of all or of the first ones, a file holds columns, and these.
+        Columns that are stored for the first candles are only extended by the new rows.
+        """
+        num_known, first_columns = self._read_first_candles(candles, names)
+        extended = [name for name in names if name in first_columns]
+        computed = [name for name in names if name not in first_columns]
+        columns = compute_columns(candles, computed)
+        new_rows = compute_columns(candles, extended, num_known)
+        for name in extended:
+            columns[name] = first_columns[name] + new_rows[name]
+        self.stats.continued_columns += len(extended)
+        self.stats.computed_columns += len(computed)
+        is_long_extension = len(candles) - num_known > LONGEST_TAIL_SHARE * num_known
+        if computed or stored or is_long_extension:
+            storage.write_cache(self.path(candles), _parquet(candles, stored | columns))
+        return columns
 
-        Of none if it is not there or not to be read, of other candles or damaged.
+    def _read_first_candles(self, candles: Candles, names: Sequence[str]) -> tuple[int, Columns]:
+        """Return the columns of the newest file whose candles are the first of these, and their number."""
+        for path in _newest_files(self.path(candles)):
+            num_bars, columns = self._read(path, candles, names)
+            if num_bars:
+                return num_bars, columns
+        return 0, {}
+
+    def _read(self, path: Path, candles: Candles, names: Sequence[str]) -> tuple[int, Columns]:
+        """Read the columns of a file that is of these candles, or of the first of them, and their number.
+
+        The number is 0 if the file does not exist, cannot be read, is damaged or of other candles.
         """
         is_of_all = path == self.path(candles)
         try:
@@ -133,70 +148,77 @@ class FeatureStore:
             if is_of_all and file.index["candles"] != candles.digest:
                 raise ValueError("it holds columns of other candles")
             return num_bars, file.columns(names) if num_bars else {}
-        except OSError:  # writing it will tell
+        except OSError:  # writing it will report the error
             return 0, {}
         except ValueError as damage:
-            anew = "its columns are computed again and the file is replaced"
-            _log.warning("%s is damaged (%s); %s", path, damage, anew if is_of_all else "it is not used")
+            consequence = "it is not used"
+            if is_of_all:
+                consequence = "its columns are computed again and the file is replaced"
+            _log.warning("%s is damaged (%s); %s", path, damage, consequence)
             self.stats.damaged_files.append(path)
             return 0, {}
 
 
 class _File:
-    """A mapped file of the store.
+    """A memory-mapped file of the store.
 
-    An OSError tells that it cannot be read or is of another version, a ValueError that it is damaged.
+    Raises:
+        OSError: If it cannot be read, or is of another version.
+        ValueError: If it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self._content = _mapped(path)
         start = self._content.rfind(_INDEX_START)
         if start < 0 or self._content[-4:] != b"PAR1":
-            raise ValueError("it is cut off or was not written by this store")
-        found = json.JSONDecoder().raw_decode(self._content[start:].decode("latin-1"))[0]
-        if found[_FORMAT_KEY] != FORMAT:
+            raise ValueError("it is truncated or was not written by this store")
+        index = json.JSONDecoder().raw_decode(self._content[start:].decode("latin-1"))[0]
+        if index[_FORMAT_KEY] != FORMAT:
             raise OSError
-        self.index: dict[str, Any] = found
-        self._checksum_at = self._content.find(_BEFORE_CHECKSUM, start) + len(_BEFORE_CHECKSUM)
+        self.index: dict[str, Any] = index
+        self._checksum_start = self._content.find(_BEFORE_CHECKSUM, start) + len(_BEFORE_CHECKSUM)
 
     def check(self) -> None:
-        """Refuse the file unless all of its bytes are those that were written."""
+        """Raise a ValueError unless the checksum of the file is correct."""
         content = memoryview(self._content)
-        at = self._checksum_at
-        found = bytes(content[at : at + len(_NO_CHECKSUM)]).decode("latin-1")
-        if found != _checksum(content[:at], content[at + len(_NO_CHECKSUM) :]):
+        start = self._checksum_start
+        stop = start + len(_NO_CHECKSUM)
+        checksum = bytes(content[start:stop]).decode("latin-1")
+        if checksum != _checksum(content[:start], content[stop:]):
             raise ValueError("it does not match its checksum")
 
     def num_extended(self, candles: Candles) -> int:
-        """Return how many candles it is of if they are the first of these, but not all; else 0."""
+        """Return the number of candles of the file if they are the first of these, but not all; else 0."""
         num_bars: int = self.index["first"][0]
         is_first = 0 < num_bars < len(candles) and self.index["first"] == _first(candles, num_bars)
         return num_bars if is_first else 0
 
     def columns(self, names: Sequence[str]) -> Columns:
-        """Return its columns that mean what they mean today, each in as many runs as it has groups.
+        """Return the columns whose definition is unchanged, each in one run per row group.
 
-        Those of the package `ta` are returned if they are among some names: to know what others mean, they
-        would have to be examined. A file that is replaced loses them.
+        Columns of the package `ta` are returned only if `names` has them: to check the definitions of others,
+        they would have to be examined. When the file is replaced, the others are lost.
         """
         footer = pq.read_metadata(pa.BufferReader(pa.py_buffer(self._content)))
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        return {
-            name: tuple(self._floats(group.column(place), group.num_rows) for group in groups)
-            for place, (name, definition) in enumerate(self.index["definitions"].items())
-            if name in names or not is_of_package(name)
-            if name in FEATURES and definition == ancestry(name).digest
-        }
+        columns = {}
+        for number, (name, definition) in enumerate(self.index["definitions"].items()):
+            if name not in names and is_of_package(name):
+                continue
+            if name in FEATURES and definition == ancestry(name).digest:
+                columns[name] = tuple(self._floats(group.column(number), group.num_rows) for group in groups)
+        return columns
 
     def _floats(self, chunk: Any, num_rows: int) -> Any:
-        # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
+        """Return the floats of a column chunk, without copying them."""
+        # The header of a page has any length, so the floats may be unaligned; NumPy is not slower then.
         stop = chunk.data_page_offset + chunk.total_compressed_size
         return np.frombuffer(self._content, _FLOAT, num_rows, stop - num_rows * _FLOAT.itemsize)
 
 
-def _parquet(candles: Candles, known: Columns) -> bytes:
-    """Encode Parquet with an index that tells candles and meanings, and a checksum of all other bytes."""
-    values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in known.items()}
+def _parquet(candles: Candles, columns: Columns) -> bytes:
+    """Encode columns as Parquet, with an index of candles and definitions and a checksum of the rest."""
+    values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in columns.items()}
     types = {**dict.fromkeys(values, pa.float32()), OPEN_TIME: pa.timestamp("ms", tz="UTC")}
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
     open_time = pa.array(candles.open_time_s * 1000, types[OPEN_TIME])
@@ -213,13 +235,14 @@ def _parquet(candles: Candles, known: Columns) -> bytes:
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False, "store_schema": False}
     page_bytes = 2 * GROUP_ROWS * _FLOAT.itemsize
     with pq.ParquetWriter(sink, schema, data_page_size=page_bytes, **plain) as writer:
-        table = pa.table([*map(pa.array, values.values()), open_time], schema=schema)
+        arrays = [pa.array(column) for column in values.values()]
+        table = pa.table([*arrays, open_time], schema=schema)
         writer.write_table(table, row_group_size=GROUP_ROWS)
         writer.add_key_value_metadata({"v8_features": json.dumps(index)})
     content = sink.getvalue()
-    at = content.index(_NO_CHECKSUM.encode("ascii"), content.rfind(_INDEX_START))
-    before = content[:at]
-    after = content[at + len(_NO_CHECKSUM) :]
+    start = content.index(_NO_CHECKSUM.encode("ascii"), content.rfind(_INDEX_START))
+    before = content[:start]
+    after = content[start + len(_NO_CHECKSUM) :]
     return before + _checksum(before, after).encode("ascii") + after
 
 
@@ -228,26 +251,31 @@ def _checksum(before: bytes | memoryview, after: bytes | memoryview) -> str:
 
 
 def _mapped(path: Path) -> mmap | bytes:
-    if os.name == "nt":  # Windows lets nobody replace a file that is mapped
+    if os.name == "nt":  # on Windows a mapped file cannot be replaced
         return storage.read_given(path, _MAX_BYTES)
     with storage.open_given(path) as file:
         return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 
 def _first(candles: Candles, num_bars: int) -> list[Any]:
-    """Tell the first candles: how many, open times of oldest and newest, a checksum, what lies beside."""
-    beside = sorted(candles.beside.items())
+    """Identify the first candles: number, open times of oldest and newest, checksum, names of covariates."""
+    names = sorted(candles.covariates)
     checksum = 0
-    for values in (candles.open_time_s, candles.values, *(each for _, each in beside)):
+    for values in (candles.open_time_s, candles.values, *(candles.covariates[name] for name in names)):
         checksum = zlib.crc32(np.ascontiguousarray(values[:num_bars]).data, checksum)
-    opens = candles.open_time_s[[0, num_bars - 1]].tolist()
-    return [num_bars, *opens, checksum, *(name for name, _ in beside)]
+    first_s = int(candles.open_time_s[0])
+    last_s = int(candles.open_time_s[num_bars - 1])
+    return [num_bars, first_s, last_s, checksum, *names]
 
 
 def _newest_files(path: Path) -> list[Path]:
-    """List the newest neighbours of a file that is not there, but for those that are being written."""
-    with suppress(OSError), os.scandir(path.parent) as entries:  # there may be no folder
-        names = [entry for entry in entries if entry.name.endswith(path.suffix) and entry.name != path.name]
-        found = sorted((-entry.stat().st_mtime_ns, entry.name) for entry in names if entry.name[0] != ".")
-        return [path.with_name(name) for _, name in found[:MAX_LOOKED_AT]]
+    """List the newest other files in the folder of a file, without those that are being written."""
+    with suppress(OSError), os.scandir(path.parent) as entries:  # the folder may not exist
+        others = [
+            entry
+            for entry in entries
+            if entry.name.endswith(path.suffix) and entry.name != path.name and not entry.name.startswith(".")
+        ]
+        newest_first = sorted((-entry.stat().st_mtime_ns, entry.name) for entry in others)
+        return [path.with_name(name) for _, name in newest_first[:MAX_LOOKED_AT]]
     return []

@@ -1,14 +1,14 @@
-"""Computing feature columns of candles, from the start or going on, and the FeatureTable that holds them.
+"""The FeatureTable, and the computation of its columns from candles, of all rows or of new rows only.
 
-A table holds named float32 columns of one Series, past-only. A gap in the candles ends a piece. Indicators
-start anew in every piece, the warm-up of every piece is dropped, and a piece that is all warm-up vanishes.
-Columns are picked by name, never by number (G4).
+A table holds named float32 columns of one Series; each row depends on past candles only. A gap in the candles
+ends a piece. Indicators start again in every piece, the warm-up of every piece is dropped, and a piece that
+is not longer than the warm-up is dropped entirely. Columns are selected by name, never by number (G4).
 
-Going on gives the same bits as computing all. A row of a windowed column depends on the bars of its window
-alone. Exponential averages never forget: like a formula of one's own that does not say that it is windowed,
-they are computed from the start of their piece, and only their new rows are taken.
+Computing only new rows gives the same bits as computing all rows. A row of a windowed column depends on the
+bars of its window only. Exponential averages depend on the whole piece: like a plug-in's formula that is not
+marked as windowed, they are computed from the start of the piece, and only the new rows are used.
 
-Shapes: N candles, K of them known.
+Shapes: N candles, K candles with known rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, parted
+from v8.columns import OHLCV, OPEN_TIME, is_covariate, split_origin, with_origin
 from v8.errors import DataError, listed
 from v8.features import indicators
 from v8.features.formulas import Floats
@@ -33,22 +33,22 @@ from v8.storage import digest_bytes, digest_json
 
 Column = NDArray[np.float32]
 
-Runs = tuple[Column, ...]  # a column in pieces that follow one another, each of shape (rows of its own,)
+Runs = tuple[Column, ...]  # a column as consecutive arrays, together of shape (N,)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
     """Feature columns of one Series; every array is read-only.
 
-    Columns are finite. What a store has read and the rows it has computed are used where they lie, as runs: a
-    copy would cost more than both.
+    Columns are finite. Rows that a store has read and rows that it has computed stay separate arrays (runs),
+    because joining them would cost more than both.
     """
 
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
-    runs: dict[str, Runs]  # each column by its name, in pieces of N rows together
-    segment: NDArray[np.int32]  # shape (N,); 0, then one more after every hole
-    digest: str  # identity of what it follows from: candles, columns and what these mean; 64 hex digits
+    runs: dict[str, Runs]  # columns by name, each as runs of N rows together
+    segment: NDArray[np.int32]  # number of the piece of each row, from 0, shape (N,)
+    digest: str  # identifies candles, columns and their definitions; 64 hex digits
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
@@ -57,11 +57,11 @@ class FeatureTable:
         expected = self.open_time_s.shape
         wrong = [name for name, shape in shapes.items() if shape != expected]
         if wrong:
-            where = f"features of {self.series}"
+            location = f"features of {self.series}"
             got = f"{shapes[wrong[0]]} in {listed(wrong)}"
             rule = f"every array has the shape of the open times, {expected}"
-            raise DataError(where=where, rule=rule, got=got, fix="Give one value per open time and column")
-        runs = {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
+            raise DataError(where=location, rule=rule, got=got, fix="Give one value per open time and column")
+        runs = {name: tuple(_read_only(run) for run in runs) for name, runs in self.runs.items()}
         object.__setattr__(self, "runs", runs)
         for name in ("open_time_s", "segment"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
@@ -71,26 +71,27 @@ class FeatureTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns, each once, in the order they were asked for."""
+        """Names of the columns, each once, in the requested order."""
         return tuple(self.runs)
 
     def column(self, name: str) -> Column:
-        """Return one column, shape (N,), float32, read-only; joined when first asked for."""
+        """Return one column, shape (N,), float32, read-only; its runs are joined at the first call."""
         runs = self._runs(name)
         if len(runs) > 1:
-            runs = self.runs[name] = (_read_only(np.concatenate(runs)),)
+            runs = (_read_only(np.concatenate(runs)),)
+            self.runs[name] = runs
         return runs[0]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Copy columns, each once, in the order of their names: (N, len(names)), float32, rows contiguous."""
-        runs = [self._runs(name) for name in check_columns(names)]
-        chosen = np.empty((len(self), len(runs)), runs[0][0].dtype)
-        for place, column in enumerate(runs):
-            np.concatenate(column, out=chosen[:, place])
-        return chosen
+        columns = [self._runs(name) for name in check_columns(names)]
+        selected = np.empty((len(self), len(columns)), columns[0][0].dtype)
+        for number, runs in enumerate(columns):
+            np.concatenate(runs, out=selected[:, number])
+        return selected
 
     def first(self, num_rows: int) -> "FeatureTable":
-        """Return the table of the oldest rows alone, at least one; no column is copied."""
+        """Return a table of the oldest rows only, at least one; no column is copied."""
         if num_rows >= len(self):
             return self
         runs = {name: tuple(_cut(runs, [slice(0, num_rows)])) for name, runs in self.runs.items()}
@@ -100,10 +101,12 @@ class FeatureTable:
     def _runs(self, name: str) -> Runs:
         check_columns([name])
         if name not in self.runs:
-            where = f"features of {self.series}, column {name}"
-            got = repr(name)
-            fix = "Name it when asking the feature store for the table"
-            raise DataError(where=where, rule=f"this table holds {', '.join(self.columns)}", got=got, fix=fix)
+            raise DataError(
+                where=f"features of {self.series}, column {name}",
+                rule=f"this table holds {', '.join(self.columns)}",
+                got=repr(name),
+                fix="Name it in the request to the feature store",
+            )
         return self.runs[name]
 
 
@@ -114,77 +117,103 @@ def _read_only(array: Any) -> Any:
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
-    """Compute a FeatureTable without any store, as a Forecaster does: `FeatureStore.table`'s to the bit."""
-    rows = valid_rows(candles, names := check_columns(columns))
+    """Compute a FeatureTable without a store; it is bit-identical to that of `FeatureStore.table`."""
+    names = check_columns(columns)
+    rows = valid_rows(candles, names)
     return assemble(candles, rows, compute_columns(candles, names))
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
-    """List what the warm-up leaves of every contiguous piece: at least one slice, none empty, in order.
+    """List the rows of every contiguous piece after its warm-up: at least one slice, none empty, in order.
 
-    A DataError tells that no piece is longer than the warm-up, or that candles lack what a column needs.
+    Raises:
+        DataError: If no piece is longer than the warm-up, or the candles lack an input of a column.
     """
+    _require_inputs(candles, columns)
     warmup = warmup_bars(columns)
-    found = pieces(candles.segment)
-    rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
-    reading = [] if candles.has_volume else indicators.reading_volume(columns)
-    lacking = [name for name in indicators.needed_beside(columns) if name not in candles.beside]
-    if reading:
-        rule = f"{listed(reading)} is computed from the volume"
-        got = f"candles without a volume from {candles.source}"
-        fix = f"Take {listed(reading)} out of the profile's key features, or give candles with a volume"
-    elif lacking:
-        needing = [name for name in columns if is_covariate(name)]
-        rule = f"{listed(needing)} need {listed(lacking)} beside the candles"
-        origins = listed(list(dict.fromkeys(parted(name)[0] for name in lacking)))
-        got = f"candles without anything of {origins} beside them"
-        fix = 'Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python'
-    elif not rows:
-        longest = max((piece.stop - piece.start for piece in found), default=0)
-        rule = f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)"
+    all_pieces = pieces(candles.segment)
+    rows = [
+        slice(piece.start + warmup, piece.stop) for piece in all_pieces if piece.stop - piece.start > warmup
+    ]
+    if not rows:
+        longest = max((piece.stop - piece.start for piece in all_pieces), default=0)
         got = f"{len(candles)} candles, at most {longest} of them without a gap"
         got += "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
-        fix = "Fetch a longer history with param:bars"
-    else:
-        return rows
-    raise DataError(where=f"features of {candles.series}", rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=f"features of {candles.series}",
+            rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
+            got=got,
+            fix="Fetch a longer history with param:bars",
+        )
+    return rows
+
+
+def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
+    """Refuse candles without a volume or covariates from which columns are computed."""
+    location = f"features of {candles.series}"
+    if not candles.has_volume:
+        reading_volume = listed(indicators.reading_volume(columns))
+        if reading_volume:
+            rule = f"{reading_volume} is computed from the volume"
+            got = f"candles without a volume from {candles.source}"
+            fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
+            raise DataError(where=location, rule=rule, got=got, fix=fix)
+    missing = [name for name in indicators.covariate_inputs(columns) if name not in candles.covariates]
+    if missing:
+        covariates = [name for name in columns if is_covariate(name)]
+        rule = f"{listed(covariates)} need {listed(missing)} as covariates of the candles"
+        origins = listed(list(dict.fromkeys(split_origin(name)[0] for name in missing)))
+        got = f"candles without covariates of {origins}"
+        fix = 'Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python'
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
 def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs]) -> FeatureTable:
-    """Leave what `valid_rows` chose of columns of all candles; no column is copied."""
+    """Build the table of the rows of `valid_rows` from columns of all candles; no column is copied."""
+    open_time_s = np.concatenate([candles.open_time_s[piece] for piece in rows])
+    num_rows = [piece.stop - piece.start for piece in rows]
     return FeatureTable(
-        candles.series,
-        np.concatenate([candles.open_time_s[each] for each in rows]),
-        {name: tuple(_cut(runs, rows)) for name, runs in columns.items()},
-        np.repeat(np.arange(len(rows), dtype=np.int32), [each.stop - each.start for each in rows]),
-        digest_bytes(candles.digest.encode("ascii"), _meaning(tuple(columns))),
+        series=candles.series,
+        open_time_s=open_time_s,
+        runs={name: tuple(_cut(runs, rows)) for name, runs in columns.items()},
+        segment=np.repeat(np.arange(len(rows), dtype=np.int32), num_rows),
+        digest=digest_bytes(candles.digest.encode("ascii"), _definitions_digest(tuple(columns))),
     )
 
 
 def _cut(runs: Runs, rows: Sequence[slice]) -> Iterator[Column]:
-    """Yield what of each run lies in the chosen rows, in their order.
+    """Yield the parts of the runs that lie in the selected rows, in order.
 
-    >>> [each.tolist() for each in _cut((np.arange(4), np.arange(4, 6)), [slice(1, 3), slice(3, 6)])]
+    >>> [part.tolist() for part in _cut((np.arange(4), np.arange(4, 6)), [slice(1, 3), slice(3, 6)])]
     [[1, 2], [3], [4, 5]]
     """
-    starts = [0, *accumulate(map(len, runs))]
-    for each in rows:
+    starts = [0, *accumulate(len(run) for run in runs)]
+    for selected in rows:
         for start, run in zip(starts, runs, strict=False):
-            part = run[max(each.start - start, 0) : max(each.stop - start, 0)]
+            part = run[max(selected.start - start, 0) : max(selected.stop - start, 0)]
             if len(part):
                 yield part
 
 
 @cache
-def _meaning(columns: tuple[str, ...]) -> bytes:
+def _definitions_digest(columns: tuple[str, ...]) -> bytes:
     return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
 
 
 def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Runs]:
-    """Compute columns of N candles, or what comes after K known rows of them, piece by piece.
+    """Compute columns of N candles, or only the rows after the first K known ones, piece by piece.
 
-    Returns rows K to N by name, each a run of shape (N - K,), float32, read-only, NaN in the warm-up of every
-    piece and finite after it; a DataError if a value is beyond single precision.
+    Args:
+        candles: The candles.
+        columns: Names of the columns.
+        num_known: K.
+
+    Returns:
+        Rows K to N by name, each as one run of shape (N - K,), float32, read-only, NaN in the warm-up of
+        every piece and finite after it.
+
+    Raises:
+        DataError: If a value is beyond single precision.
     """
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
     results = dict(zip(columns, block, strict=True))
@@ -195,7 +224,7 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
 
 
 def pieces(segment: NDArray[np.int32]) -> list[slice]:
-    """List the contiguous pieces as slices, in order, that cover all rows.
+    """Return the contiguous pieces as slices, in order; together they cover all rows.
 
     >>> pieces(np.array([0, 0, 1], dtype=np.int32))
     [slice(0, 2, None), slice(2, 3, None)]
@@ -207,38 +236,51 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
 
 
 def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int) -> None:
-    """Compute a piece into results that begin at row `num_known`."""
-    lasting = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
-    reaches = {name: reach for name in lasting if (reach := ancestry(name).reach_bars) is not None}
-    start = max(piece.start, num_known - max(reaches.values(), default=0))
-    others = [name for name in lasting if name not in reaches]
-    new = {}
-    for names, rows in ((reaches, slice(start, piece.stop)), (others, piece)):
-        computed = computed_rows(names, _raw(candles, rows)) if names else {}
-        for name, values in computed.items():
-            first = max(num_known, piece.start + warmup_bars([name]))
-            new[name] = results[name][first - num_known : piece.stop - num_known]
-            new[name][:] = values[first - piece.stop :]
-    _require_finite(candles, new)
+    """Compute the columns of one piece and write them into results, whose first row is `num_known`."""
+    names = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
+    windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
+    whole_piece: list[str] = []  # columns whose rows depend on all of the piece
+    for name in names:
+        reach_bars = ancestry(name).reach_bars
+        if reach_bars is None:
+            whole_piece.append(name)
+        else:
+            windowed[name] = reach_bars
+    first_needed = max(piece.start, num_known - max(windowed.values(), default=0))
+    computed: dict[str, Floats] = {}
+    if windowed:
+        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, piece.stop)))
+    if whole_piece:
+        computed |= computed_rows(whole_piece, _inputs(candles, piece))
+    new_rows = {}
+    for name, values in computed.items():
+        first_valid = max(num_known, piece.start + warmup_bars([name]))
+        new_rows[name] = results[name][first_valid - num_known : piece.stop - num_known]
+        new_rows[name][:] = values[first_valid - piece.stop :]
+    _require_finite(candles, new_rows)
 
 
-def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:
-    values = np.ascontiguousarray(candles.values[rows].T)
-    others = {name: values[rows] for name, values in candles.beside.items()}
-    opens = {OPEN_TIME: candles.open_time_s[rows].astype(np.float64)}
-    return dict(zip(OHLCV, values, strict=True)) | opens | others
+def _inputs(candles: Candles, rows: slice) -> dict[str, Floats]:
+    """Return all columns of some candles by name, float64."""
+    columns = dict(zip(OHLCV, np.ascontiguousarray(candles.values[rows].T), strict=True))
+    columns[OPEN_TIME] = candles.open_time_s[rows].astype(np.float64)
+    for name, values in candles.covariates.items():
+        columns[name] = values[rows]
+    return columns
 
 
 def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
-    if not columns or np.isfinite(np.concatenate([*columns.values()])).all():
+    """Refuse columns with values that single precision cannot hold."""
+    if not columns or np.isfinite(np.concatenate(list(columns.values()))).all():
         return
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
     rule = "every value is a finite number in single precision (up to 3.4e38)"
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
     if indicators.is_of_package(others[0]):
-        origin, plain = parted(others[0])
-        filled = beside(origin, with_filling(plain))
-        stands = f"Name {filled}, which lets its last value stand, or leave it out"
-        fix = stands if filled in FEATURES else "Leave it out: the market is flat there"
+        origin, plain = split_origin(others[0])
+        filled = with_origin(origin, with_filling(plain))
+        fix = "Leave it out: the market is flat there"
+        if filled in FEATURES:
+            fix = f"Name {filled}, which repeats its last value, or leave it out"
     got = f"others in {listed(others)}"
     raise DataError(where=f"features of {candles.series}", rule=rule, got=got, fix=fix)

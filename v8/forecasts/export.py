@@ -28,8 +28,8 @@ from v8.features.table import compute_table
 from v8.hub.opening import ModelPlace, open_place
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.sources.source import CandleSource, KeptCandles
-from v8.net import counted
+from v8.market.sources.source import CachedCandles, CandleSource
+from v8.net import with_progress
 from v8.own_files import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING
 from v8.storage import write_with
 from v8.tasks import TASKS
@@ -161,7 +161,7 @@ def opened_models(
 
 
 def _counted(models: Sequence[ListedModel]) -> Iterator[ListedModel]:
-    return counted(models, "Forecasting test spans")
+    return with_progress(models, "Forecasting test spans")
 
 
 def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
@@ -215,7 +215,7 @@ def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
     """Return the candles that a model was made from: of those on this machine if they are there."""
     about = forecaster.about
     with suppress(DataError):
-        kept = _read_candles(forecaster, KeptCandles(source))
+        kept = _read_candles(forecaster, CachedCandles(source))
         if kept.digest == about.candles.digest:
             return kept
     candles = _read_candles(forecaster, source)

@@ -22,8 +22,8 @@ from v8.errors import DataError, V8Error, listed
 from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.series import iso
-from v8.market.sources.source import BringsMany, CandleSource, present_of
-from v8.net import counted, tell_waiting
+from v8.market.sources.source import CandleSource, PrefetchesCandles, present_of
+from v8.net import report_waiting, with_progress
 from v8.tasks import TASKS
 from v8.wording import duration, number
 
@@ -213,17 +213,17 @@ def issue_each(
     forecasters: list[Forecaster] = []
     issued: list[Issued] = []
     refused: dict[str, V8Error] = {}
-    for name in counted(names, "Opening models"):
+    for name in with_progress(names, "Opening models"):
         try:
             forecasters.append(models.forecaster_of(name))
         except V8Error as error:
             refused[name] = error
-    tell_waiting(f"Reading the candles of {len(forecasters)} series from {source.name}.")
-    if forecasters and isinstance(source, BringsMany):
+    report_waiting(f"Reading the candles of {len(forecasters)} series from {source.name}.")
+    if forecasters and isinstance(source, PrefetchesCandles):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
         brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
-        source.bring([*dict.fromkeys(brought)], num_bars)
-    for forecaster in counted(forecasters, "Forecasting"):
+        source.prefetch([*dict.fromkeys(brought)], num_bars)
+    for forecaster in with_progress(forecasters, "Forecasting"):
         try:
             issued.append(issue(forecaster, source, models.name, bars=bars, **given))
         except V8Error as error:

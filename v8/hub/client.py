@@ -43,7 +43,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from v8.errors import PublishError, V8Error, shown
 from v8.hub import TOKEN_PAGE, hub_endpoint
-from v8.net import Refused, RetryPolicy, TransientError, asked_wait_s, in_thread
+from v8.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, in_thread
 from v8.storage import digest_file, digest_git_blob, packaged
 
 SLOWEST_BYTES_S: Final = 1_000
@@ -102,7 +102,7 @@ class HubRetryPolicy(RetryPolicy):
     timeout_s: float = 120.0  # longest silence of one request, in seconds
     tell: Callable[[str], None] = lambda text: None
 
-    def refused(self, where: str, refused: Refused) -> UnreachableError:
+    def refused(self, where: str, refused: RetryFailure) -> UnreachableError:
         """Return the error for trouble with a repository that did not pass."""
         kind = "OTHER"
         if refused.is_late:

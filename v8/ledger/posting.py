@@ -29,7 +29,7 @@ from v8.features.formulas import DAY_S
 from v8.ledger.database import BUSY_S, Database, Ledger, spoken
 from v8.ledger.receiver import POST_RETRY_POLICY, Receiver
 from v8.market.series import iso
-from v8.net import Refused, RetryPolicy
+from v8.net import RetryFailure, RetryPolicy
 from v8.promotion.champion_test import decay_of
 from v8.promotion.renewal import recorded_losses
 from v8.storage import digest_json
@@ -114,7 +114,7 @@ def send_messages(
 ) -> None:
     """Send the messages of a place until none waits; `PublishError` where one is not taken in the end."""
 
-    def refuse(refused: Refused) -> PublishError:
+    def refuse(refused: RetryFailure) -> PublishError:
         rule = "takes each message with an answer of 2xx"
         got = str(refused.trouble)
         fix = f"See what it lacks; {outbox.path} keeps the messages until they are taken"

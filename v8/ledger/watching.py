@@ -44,8 +44,8 @@ from v8.ledger.posting import Outbox
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
-from v8.market.sources.source import BringsMany, CandleSource, present_of
-from v8.net import counted
+from v8.market.sources.source import CandleSource, PrefetchesCandles, present_of
+from v8.net import with_progress
 from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
@@ -293,9 +293,9 @@ class Watch:
         if due:
             with self._told_of("the place", woken):
                 self.models.look()
-            if isinstance(source, BringsMany):
-                source.bring(due, BROUGHT_BARS)
-        for name in counted(self.models.series, "Forecasting"):
+            if isinstance(source, PrefetchesCandles):
+                source.prefetch(due, BROUGHT_BARS)
+        for name in with_progress(self.models.series, "Forecasting"):
             with self._told_of(name, woken):
                 self._serve(Series.parse(name), source, woken)
         self._collect()
@@ -327,7 +327,7 @@ class Watch:
                     companions = Companions.of(forecaster.about.trained_profile)
                     joined = companions.joined(candles, source)
                     self._issue(closes, forecaster, joined, source, woken)
-                    companions.reaching(candles, joined)
+                    companions.require_up_to_date(candles, joined)
             self._score(series, candles, woken)
         memory.looked_s = newest_s
 

@@ -1,7 +1,7 @@
-"""Candles: checked OHLCV rows of one series, and the report of what was found in them.
+"""Candles: checked OHLCV rows of one series, and the report of their checks.
 
-`v8.market.checks` makes them of raw rows. Every row that was read is counted once: `num_read` of the report
-is `num_kept` plus all the counts of `dropped`.
+`v8.market.checks` makes them from raw rows. Every row that was read is counted once: `num_read` of the report
+is `num_kept` plus all counts of `dropped`.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from v8.errors import DataError
 from v8.market.series import Series, iso
 from v8.storage import digest_bytes
 
-MAX_VALUE = 1e18  # no price or volume is beyond it, no price below its inverse; float32 ends at 1e38
+MAX_VALUE = 1e18  # upper limit of prices and volumes; 1 / MAX_VALUE is the lower limit of prices
 MAX_LEAP = 2.0
-"""Log of an open over the close before it, which ended in the same instant. In two years of 20 coins the
-largest is 0.016; cents in the place of dollars make 4.6."""
+"""Largest log ratio of an open to the close before it, which are of the same instant. In two years of 20
+coins the largest is 0.016; a change from dollars to cents gives 4.6."""
 
 Times: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
@@ -32,86 +32,99 @@ NUM_GAPS_LISTED: Final = 10
 
 @dataclass(frozen=True)
 class Gap:
-    """A hole between two neighbouring candles."""
+    """A gap between two consecutive candles."""
 
-    after: str  # open time of the candle before the hole, ISO 8601, UTC
-    num_missing: int  # bars that are not there
+    after: str  # open time of the candle before the gap, ISO 8601, UTC
+    num_missing: int  # bars without a candle
 
 
 @dataclass(frozen=True)
 class LostRow:
-    """The newest row of all, where it was dropped: the candle before it is not the newest that there is."""
+    """The newest raw row, if it was dropped: then the newest candle kept is not the newest that exists."""
 
     open_s: int  # when its bar opens, seconds since the epoch, UTC
-    told: str  # its number, counted from 1, what is wrong with it, and what it holds
+    told: str  # its number, counted from 1, its fault, and its values
 
 
 def _dropped(reason: str) -> Any:
-    """Count rows that were read and not kept, which a reason in plain words tells."""
+    """Declare a count of rows that were read but not kept, with the reason for readers."""
     return field(default=0, metadata={"dropped": reason})
 
 
 @dataclass(frozen=True)
 class CandleReport:
-    """Counts of rows, unitless, except where a line says otherwise."""
+    """Counts of rows, unitless, unless a comment says otherwise."""
 
     num_read: int  # rows the source delivered
     num_kept: int = 0  # rows that became candles
     first_open: str = ""  # open time of the oldest candle kept, ISO 8601, UTC
     last_open: str = ""  # open time of the newest candle kept, ISO 8601, UTC
-    time_units: dict[str, int] = field(default_factory=dict)  # rows per unit their open time was written in
-    num_unsorted: int = 0  # rows that stood after a newer one; all rows are sorted
-    num_identical: int = _dropped("identical duplicates")  # another says exactly the same
-    num_rounded: int = _dropped("rounded duplicates")  # another says the same to 0.01 %, and more decimals
-    num_conflicting: int = _dropped("rows of contradictory duplicates")  # their bar becomes a gap
-    num_off_grid: int = _dropped("off the grid")  # they open between two bars
-    num_unclosed: int = _dropped("unclosed")  # their bar was still running
-    num_unreadable: int = _dropped("with unreadable values")  # one is missing or no number
+    time_units: dict[str, int] = field(default_factory=dict)  # rows by the unit of their open time
+    num_unsorted: int = 0  # rows that followed a newer one; all rows are sorted
+    num_identical: int = _dropped("identical duplicates")  # equal to another row
+    num_rounded: int = _dropped("rounded duplicates")  # equal to another row to 0.01 %, with fewer decimals
+    num_conflicting: int = _dropped(
+        "rows of contradictory duplicates"
+    )  # rows of one bar with different values: the bar becomes a gap
+    num_off_grid: int = _dropped("off the grid")  # open times between two bars
+    num_unclosed: int = _dropped("unclosed")  # the bar is not over yet
+    num_unreadable: int = _dropped("with unreadable values")  # a value is missing or not a number
     num_non_positive: int = _dropped("with non-positive prices or negative volume")
-    num_inconsistent: int = _dropped("with inconsistent prices")  # not low <= open, close <= high
+    num_inconsistent: int = _dropped("with inconsistent prices")  # low <= open, close <= high is violated
     num_older_life: int = _dropped("from before the re-listing")
-    num_outside: int = _dropped("outside the span asked for")  # good rows
-    num_alone: int = _dropped("without a covariate")  # a feature needs it beside them
-    lacking: dict[str, int] = field(default_factory=dict)  # how many of all that were read lack what
-    num_newer: int = 0  # candles that the source has after the time until which was asked for
-    relisted_at: str | None = None  # first open of the newest life, ISO 8601, UTC; None without a re-listing
-    num_flat: int = 0  # candles kept of four equal prices and no volume: short outages and quiet markets
+    num_outside: int = _dropped("outside the requested span")  # valid rows
+    num_alone: int = _dropped("without a covariate")  # a covariate of a feature is missing at this bar
+    lacking: dict[str, int] = field(default_factory=dict)  # candles without a covariate, by its name
+    num_newer: int = 0  # candles of the source after the requested end
+    relisted_at: str | None = None  # first open after the last re-listing, ISO 8601, UTC; None without one
+    num_flat: int = 0  # candles kept with four equal prices and no volume: outages and quiet markets
     longest_flat_bars: int = 0  # longest run of such candles, in bars
-    num_gaps: int = 0  # holes between candles kept
-    num_missing: int = 0  # bars in all these holes
-    gaps: tuple[Gap, ...] = ()  # the longest holes, longest first, at most `NUM_GAPS_LISTED`
+    num_gaps: int = 0  # gaps between candles kept
+    num_missing: int = 0  # bars in all these gaps
+    gaps: tuple[Gap, ...] = ()  # the longest gaps, longest first, at most `NUM_GAPS_LISTED`
     largest_log_return: float = 0.0  # largest |log(close / close before)| within a segment, unitless
-    has_volume: bool = True  # whether the source told a volume
-    num_revised: int = 0  # candles kept of which the exchange told another version, too
-    newest_lost: LostRow | None = None  # the newest row, if its bar has closed and it could not be true
-    priced_as: str = ""  # what was priced, where that is not what the series names: BTC-USD is not BTCUSDT
+    has_volume: bool = True  # whether the source has volumes
+    num_revised: int = 0  # candles kept of which the exchange sent two versions
+    newest_lost: LostRow | None = None  # the newest row, if its bar has closed and it was dropped
+    priced_as: str = ""  # the priced pair if it is not the symbol of the series, such as BTC-USD for BTCUSDT
 
     def dropped(self) -> dict[str, int]:
-        """Return how many rows were read and not kept, by reason, in plain words."""
-        reasons = {each.metadata.get("dropped"): getattr(self, each.name) for each in fields(self)}
-        return {reason: count for reason, count in reasons.items() if reason}
+        """Return the number of rows that were read but not kept, by reason."""
+        counts = {}
+        for count_field in fields(self):
+            reason = count_field.metadata.get("dropped")
+            if reason:
+                counts[reason] = getattr(self, count_field.name)
+        return counts
 
     def summary(self) -> str:
-        """Say everything that is not zero in one line."""
+        """Describe everything that is not zero in one line."""
         parts = [f"{self.num_kept} of {self.num_read} rows kept, {self.first_open} to {self.last_open}"]
         parts += [f"{count} {reason}" for reason, count in self.dropped().items() if count]
-        units = " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
-        longest = next(iter(self.gaps), Gap("", 0))
-        gaps = f"{self.num_gaps} gaps of {self.num_missing} bars, the longest {longest.num_missing}"
-        flat = f"{self.num_flat} flat candles without volume kept (longest run {self.longest_flat_bars})"
-        told: tuple[tuple[object, str], ...] = (
-            (self.relisted_at, f"listed anew at {self.relisted_at}"),
-            (self.num_unsorted, f"sorted ({self.num_unsorted} rows out of order)"),
-            (len(self.time_units) > 1, f"times in {units}"),
-            (self.num_gaps, f"{gaps} after {longest.after}"),
-            *((True, f"{count} bars lack {name}") for name, count in self.lacking.items()),
-            (not self.has_volume, "no volume"),
-            (self.newest_lost, f"the newest dropped: {self.newest_lost and self.newest_lost.told}"),
-            (self.priced_as, f"prices of {self.priced_as}"),
-            (self.num_revised, f"{self.num_revised} told in two versions"),
-            (self.num_flat, flat),
-        )
-        return "; ".join([*parts, *(text for is_so, text in told if is_so)])
+        if self.relisted_at:
+            parts.append(f"listed again at {self.relisted_at}")
+        if self.num_unsorted:
+            parts.append(f"sorted ({self.num_unsorted} rows out of order)")
+        if len(self.time_units) > 1:
+            units = " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
+            parts.append(f"times in {units}")
+        if self.num_gaps:
+            longest = self.gaps[0]
+            gaps = f"{self.num_gaps} gaps of {self.num_missing} bars"
+            parts.append(f"{gaps}, the longest {longest.num_missing} after {longest.after}")
+        parts += [f"{count} bars lack {name}" for name, count in self.lacking.items()]
+        if not self.has_volume:
+            parts.append("no volume")
+        if self.newest_lost:
+            parts.append(f"the newest dropped: {self.newest_lost.told}")
+        if self.priced_as:
+            parts.append(f"prices of {self.priced_as}")
+        if self.num_revised:
+            parts.append(f"{self.num_revised} in two versions")
+        if self.num_flat:
+            run = f"longest run {self.longest_flat_bars}"
+            parts.append(f"{self.num_flat} flat candles without volume kept ({run})")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +135,9 @@ class Candles:
         open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64.
         values: Columns of `OHLCV`, shape (N, 5), float64; prices in quote currency and above zero, volume in
             base currency and not below zero, or nan in every row.
-        segment: Number of the contiguous piece a row lies in, shape (N,), int32: one more after every hole.
-        beside: Columns from elsewhere at the same bars, shape (N,), float64, by names of `v8.columns`.
+        segment: Number of the contiguous piece of a row, shape (N,), int32: it rises by one after every gap.
+        covariates: Columns from other sources at the same bars, shape (N,), float64, by their full names
+            (`v8.columns`).
     """
 
     series: Series
@@ -132,69 +146,85 @@ class Candles:
     segment: NDArray[np.int32]
     report: CandleReport
     source: str  # name of the source: "vision", "files", "demo" or another of `SOURCES`
-    beside: Columns = field(default_factory=dict)
+    covariates: Columns = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.open_time_s)
 
     @cached_property
     def digest(self) -> str:
-        """Sha256 of series, times, values and columns beside; 64 hex digits. Where from does not count."""
-        others = sorted(self.beside.items())
-        return digest_bytes(
+        """Sha256 of series, times, values and covariates, 64 hex digits; the source is not part of it."""
+        parts = [
             str(self.series).encode("ascii"),
             self.open_time_s.astype("<i8").tobytes(),
             self.values.astype("<f8").tobytes(),
-            *(part for name, each in others for part in (name.encode("ascii"), each.astype("<f8").tobytes())),
-        )
+        ]
+        for name, column in sorted(self.covariates.items()):
+            parts += [name.encode("ascii"), column.astype("<f8").tobytes()]
+        return digest_bytes(*parts)
 
     @property
     def has_volume(self) -> bool:
-        """Whether the volume is known, which it is for all candles or for none."""
+        """Whether volumes are known: for all candles or for none."""
         return not np.isnan(self.column(VOLUME)[0])
 
     def column(self, name: str) -> Values:
-        """Return one column of `OHLCV` by name, shape (N,); a `KeyError` where there is no such column."""
+        """Return one column of `OHLCV` by name, shape (N,); raises a `KeyError` for another name."""
         return dict(zip(OHLCV, self.values.T, strict=True))[name]
 
     def newest(self, num_bars: int, end_s: int | None = None) -> "Candles":
-        """Return the newest candles that open at or before a time in seconds since the epoch.
+        """Return the newest candles that open at or before a time, at most `num_bars`.
 
-        There are at most `num_bars`, segments counted from 0 again, and the rest counted as outside.
+        Args:
+            num_bars: Largest number of candles.
+            end_s: Latest open time, seconds since the epoch; None for no limit.
+
+        Returns:
+            The candles, with segments counted from 0 again and all others counted in `num_outside`.
+
+        Raises:
+            DataError: If no candle opens by then.
         """
         require_num_bars(num_bars, self.series)
         stop = len(self) if end_s is None else int(np.searchsorted(self.open_time_s, end_s, side="right"))
         if stop == 0:
             raise none_until(end_s or 0, self.open_time_s[0], f"{self.series} from {self.source}")
-        span = slice(max(0, stop - num_bars), stop)
-        outside = len(self) - (span.stop - span.start)
-        newer = len(self) - stop
+        start = max(0, stop - num_bars)
+        num_outside = len(self) - (stop - start)
+        num_newer = len(self) - stop
         lost = self.report.newest_lost
-        is_asked = lost is not None and newer == 0 and (end_s is None or lost.open_s <= end_s)
-        return self.picked(
-            span,
-            num_outside=self.report.num_outside + outside,
-            num_newer=self.report.num_newer + newer,
-            newest_lost=lost if is_asked else None,
+        is_in_span = lost is not None and num_newer == 0 and (end_s is None or lost.open_s <= end_s)
+        return self.select_rows(
+            slice(start, stop),
+            num_outside=self.report.num_outside + num_outside,
+            num_newer=self.report.num_newer + num_newer,
+            newest_lost=lost if is_in_span else None,
         )
 
-    def picked(
-        self, rows: NDArray[np.intp] | slice, beside: Columns | None = None, **found: Any
+    def select_rows(
+        self, rows: NDArray[np.intp] | slice, covariates: Columns | None = None, **report_changes: Any
     ) -> "Candles":
-        """Return some rows, ascending and at least one, with their own columns `beside` them or others.
+        """Return some rows, ascending and at least one.
 
-        The report notes what was `found`.
+        Args:
+            rows: Row numbers or a slice.
+            covariates: Columns of these rows that replace the covariates; None keeps them.
+            **report_changes: Fields of the report with new values.
         """
-        if beside is None:
-            beside = {name: values[rows] for name, values in self.beside.items()}
-        times_s = self.open_time_s[rows]
-        values = self.values[rows]
-        report = replace(self.report, **found)
-        return assembled(self.series, times_s, values, report, self.source, beside=beside)
+        if covariates is None:
+            covariates = {name: column[rows] for name, column in self.covariates.items()}
+        return assembled(
+            self.series,
+            self.open_time_s[rows],
+            self.values[rows],
+            replace(self.report, **report_changes),
+            self.source,
+            covariates=covariates,
+        )
 
-    def noting(self, **found: Any) -> "Candles":
-        """Return the same candles with something else in the report."""
-        return replace(self, report=replace(self.report, **found))
+    def with_report(self, **changes: Any) -> "Candles":
+        """Return the same candles with other values in some fields of the report."""
+        return replace(self, report=replace(self.report, **changes))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns of `OHLCV` under a UTC DatetimeIndex named `open_time`."""
@@ -203,22 +233,29 @@ class Candles:
 
 
 def places(times_s: Times, open_time_s: Times) -> tuple[NDArray[np.intp], Mask]:
-    """Find the candle that opens at each time, and whether there is one; rows where none is mean nothing."""
-    at = np.minimum(np.searchsorted(open_time_s, times_s), len(open_time_s) - 1)
-    return at, open_time_s[at] == times_s
+    """Return the row of the candle that opens at each time, and whether there is one.
+
+    Where there is none, the row is arbitrary.
+
+    Args:
+        times_s: Times in seconds since the epoch, shape (T,).
+        open_time_s: Open times of the candles, ascending, shape (N,).
+    """
+    rows = np.minimum(np.searchsorted(open_time_s, times_s), len(open_time_s) - 1)
+    return rows, open_time_s[rows] == times_s
 
 
 def require_newest(candles: Candles) -> None:
-    """Refuse candles of which the newest was dropped: a closed bar would be forecast as the future."""
+    """Refuse candles whose newest row was dropped: a forecast would be of a bar that has already closed."""
     lost = candles.report.newest_lost
     if lost:
-        rule = "a forecast begins behind the newest candle, which must be usable"
-        fix = f"Mend it; to forecast from {candles.report.last_open} all the same, take it out"
+        rule = "a forecast starts after the newest candle, which must be usable"
+        fix = f"Correct it; to forecast from {candles.report.last_open} all the same, remove it"
         raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=lost.told, fix=fix)
 
 
 def require_one_unit(candles: Candles) -> None:
-    """Refuse candles of a user's whose prices change their unit, such as from dollars to cents."""
+    """Refuse candles of a user whose prices change their unit, such as from dollars to cents."""
     opened = candles.column(OPEN)
     close = candles.column(CLOSE)
     leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
@@ -226,53 +263,83 @@ def require_one_unit(candles: Candles) -> None:
         row = int(leaps.argmax())
         rule = f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it"
         got = f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}"
-        fix = "Write all prices in one unit, and mend what is no price"
+        fix = "Write all prices in one unit, and correct values that are not prices"
         raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=got, fix=fix)
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:
-    """Refuse a request for no candles at all."""
+    """Refuse a request for less than one candle."""
     if num_bars < 1:
-        rule = "at least 1 bar must be asked for"
+        rule = "at least 1 bar must be requested"
         fix = "Raise the number of bars"
         raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
 
 
-def none_until(end_s: int, first_s: int, where: str) -> DataError:
-    """Build the error for a wish for candles from before the first one."""
+def none_until(end_s: int, first_s: int, location: str) -> DataError:
+    """Return the error for a request for candles from before the first one."""
     rule = f"needs a candle that opens at or before {iso(end_s)}"
     got = f"the first one at {iso(first_s)}"
-    return DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
+    return DataError(where=location, rule=rule, got=got, fix="Ask for a later time")
 
 
 def assembled(
-    series: Series, open_time_s: Times, values: Values, report: CandleReport, source: str, *, beside: Columns
+    series: Series,
+    open_time_s: Times,
+    values: Values,
+    report: CandleReport,
+    source: str,
+    *,
+    covariates: Columns,
 ) -> Candles:
-    """Number the segments, describe what is kept, and close the arrays against writing."""
-    missing = np.diff(open_time_s) // series.bar_s - 1
-    segment = np.concatenate([[0], np.cumsum(missing > 0)]).astype(np.int32)
-    arrays = (np.ascontiguousarray(open_time_s), np.ascontiguousarray(values), segment)
-    others = {name: np.ascontiguousarray(each) for name, each in beside.items()}
-    sealed: list[NDArray[Any]] = [*arrays, *others.values()]
-    for array in sealed:
+    """Build candles of checked rows: segments are numbered, the report completed, all arrays read-only."""
+    num_missing = np.diff(open_time_s) // series.bar_s - 1
+    segment = np.concatenate([[0], np.cumsum(num_missing > 0)]).astype(np.int32)
+    open_time_s = np.ascontiguousarray(open_time_s)
+    values = np.ascontiguousarray(values)
+    covariates = {name: np.ascontiguousarray(column) for name, column in covariates.items()}
+    arrays: list[NDArray[Any]] = [open_time_s, values, segment, *covariates.values()]
+    for array in arrays:
         array.flags.writeable = False
-    holes = np.flatnonzero(missing > 0)
-    longest = holes[np.argsort(-missing[holes], kind="stable")][:NUM_GAPS_LISTED]
-    opened, high, low, close, volume = values.T
-    is_flat = (np.ptp([opened, high, low, close], axis=0) == 0) & (volume == 0)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_flat, [False]])))
-    leaps = np.abs(np.diff(np.log(close)))[missing == 0]
-    report = replace(
+    report = _with_gaps(report, open_time_s, num_missing)
+    report = _with_prices(report, values, num_missing)
+    return Candles(
+        series=series,
+        open_time_s=open_time_s,
+        values=values,
+        segment=segment,
+        report=report,
+        source=source,
+        covariates=covariates,
+    )
+
+
+def _with_gaps(report: CandleReport, open_time_s: Times, num_missing: Times) -> CandleReport:
+    """Add the extent of the candles and their gaps; `num_missing` bars lack after each, shape (N - 1,)."""
+    gap_rows = np.flatnonzero(num_missing > 0)
+    longest = gap_rows[np.argsort(-num_missing[gap_rows], kind="stable")][:NUM_GAPS_LISTED]
+    return replace(
         report,
         num_kept=len(open_time_s),
         first_open=iso(open_time_s[0]),
         last_open=iso(open_time_s[-1]),
+        num_gaps=len(gap_rows),
+        num_missing=int(num_missing[gap_rows].sum()),
+        gaps=tuple(Gap(iso(open_time_s[row]), int(num_missing[row])) for row in longest),
+    )
+
+
+def _with_prices(report: CandleReport, values: Values, num_missing: Times) -> CandleReport:
+    """Add flat candles, the largest move of the close, and whether there are volumes."""
+    opened, high, low, close, volume = values.T
+    is_flat = (np.ptp([opened, high, low, close], axis=0) == 0) & (volume == 0)
+    # Rows at which runs of flat candles start and stop, alternately.
+    run_edges = np.flatnonzero(np.diff(np.concatenate([[False], is_flat, [False]])))
+    run_bars = run_edges[1::2] - run_edges[::2]
+    log_returns = np.abs(np.diff(np.log(close)))[num_missing == 0]
+    return replace(
+        report,
         num_flat=int(is_flat.sum()),
-        longest_flat_bars=int((edges[1::2] - edges[::2]).max(initial=0)),
-        num_gaps=len(holes),
-        num_missing=int(missing[holes].sum()),
-        gaps=tuple(Gap(iso(open_time_s[row]), int(missing[row])) for row in longest),
-        largest_log_return=float(leaps.max(initial=0.0)),
+        longest_flat_bars=int(run_bars.max(initial=0)),
+        largest_log_return=float(log_returns.max(initial=0.0)),
         has_volume=not np.isnan(volume[0]),
     )
-    return Candles(series, *arrays, report=report, source=source, beside=others)

@@ -1,11 +1,11 @@
 """Series and universe: which symbols at which timeframes.
 
-A Series is written `BTCUSDT-15m`: the last dash parts symbol and timeframe. A name is also that of folders,
-on every system; `v8.columns` says what follows. `btcusdt`, `BTC/USDT`, `BTC-USDT` and `BTC_USDT` are other
-ways to write BTCUSDT.
+A Series is written `BTCUSDT-15m`: the last dash separates symbol and timeframe. The name is also used for
+folders, on every system; `v8.columns` describes the consequences. `btcusdt`, `BTC/USDT`, `BTC-USDT` and
+`BTC_USDT` are other ways to write BTCUSDT.
 
 A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
-default one lies under `configs/`.
+default one is under `configs/`.
 """
 
 import re
@@ -33,7 +33,7 @@ TIMEFRAME_S: Final = {name: int(name[:-1]) * UNIT_S[name[-1]] for name in _TIMEF
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
 TIMEFRAMES: Final[dict[float, str]] = {bar_s: name for name, bar_s in TIMEFRAME_S.items()}
-"""Their names by the seconds."""
+"""Timeframes by the seconds of one bar."""
 
 _PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
 
@@ -46,13 +46,13 @@ class Series:
     timeframe: str  # a key of `TIMEFRAME_S` ("15m")
 
     def __post_init__(self) -> None:
-        where = f"series {self}"
+        location = f"series {self}"
         if not is_symbol(self.symbol):
             fix = "Write it as the exchange does, for example BTCUSDT-15m"
-            raise ProfileError(where=where, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
+            raise ProfileError(where=location, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
         if self.timeframe not in TIMEFRAME_S:
             rule = f"a timeframe is one of {', '.join(TIMEFRAME_S)}"
-            raise ProfileError(where=where, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
+            raise ProfileError(where=location, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
 
     @classmethod
     def parse(cls, text: str) -> "Series":
@@ -63,19 +63,19 @@ class Series:
         """
         symbol, dash, timeframe = text.rpartition("-")
         if not dash:
-            where = "param:series"
             rule = "a series is SYMBOL-TIMEFRAME"
-            raise ProfileError(where=where, rule=rule, got=repr(text), fix="Write for example BTCUSDT-15m")
+            fix = "Write for example BTCUSDT-15m"
+            raise ProfileError(where="param:series", rule=rule, got=repr(text), fix=fix)
         return cls(plain_symbol(symbol), timeframe)
 
     @property
     def phase_s(self) -> int:
-        """Seconds from the epoch, a Thursday, to the first open: weeks begin on Monday."""
+        """Seconds from the epoch, a Thursday, to the first open time: weeks start on Monday."""
         return 4 * DAY_S if self.bar_s == WEEK_S else 0
 
     @property
     def bar_s(self) -> int:
-        """Seconds from one open to the next."""
+        """Seconds from one open time to the next."""
         return TIMEFRAME_S[self.timeframe]
 
     def last_closed_s(self, now_s: int) -> int:
@@ -87,7 +87,7 @@ class Series:
         return (now_s - self.phase_s) // self.bar_s * self.bar_s + self.phase_s - self.bar_s
 
     def last_wanted_s(self, now_s: int, end_s: int | None) -> int:
-        """Return the open time of the last bar that is closed now and opens at or before a time, if any."""
+        """Return the open time of the last bar that is closed now and opens at or before `end_s`."""
         return self.last_closed_s(now_s if end_s is None else min(now_s, end_s + self.bar_s))
 
     def __str__(self) -> str:
@@ -105,31 +105,32 @@ def iso(open_s: int | float) -> str:
     return f"{np.datetime_as_string(moment, unit='ms' if open_us % US_PER_S else 's')}Z"
 
 
-def series_advice(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Suggest the series that was meant by a name: of the same coin, for another one is another market.
+def series_advice(name: str, series: Sequence[str], otherwise: str) -> str:
+    """Suggest the known series with the most similar name, of the same coin only.
 
     >>> series_advice("BTCUSD-15m", ["ETHUSDT-15m", "BTCUSDT-1h", "BTCUSDT-15m"], "Fetch it")
     'Did you mean BTCUSDT-15m'
     >>> series_advice("SOLUSDT-15m", ["BTCUSDT-15m"], "Fetch it")
     'Fetch it'
     """
-    asked = _coin(name)
-    return advice(name, [one for one in known if asked and _coin(one) == asked], otherwise)
+    coin = _coin(name)
+    candidates = [candidate for candidate in series if coin and _coin(candidate) == coin]
+    return advice(name, candidates, otherwise)
 
 
 def _coin(name: str) -> str:
-    """Return what a symbol is of: all before the currency that it is priced in, however that is misspelt.
+    """Return the base currency of a symbol: the part before the quote currency, even if that is misspelt.
 
     >>> [_coin(name) for name in ("BTCUSDT-15m", "btcusd", "BTCUSTD-1h", "ETHBTC-1h", "AAPL-1d")]
     ['BTC', 'BTC', 'BTC', 'ETH', 'AAPL']
     """
     symbol = plain_symbol(name.partition("-")[0])
-    found = _PAIR.fullmatch(symbol)
-    return found[1] if found else symbol
+    pair = _PAIR.fullmatch(symbol)
+    return pair[1] if pair else symbol
 
 
 def is_series_name(name: str) -> bool:
-    """Tell whether a text is the one way to write a series, which is safe as the name of a folder.
+    """Return whether a text is the canonical name of a series, which is safe as the name of a folder.
 
     >>> is_series_name("BTCUSDT-15m"), is_series_name("../BTCUSDT-15m")
     (True, False)
@@ -140,45 +141,47 @@ def is_series_name(name: str) -> bool:
         return False
 
 
-def by_series(found: Any) -> Any:
-    """Check, for a record, that the keys of a mapping name series; each may become the name of a folder."""
-    strange = [name for name in found if not is_series_name(name)] if isinstance(found, dict) else []
-    if strange:
-        raise ValueError(f"names series such as BTCUSDT-15m, not {shown(repr(strange[0]), 60)}")
-    return found
+def by_series(mapping: Any) -> Any:
+    """Validate the keys of a mapping in a record: each must name a series, which may name a folder."""
+    if isinstance(mapping, dict):
+        for name in mapping:
+            if not is_series_name(name):
+                raise ValueError(f"names series such as BTCUSDT-15m, not {shown(repr(name), 60)}")
+    return mapping
 
 
 def load_universe(path: Path | None = None) -> tuple[Series, ...]:
-    """Read a universe file in its order, symbol by symbol where it crosses them; the installed one when None.
+    """Read a universe file; the installed one when None.
 
-    It is YAML with `symbols` and `timeframes`, or with `series`.
+    It is YAML with `series`, or with `symbols` and `timeframes`, which are combined symbol by symbol.
     """
     path = path or config_path("universe")
     content = read_yaml(path)
     keys = ("series",) if "series" in content else ("symbols", "timeframes")
-    strange = next((key for key in content if key not in keys), None)
-    if strange:
-        rule = "a universe has the key series, or the keys symbols and timeframes, which are crossed"
-        got = f"{strange!r} where {' and '.join(keys)} belong"
-        fix = advice(strange, keys, "Remove it")
-        raise ProfileError(where=f"{path}, key {strange}", rule=rule, got=got, fix=fix)
-    names = product(*(_names(f"{path}, key {key}", content.get(key)) for key in keys))
-    found = tuple(Series.parse("-".join(parts)) for parts in names)
-    _require_single(str(path), found)
-    return found
+    for key in content:
+        if key not in keys:
+            rule = "a universe has the key series, or the keys symbols and timeframes, which are combined"
+            got = f"{key!r} where {' and '.join(keys)} belong"
+            fix = advice(key, keys, "Remove it")
+            raise ProfileError(where=f"{path}, key {key}", rule=rule, got=got, fix=fix)
+    lists = [_names(f"{path}, key {key}", content.get(key)) for key in keys]
+    universe = tuple(Series.parse("-".join(parts)) for parts in product(*lists))
+    _require_unique(str(path), universe)
+    return universe
 
 
-def _names(where: str, value: object) -> list[str]:
+def _names(location: str, value: object) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        fix = "Write one name a line, each after a dash"
-        raise ProfileError(where=where, rule="needs a list of names", got=repr(value), fix=fix)
-    _require_single(where, value)
+        fix = "Write one name on each line, after a dash"
+        raise ProfileError(where=location, rule="needs a list of names", got=repr(value), fix=fix)
+    _require_unique(location, value)
     return value
 
 
-def _require_single(where: str, names: Iterable[object]) -> None:
+def _require_unique(location: str, names: Iterable[object]) -> None:
+    """Refuse names that are repeated."""
     repeated = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
     if repeated:
         rule = "names each entry once"
         got = f"{listed(repeated)} more than once"
-        raise ProfileError(where=where, rule=rule, got=got, fix="Remove the repetition")
+        raise ProfileError(where=location, rule=rule, got=got, fix="Remove the repetition")

@@ -31,11 +31,21 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.baselines import ranges
-from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RECENT_RANGE, beside, parted, range_column
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    CLOSE,
+    HIGH,
+    LOW,
+    OHLC,
+    RECENT_RANGE,
+    range_column,
+    split_origin,
+    with_origin,
+)
 from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
-from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, standing_closes
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Floats, Span
 
@@ -125,7 +135,7 @@ class ServingModel(PublishedModel):
         """
         if self._ensemble is None:
             return super().forecast_span(span)
-        said, distances = self._ensemble.said(span, self.network_points(span))
+        said, distances = self._ensemble.member_forecasts(span, self.network_points(span))
         points = self.coherent(span, ranges.mix(self._shares, said))
         distances = {name: distances[name] * factor for name, factor in self._widths.items()}
         made = points | _about_points(np, span.profile, points, distances, self._limits(span))
@@ -177,7 +187,7 @@ def build_serving(
     known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
     closes_BP = ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
     has_window = any(task.has_window for task in profile.shape.tasks)
-    standing = standing_closes(ops, closes_BP, profile.horizon_bars, has_window=has_window)
+    standing = naive_closes(ops, closes_BP, profile.horizon_bars, has_window=has_window)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
         range_B11 = ops.maximum(_columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
@@ -285,7 +295,7 @@ def _groups(scaling: Scaling) -> dict[tuple[Transform, str], list[int]]:
         for number, one in enumerate(scaling.columns):
             if one.transform is transform:
                 has_close = transform in (Transform.ANCHORED, Transform.RELATIVE)
-                close = beside(parted(one.name)[0], CLOSE) if has_close else CLOSE
+                close = with_origin(split_origin(one.name)[0], CLOSE) if has_close else CLOSE
                 groups.setdefault((transform, close), []).append(number)
     return groups
 
@@ -365,7 +375,7 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
     row_BK = looked_up(first_B, 3, LIMITS)
     floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))
-    known = ranges.known_ranges(profile)
+    known = ranges.range_terms(profile)
     newest_BF = ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
     high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
     behind = [candle_deviations(high_BT, low_BT, known.from_candles)]

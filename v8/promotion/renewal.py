@@ -48,7 +48,7 @@ from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
-from v8.market.sources.source import BringsMany, CandleSource
+from v8.market.sources.source import CandleSource, PrefetchesCandles
 from v8.plugins import other_plugins
 from v8.profile import Profile, network_outputs, recorded_profile
 from v8.promotion.champion_test import Contest, compare_models, decay_of, too_few
@@ -97,7 +97,7 @@ def back_tested_losses(
     issued from then on. There are none where nothing lies before it that baselines could be fitted to.
     """
     profile = forecaster.about.trained_profile
-    before, since = whole_span(candles, profile).parted(start_s)
+    before, since = whole_span(candles, profile).split_at(start_s)
     if not len(before) or not len(since):
         return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
     by_task = {}
@@ -193,10 +193,10 @@ class RememberedCandles:
         self.is_publishable = source.is_publishable
         self._newest: dict[tuple[Series, int], Candles] = {}
 
-    def bring(self, series: Sequence[Series], num_bars: int) -> None:
-        """Bring many series up to date at once, where the source can; see `BringsMany`."""
-        if isinstance(self._source, BringsMany):
-            self._source.bring(series, num_bars)
+    def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
+        """Bring many series up to date at once, where the source can; see `PrefetchesCandles`."""
+        if isinstance(self._source, PrefetchesCandles):
+            self._source.prefetch(series, num_bars)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return candles; see `CandleSource`."""
@@ -408,7 +408,7 @@ class Renewal:
     def look(self, chosen: Sequence[Series]) -> Looked:
         """Find out which models are stale; a series whose candles cannot be had fails by itself."""
         serving = nested_runs.read_serving(self.run)
-        self._candles.bring(self._companions.with_neighbours(chosen), self.profile.newest_bars)
+        self._candles.prefetch(self._companions.with_neighbours(chosen), self.profile.newest_bars)
 
         def standing(series: Series) -> Standing:
             with quiet_start():

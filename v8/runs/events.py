@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from v8.errors import V8Error, message_of, shown
 from v8.market.series import Series
-from v8.net import told_of_waiting
+from v8.net import reporting_waiting_to
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ def refused(error: V8Error, outcome: Outcome) -> Outcome:
 def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) -> tuple[Made | None, Outcome]:
     """Read the candles of one series as its stage of that name; waiting for something outside is told."""
     listen(StageStarted(series, "candles"))
-    with told_of_waiting(lambda text: listen(Waiting(series, text))):
+    with reporting_waiting_to(lambda text: listen(Waiting(series, text))):
         return isolated(series, read)
 
 

@@ -30,7 +30,14 @@ from v8.artifacts.metadata import ARTIFACT_FORMAT, MODEL_FILE
 from v8.artifacts.run_folder import now_iso, pin_of
 from v8.artifacts.series_artifact import sample_forecasts, save_description
 from v8.artifacts.shared_models import SharedModels
-from v8.baselines.ranges import conformal_widths, fit_ensemble, fit_shares, mix, network_alone, told_shares
+from v8.baselines.ranges import (
+    conformal_widths,
+    fit_ensemble,
+    fit_shares,
+    mix,
+    network_alone,
+    shares_metadata,
+)
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, DivergedError, listed
 from v8.evaluation.evaluation import evaluate_quantiles, evaluate_windows
@@ -366,7 +373,7 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     if not profile.has_paths:
         return None
     ensemble = fit_ensemble(data.spans["train"])
-    said, distances = ensemble.said(span, model.coherent(span, model.network_points(span)))
+    said, distances = ensemble.member_forecasts(span, model.coherent(span, model.network_points(span)))
     is_mixed = profile.calibration == "ensemble"
     alone = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
     shares = fit_shares(span, said) if is_mixed else alone
@@ -374,4 +381,4 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     levels = profile.quantiles
     widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
     model.fold(ensemble, shares, widths)
-    return told_shares(shares) if is_mixed else None
+    return shares_metadata(shares) if is_mixed else None

@@ -123,7 +123,7 @@ def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
 
     def alone(at: int) -> Span:
         is_known = candles.open_time_s <= span.table.open_time_s[span.anchors[at]]
-        table = compute_table(candles.picked(np.flatnonzero(is_known)), span.table.columns)
+        table = compute_table(candles.select_rows(np.flatnonzero(is_known)), span.table.columns)
         return Span(table, span.profile, np.array([len(table) - 1]))
 
     return {int(at): alone(at) for at in np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)}

@@ -1,9 +1,9 @@
-"""One series made ready: table, split, scaling, windows, all by row number into resident arrays.
+"""The prepared data of one series: table, split, scaling and windows, addressed by row numbers.
 
 Train, validation and test span follow one another in time, with an embargo between them. An anchor is the
 last known row of a window: its lookback rows end there and its horizon rows follow. A window counts only when
-all its rows lie in one span and in one unbroken segment, so none looks across a hole in the candles, and none
-shares a row with another span.
+all its rows lie in one span and in one contiguous segment, so no window contains a gap of the candles, and
+none shares a row with a window of another span.
 
 A window is never copied out of the table before its batch is made: memory grows with rows times
 (features + horizon x targets), never with the lookback.
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, beside, neighbours
+from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, neighbours, with_origin
 from v8.errors import DataError
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -30,7 +30,7 @@ from v8.windows.scaling import Scaling, fit_scaling
 from v8.windows.span import Span, recent_range
 
 SPANS: Final = ("train", "validation", "test")
-FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
+FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer windows are too weak
 
 Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the spans
 
@@ -67,69 +67,83 @@ class SeriesData:
         described: dict[str, Any] = {}
         for name, (first, end) in self.split.items():
             ends_s = self.table.open_time_s[[first, end - 1]].tolist()
-            opens = (datetime.fromtimestamp(end_s, UTC).isoformat() for end_s in ends_s)
-            told = dict(zip(("first_open", "last_open"), opens, strict=True))
-            described[name] = {"rows": [first, end], **told, "num_windows": self.num_windows(name)}
+            first_open, last_open = (datetime.fromtimestamp(open_s, UTC).isoformat() for open_s in ends_s)
+            described[name] = {
+                "rows": [first, end],
+                "first_open": first_open,
+                "last_open": last_open,
+                "num_windows": self.num_windows(name),
+            }
         return {**described, "embargo_bars": self.profile.embargo_bars}
 
 
 def table_columns(profile: Profile) -> tuple[str, ...]:
-    """List the columns a FeatureTable must hold for a profile: features, targets, close, volatility."""
-    wanted = [*profile.features, *(name for task in profile.tasks for name in TASKS[task].columns)]
-    wanted += [CLOSE, VOLATILITY, *([RECENT_RANGE] if profile.scaling == "ranged" else [])]
-    return tuple(dict.fromkeys(wanted))
+    """List the columns that a FeatureTable must hold for a profile: features, targets, close, volatility."""
+    columns = list(profile.features)
+    for task in profile.tasks:
+        columns += TASKS[task].columns
+    columns += [CLOSE, VOLATILITY]
+    if profile.scaling == "ranged":
+        columns.append(RECENT_RANGE)
+    return tuple(dict.fromkeys(columns))
 
 
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     """Split, scale and index a series; its table holds at least `table_columns(profile)`.
 
-    A DataError tells that a span holds no complete window, a SeriesError that the close never moves on the
-    train span.
+    Raises:
+        DataError: If a span holds no complete window.
+        SeriesError: If the close never moves on the train span.
     """
     split = split_rows(len(table), profile, where=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
-    floored = scaling.floored_range(recent_range(table, profile))
-    closes = {
-        origin: table.column(name).astype(np.float64)
-        for origin in ("", *neighbours(profile.features))
-        if (name := beside(origin, CLOSE)) in table.columns
-    }
+    closes = {}
+    for origin in ("", *neighbours(profile.features)):
+        name = with_origin(origin, CLOSE)
+        if name in table.columns:
+            closes[origin] = table.column(name).astype(np.float64)
+    inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
+    targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
+    # A window weighs as much as the recent range that divides its targets; without ranges all weigh the same.
+    floored_N = scaling.floored_range(recent_range(table, profile))
+    weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,
         split=split,
-        # What was computed for scaling is let go: a fleet holds many series for long.
+        # New spans without the arrays that were cached for scaling: a fleet holds many series for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
-        inputs_NF=scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes),
-        targets_NHC={task: _targets([*spans.values()], scaling, task) for task in profile.tasks},
-        weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
+        inputs_NF=inputs_NF,
+        targets_NHC=targets_NHC,
+        weight_N=weight_N.astype(np.float32),
     )
 
 
 def whole_span(candles: Candles, profile: Profile) -> Span:
     """Return every window of candles, which may be none."""
     table = compute_table(candles, table_columns(profile))
-    bars = profile.lookback_bars, profile.horizon_bars
-    return Span(table, profile, window_anchors(table.segment, (0, len(table)), *bars))
+    rows = (0, len(table))
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    return Span(table, profile, anchors)
 
 
 def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profile) -> Span:
-    found = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
-    if not len(found):
+    """Return all windows of some rows; a DataError without any, in which `name` is the name of the span."""
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    if not len(anchors):
         window_bars = profile.lookback_bars + profile.horizon_bars
-        where = str(table.series)
+        location = str(table.series)
         rule = f"the {name} span needs an unbroken stretch of {window_bars} bars"
         fix = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
-        raise DataError(where=where, rule=rule, got="holes in the candles that leave none", fix=fix)
-    return Span(table, profile, found)
+        raise DataError(where=location, rule=rule, got="gaps in the candles that leave none", fix=fix)
+    return Span(table, profile, anchors)
 
 
 def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.float32]:
-    """Scale the targets of all windows, by task: of a million rows each is hundreds of megabytes."""
-    shape = len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns)
+    """Return the scaled targets of a task by anchor row, shape (N, H, C); 0 where there is no window."""
+    shape = (len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns))
     rows_NHC = np.zeros(shape, np.float32)
     for span in spans:
         rows_NHC[span.anchors] = scaling.scale_targets(span, task)

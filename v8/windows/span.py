@@ -1,8 +1,8 @@
-"""A span: windows of one series, with all that is known at them, what followed, and how far it may lie off.
+"""A span: windows of one series, with the quantities known at each window, and the actual values that followed.
 
-Everything is computed when first asked for, and kept, but for what is very large (`PerTask`); arrays are
-read-only, for many share them. What is named *known* at a window reads its last known row and earlier ones
-only; `actual` alone looks ahead. Who forecasts gets a `KnownSpan`, which has no `actual`.
+Everything is computed at the first use and cached, except very large arrays (`PerTask`); arrays are
+read-only, because they are shared. The quantities of a window depend on its last known row and earlier rows
+only; `actual` alone looks ahead. A forecast gets a `PastSpan`, which has no `actual`.
 
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
 """
@@ -17,7 +17,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8 import tasks
-from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    BAND_WIDTH_STDS,
+    CLOSE,
+    HIGH,
+    LOW,
+    RECENT_RANGE,
+    WAVE_COLUMNS,
+    split_origin,
+)
 from v8.errors import SeriesError
 from v8.features.formulas import PERIODS_S
 from v8.features.table import FeatureTable
@@ -25,40 +34,40 @@ from v8.profile import Profile
 from v8.tasks import TASKS
 
 EWMA_DECAY: Final = 0.94
-"""What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
+"""Factor of a bar's weight from one bar to the next; RiskMetrics Technical Document (1996), section 5.3."""
 
 LEAST_PERIODS: Final = 4
-"""Times that a train span must hold a day or a week before anything is fitted to the time of it: of fewer,
-what happened once is taken for what always happens then."""
+"""Number of days or weeks in a train span from which on anything is fitted to the time of day or week: with
+fewer, a single event would be mistaken for a regular pattern."""
 
 Floats = NDArray[np.float64]
 
-LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: 200,000 windows of candles ten steps ahead
+LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: that is 200,000 windows of candles ten steps ahead
 
 
 class PerTask(Mapping[str, Floats]):
-    """Arrays per task, computed when asked for, and kept unless they are large.
+    """Arrays per task, computed at the first use and cached unless they are large.
 
-    What a span knows of a task is asked for again and again. Of a million windows ten steps ahead all of it
-    would be gigabytes, and a part is needed at a time: that is worked out again, to the same bits. Who keeps
-    this mapping must not be known to `compute`, or the two would hold on to each other, and to all memory of
-    both, for long.
+    The arrays of a span are used again and again. For a million windows ten steps ahead all of them would
+    take gigabytes, and only a part is needed at a time: large arrays are computed again, bit for bit.
+    `compute` must not refer to the object that holds this mapping: a reference cycle would keep the memory of
+    both for long.
     """
 
     def __init__(self, tasks: Iterable[str], compute: Callable[[str], Floats]) -> None:
         self._tasks = tuple(tasks)
         self._compute = compute
-        self._kept: dict[str, Floats] = {}
+        self._cache: dict[str, Floats] = {}
 
     def __getitem__(self, task: str) -> Floats:
-        if task in self._kept:
-            return self._kept[task]
+        if task in self._cache:
+            return self._cache[task]
         if task not in self._tasks:
             raise KeyError(task)
-        found = _read_only(self._compute(task))
-        if found.nbytes <= LARGEST_KEPT_BYTES:
-            self._kept[task] = found
-        return found
+        values = _read_only(self._compute(task))
+        if values.nbytes <= LARGEST_KEPT_BYTES:
+            self._cache[task] = values
+        return values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tasks)
@@ -71,8 +80,10 @@ class PerTask(Mapping[str, Floats]):
 class Span:
     """Windows of one series.
 
-    The table holds at least `v8.windows.dataset.table_columns` of the profile; anchors are the last known row
-    of each window, shape (W,), int64, ascending.
+    Args:
+        table: At least the columns `v8.windows.dataset.table_columns` of the profile.
+        profile: The profile.
+        anchors: Last known row of each window, shape (W,), int64, ascending.
     """
 
     table: FeatureTable
@@ -90,8 +101,11 @@ class Span:
         """Steps ahead."""
         return self.profile.horizon_bars
 
-    def parted(self, moment_s: float) -> tuple["Span", "Span"]:
-        """Return the windows of which all has closed by a moment, seconds, UTC, and those issued since."""
+    def split_at(self, moment_s: float) -> tuple["Span", "Span"]:
+        """Return the windows whose bars have all closed by a moment, and those issued at or after it.
+
+        The moment is in seconds since the epoch, UTC. Windows across it belong to neither part.
+        """
         closed_s = self.table.open_time_s + self.table.series.bar_s
         anchors = self.anchors
         before = anchors[closed_s[anchors + self.horizon_bars] <= moment_s]
@@ -103,30 +117,33 @@ class Span:
         return len(self), self.horizon_bars, len(TASKS[task].columns)
 
     @cached_property
-    def known_only(self) -> "KnownSpan":
-        """The same windows without what followed them: all that a forecast may read."""
+    def past_only(self) -> "PastSpan":
+        """The same windows without the actual values: all that a forecast may read."""
         stop = int(self.anchors[-1]) + 1 if len(self) else len(self.table)
-        known = KnownSpan(self.table.first(stop), self.profile, self.anchors)
-        # What has been computed already serves both.
-        vars(known).update({name: vars(self)[name] for name in _KNOWN if name in vars(self)})
-        return known
+        past = PastSpan(self.table.first(stop), self.profile, self.anchors)
+        # Cached properties of the past are shared.
+        for name in _PAST_PROPERTIES:
+            if name in vars(self):
+                vars(past)[name] = vars(self)[name]
+        return past
 
     @cached_property
     def self_contained(self) -> "Span":
-        """The same windows of a table that ends with the last bar that they forecast."""
+        """The same windows with a table that ends at the last forecast bar."""
         stop = int(self.anchors[-1]) + self.horizon_bars + 1 if len(self) else len(self.table)
-        is_whole = stop >= len(self.table)
-        # Itself must not be kept by itself: both, and all that they hold, would stay in memory for long.
-        return Span(self.table if is_whole else self.table.first(stop), self.profile, self.anchors)
+        table = self.table.first(stop) if stop < len(self.table) else self.table
+        # Always a new object: a span that caches itself would be a reference cycle and keep its memory for
+        # long.
+        return Span(table, self.profile, self.anchors)
 
     @cached_property
     def bar_numbers(self) -> NDArray[np.int64]:
-        """Bar of each window's last known row, counted from the epoch, shape (W,)."""
+        """Number of the bar of each window's last known row, counted from the epoch, shape (W,)."""
         return _read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
 
     @cached_property
     def actual(self) -> PerTask:
-        """What followed each window, per task, shape (W, H, C), by column name; in the task's unit."""
+        """The actual values of each window, per task, shape (W, H, C), in the task's unit."""
         table = self.table
         anchors = self.anchors
         steps = np.arange(1, self.horizon_bars + 1)
@@ -140,9 +157,8 @@ class Span:
     def history_close(self) -> Floats:
         """Closes of the last 20 known rows, oldest first, shape (W, 20), quote currency.
 
-        Where the lookback is shorter than 20, an early window may reach before the first row or across a
-        hole; profiles with bands or volatility demand a longer lookback, so only OHLC is affected, and
-        OHLC uses the last close alone.
+        With a lookback shorter than 20, these rows may begin before the table or lie across a gap. Only
+        profiles with OHLC alone may have such a lookback, and OHLC uses the last close only.
         """
         rows = self.anchors[:, None] + np.arange(1 - BAND_PERIOD_BARS, 1)
         return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
@@ -155,27 +171,28 @@ class Span:
     @cached_property
     def naive(self) -> PerTask:
         """The naive forecast, per task, shape (W, H, C), in the task's unit."""
-        standing = self.standing
-        return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, standing))
+        closes = self.naive_closes  # not `self` in the function: see `PerTask`
+        return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, closes))
 
     @cached_property
-    def standing(self) -> tasks.Closes:
-        """The coming closes if the close stays where it is."""
-        return tasks.standing_closes(np, self.history_close, self.horizon_bars)
+    def naive_closes(self) -> tasks.Closes:
+        """The future closes of the naive forecast: the close stays at the last close."""
+        return tasks.naive_closes(np, self.history_close, self.horizon_bars)
 
     @cached_property
-    def rolled_deviation(self) -> Floats:
+    def naive_deviation(self) -> Floats:
         """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
-        upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.standing), -1, 0)
-        return _read_only((upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None])
+        upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.naive_closes), -1, 0)
+        deviation = (upper - lower) / (2 * BAND_WIDTH_STDS)
+        return _read_only(deviation / self.last_close[:, None])
 
     def unit(self, task: str, share_W: Floats | None = None) -> Floats:
-        """Return what a share of the last close, all of it if None, is in a task's unit, shape (W, 1, 1)."""
+        """Convert a share of the last close (1 if None) to a task's unit, shape (W, 1, 1)."""
         share_W = np.ones(len(self)) if share_W is None else share_W
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
 
     def moves(self) -> PerTask:
-        """Return how far the actual values lay from the naive forecast, per task, shape (W, H, C), in returns."""
+        """Return the actual values minus the naive forecast, per task, shape (W, H, C), in returns."""
 
         def compute(task: str) -> Floats:
             moved = self.actual[task] - self.naive[task]
@@ -184,19 +201,19 @@ class Span:
         return PerTask(self.actual, compute)
 
     def moved(self, task: str, moves_WHC: Floats) -> Floats:
-        """Move the naive forecast by so much, in returns: the inverse of `moves`, in the task's unit."""
+        """Add moves, in returns, to the naive forecast: the inverse of `moves`, in the task's unit."""
         return self.naive[task] + moves_WHC * self.unit(task)
 
     @cached_property
     def recent_range(self) -> Floats:
-        """The profile's unit of targets at each window, shape (W,), unitless; 1 where it has none."""
+        """The unit of targets at each window, shape (W,), unitless; 1 for profiles without one."""
         return _read_only(recent_range(self.table, self.profile)[self.anchors])
 
     @cached_property
     def ewma_variance(self) -> Floats:
         """Exponentially weighted mean of squared log returns at each window, shape (W,), unitless.
 
-        Returns across holes are left out. Weights add up to one from the first return on.
+        Returns across gaps are left out. The weights sum to one from the first return on.
         """
         squares = np.full(len(self.table), np.nan)
         squares[1:] = np.diff(np.log(self.table.column(CLOSE).astype(np.float64))) ** 2
@@ -212,54 +229,55 @@ class Span:
         return tasks.RANGE_TO_VARIANCE * mean_range**2
 
     def raw_windows(self) -> NDArray[np.float32]:
-        """Gather raw feature windows for the serving model, shape (W, T, F), float32."""
+        """Return raw feature windows for the serving model, shape (W, T, F), float32."""
         rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
         return self.table.select(self.profile.features)[rows]
 
     def known(self, names: tuple[str, ...]) -> Floats:
-        """Gather columns at the last known row of each window, shape (W, len(names))."""
+        """Return columns at the last known row of each window, shape (W, len(names))."""
         return self.table.select(names)[self.anchors].astype(np.float64)
 
     @cached_property
     def _total_range(self) -> Floats:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
-        high, low = (self.table.column(name).astype(np.float64) for name in (HIGH, LOW))
+        high = self.table.column(HIGH).astype(np.float64)
+        low = self.table.column(LOW).astype(np.float64)
         return _read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
 
 
-class KnownSpan(Span):
-    """Windows with what is known at them, and without what followed.
+class PastSpan(Span):
+    """Windows without the actual values.
 
-    Its table ends with the last known row of the last window. Of earlier windows that table holds what
-    followed, because later ones know it.
+    The table ends with the last known row of the last window. It does contain the actual values of earlier windows,
+    because later windows know it.
     """
 
     @property
     def actual(self) -> PerTask:
-        """Refuse to tell: a SeriesError."""
-        rule = "a forecast reads what is known at each window"
+        """Raise a SeriesError: a forecast must not read it."""
+        rule = "a forecast reads only what is known at each window"
         got = "a read of the actual values after it"
-        fix = "Read for example last_close, history_close or rolled; target_shape(task) gives the shape"
+        fix = "Read for example last_close, history_close or naive; target_shape(task) gives the shape"
         raise SeriesError(where=f"{self.table.series}, span.actual", rule=rule, got=got, fix=fix)
 
-    def window(self, place: int) -> "KnownSpan":
-        """Return one window alone, of a table that ends with its last known row."""
-        anchors = self.anchors[place : place + 1]
-        alone = KnownSpan(self.table.first(int(anchors[0]) + 1), self.profile, anchors)
-        vars(alone)["history_close"] = self.history_close[place : place + 1]
-        return alone
+    def window(self, number: int) -> "PastSpan":
+        """Return a single window, with a table that ends with its last known row."""
+        anchors = self.anchors[number : number + 1]
+        window = PastSpan(self.table.first(int(anchors[0]) + 1), self.profile, anchors)
+        vars(window)["history_close"] = self.history_close[number : number + 1]
+        return window
 
     @property
-    def ends_there(self) -> bool:
-        """Whether it is one window, of a table that ends with its last known row."""
+    def is_single_window(self) -> bool:
+        """Whether this is a single window with a table that ends with its last known row, as of `window`."""
         return len(self) == 1 and int(self.anchors[0]) == len(self.table) - 1
 
 
-_KNOWN: Final = (
-    *("bar_numbers", "history_close", "standing", "naive", "rolled_deviation", "recent_range"),
+_PAST_PROPERTIES: Final = (
+    *("bar_numbers", "history_close", "naive_closes", "naive", "naive_deviation", "recent_range"),
     *("ewma_variance", "_total_range"),
 )
-"""What `Span` keeps, but for what followed."""
+"""Cached properties of `Span` that do not depend on the actual values."""
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -268,23 +286,22 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
-    """List the places, ascending, of columns that tell the time of a period too long for a train span.
+def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
+    """Return the positions, ascending, of wave columns whose period is too long for a train span.
 
-    Columns that do not tell the time are never listed; no place where the span holds every period
-    `LEAST_PERIODS` times.
+    A period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times.
     """
-    held_s = len(train) * train.table.series.bar_s
-    plain = [parted(name)[1] for name in names]
-    return [
-        place
-        for place, name in enumerate(plain)
-        if name in WAVE_COLUMNS and held_s < LEAST_PERIODS * PERIODS_S[name.partition("_")[0]]
-    ]
+    span_s = len(train) * train.table.series.bar_s
+    positions = []
+    for position, name in enumerate(names):
+        plain = split_origin(name)[1]
+        if plain in WAVE_COLUMNS and span_s < LEAST_PERIODS * PERIODS_S[plain.partition("_")[0]]:
+            positions.append(position)
+    return positions
 
 
 def recent_range(table: FeatureTable, profile: Profile) -> Floats:
-    """Return the profile's unit of targets at every row, shape (R,), unitless; ones where it has none."""
+    """Return the unit of targets at every row, shape (R,), unitless; ones for profiles without one."""
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))

@@ -40,7 +40,7 @@ from v8.market.sources.live import LiveSource
 from v8.market.sources.source import SOURCES, SourceKind
 from v8.market.sources.vision import NotArchivedError
 from v8.market.store import CandleStore
-from v8.net import Refused, RetryPolicy, TransientError, counted, tell_waiting
+from v8.net import RetryFailure, RetryPolicy, TransientError, report_waiting, with_progress
 from v8.registry import advice
 
 EXCHANGE_VARIABLE: Final = "V8_CCXT"
@@ -66,7 +66,7 @@ class CcxtApi(rest.KlinesApi):
 
     def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Do some work for each item, one after the other."""
-        return [work(item) for item in counted(items, f"Asking {self.exchange.id}")]
+        return [work(item) for item in with_progress(items, f"Asking {self.exchange.id}")]
 
     def time_s(self) -> float:
         """Ask for the exchange's time, seconds since the epoch; this machine's where it tells none."""
@@ -114,7 +114,7 @@ class CcxtApi(rest.KlinesApi):
             values = np.array([row[1:6] for row in rows], np.float64).reshape(len(rows), len(OHLCV))
         except (TypeError, ValueError) as error:
             self._refuse(span.series, "a candle is a time and five numbers", shown(error))
-        rest._require_true(open_ms, values, span, f"{span.series} from {self.exchange.id}")
+        rest._require_plausible(open_ms, values, span, f"{span.series} from {self.exchange.id}")
         return pd.DataFrame(values, columns=list(OHLCV)).assign(**{OPEN_TIME: open_ms})
 
     def _oldest(self, market: dict[str, Any], span: rest.Span, step_s: int) -> list[Any]:
@@ -162,13 +162,13 @@ class CcxtApi(rest.KlinesApi):
             except self.errors.BaseError as error:
                 self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
 
-        def refuse(refused: Refused) -> DataError:
+        def refuse(refused: RetryFailure) -> DataError:
             where = f"{self.exchange.id} by ccxt"
             rule = f"must answer ccxt's {call}"
             return DataError(where=where, rule=rule, got=str(refused.trouble), fix=_FIX)
 
         def tell(trouble: TransientError, pause_s: float) -> None:
-            tell_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
+            report_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
 
         return PATIENCE.call(once, refuse, before_pause=tell)
 

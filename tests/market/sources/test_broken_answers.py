@@ -13,7 +13,7 @@ from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 
 from v8.errors import DataError
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.net import RetryPolicy, told_of_waiting
+from v8.net import RetryPolicy, reporting_waiting_to
 
 NUM_TRIES = 2
 LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_s=0.1)
@@ -65,7 +65,7 @@ def test_who_waits_long_is_told_how_long_and_at_which_try(downloader: Downloader
     told: list[str] = []
     with (
         closing(RawServer([], stays=True)) as server,
-        told_of_waiting(told.append),
+        reporting_waiting_to(told.append),
         pytest.raises(DataError, match="must be downloaded"),
     ):
         downloader.map(lambda path: downloader.fetch(server.url + path, max_bytes=9), ["/data/a-2024-07.zip"])

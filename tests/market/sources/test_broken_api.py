@@ -15,7 +15,7 @@ from exchange_api import NOW_S, ExchangeApi
 from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.market.sources.rest import MAX_ANSWER_BYTES, ApiEtiquette, KlinesApi, Span, read_addresses
+from v8.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, KlinesApi, Span, read_addresses
 from v8.net import RetryPolicy
 
 SERIES = Series("BTCUSDT", "15m")
@@ -31,11 +31,11 @@ Pieces = list[bytes | float]
 def downloader(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Downloader]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     etiquette, patience = (
-        ApiEtiquette(sleep=lambda _: None),
+        ApiPolicy(sleep=lambda _: None),
         RetryPolicy(num_tries=NUM_TRIES, sleep=lambda _: None),
     )
     limits = getattr(request, "param", LIMITS)
-    with closing(Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)) as opened:
+    with closing(Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)) as opened:
         yield opened
 
 

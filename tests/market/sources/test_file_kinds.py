@@ -187,7 +187,7 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
     file = tmp_path / "BTCUSDT-1h.csv.gz"
     for content in (b"", b"no gzip", gzip.compress(text)[:-20], gzip.compress(text) + b"rest"):
         file.write_bytes(content)
-        assert "must be one file packed as gz" in refused(tmp_path) or not content
+        assert "must be one file compressed as gz" in refused(tmp_path) or not content
     file.unlink()
     file = tmp_path / "BTCUSDT-1h.csv.zip"
     two = io.BytesIO()
@@ -196,7 +196,7 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
         archive.writestr("b.csv", text)
     for content in (b"", b"no zip", two.getvalue()):
         file.write_bytes(content)
-        assert "must be one file packed as zip" in refused(tmp_path)
+        assert "must be one file compressed as zip" in refused(tmp_path)
     file.unlink()
     monkeypatch.setattr(tables, "MAX_FILE_BYTES", 10_000)
     (tmp_path / "BTCUSDT-1h.csv.gz").write_bytes(gzip.compress(b"0" * 10**8))
@@ -276,6 +276,6 @@ def test_the_series_of_a_folder_are_those_that_its_names_tell(tmp_path: Path) ->
         (tmp_path / name).unlink()
     (tmp_path / "Binance_BTCUSDT_1h.csv").unlink()
     with pytest.raises(
-        DataError, match=r"whose names tell series and timeframe; got BTCUSDT-1M.csv, notes.csv"
+        DataError, match=r"whose names contain series and timeframe; got BTCUSDT-1M.csv, notes.csv"
     ):
         FilesSource(tmp_path).series()

@@ -28,14 +28,16 @@ def test_rows_become_candles() -> None:
     rows = read_klines(json.dumps([row(3), row(4)]).encode(), "host", SPAN, 20)
     assert rows["open_time"].tolist() == [(FIRST_S + 2_700) * 1_000, (FIRST_S + 3_600) * 1_000]
     assert rows[["open", "high", "low", "close", "volume"]].iloc[1].tolist() == [10.0, 11.0, 9.5, 10.5, 3.25]
-    assert SPAN.doubtful(rows) == SPAN
+    assert SPAN.suspect_part(rows) == SPAN
     assert len(read_klines(b"[]", "host", SPAN, 20)) == 0
 
 
 def test_what_is_missing_is_the_shortest_span_around_it() -> None:
     rows = read_klines(json.dumps([row(n) for n in range(20) if n not in {5, 9}]).encode(), "host", SPAN, 20)
-    assert SPAN.doubtful(rows) == Span(SERIES, FIRST_S + 5 * 900, FIRST_S + 9 * 900)
-    assert SPAN.doubtful(read_klines(json.dumps([row(n) for n in range(20)]).encode(), "", SPAN, 20)) is None
+    assert SPAN.suspect_part(rows) == Span(SERIES, FIRST_S + 5 * 900, FIRST_S + 9 * 900)
+    assert (
+        SPAN.suspect_part(read_klines(json.dumps([row(n) for n in range(20)]).encode(), "", SPAN, 20)) is None
+    )
 
 
 anything = st.recursive(

@@ -72,9 +72,9 @@ def test_what_the_store_holds_is_read_again_without_asking_anybody(exchange) -> 
     end_s = LAST_S - 100 * BAR_S
     first = LiveSource().candles(SERIES, 300, end_s)
     exchange.requests.clear()
-    assert LiveSource().kept(SERIES, 300, end_s).digest == first.digest
+    assert LiveSource().cached(SERIES, 300, end_s).digest == first.digest
     with pytest.raises(DataError, match="ETHUSDT-15m from live: needs candles that are kept on this"):
-        LiveSource().kept(Series("ETHUSDT", "15m"), 300, end_s)
+        LiveSource().cached(Series("ETHUSDT", "15m"), 300, end_s)
     assert exchange.requests == []
 
 
@@ -203,8 +203,8 @@ def test_a_revision_by_the_api_is_named_counted_and_kept_while_the_first_version
     after = LiveSource().candles(SERIES, 501)
     np.testing.assert_array_equal(after.values[:-1], before.values)
     assert (after.report.num_revised, before.report.num_revised) == (1, 0)
-    assert "1 told in two versions" in after.report.summary()
-    assert "BTCUSDT-15m: 1 candle was told differently before (2024-09-04T11:45:00Z)" in caplog.text
+    assert "1 in two versions" in after.report.summary()
+    assert "BTCUSDT-15m: 1 candle was different before (2024-09-04T11:45:00Z)" in caplog.text
     (row,) = pq.read_table(stored(home, "revised.parquet")[0]).to_pylist()
     assert (row["open_time_s"], row["other_volume"], row["other_from"]) == (LAST_S, 7.0, "API")
     assert (row["served_volume"], row["served_from"]) == (before.values[-1, 4], "API")
@@ -241,7 +241,7 @@ def test_a_wild_candle_that_was_told_twice_serves_until_it_is_told_otherwise(exc
     wild = LiveSource().candles(SERIES, 500)
     assert wild.report.largest_log_return > 6
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)  # asked again although none is missing
-    assert "1 candle was told differently before (2024-09-04T11:45:00Z)" in caplog.text
+    assert "1 candle was different before (2024-09-04T11:45:00Z)" in caplog.text
     (row,) = pq.read_table(stored(home, "revised.parquet")[0]).to_pylist()
     assert (row["served_from"], row["other_from"]) == ("API", "API")
     assert row["other_close"] == pytest.approx(900 * row["served_close"])
@@ -255,7 +255,7 @@ def test_a_known_price_that_is_suddenly_told_otherwise_refuses_the_newest_beside
     LiveSource().candles(SERIES, 500)
     exchange.now_s += BAR_S
     exchange.faults = [ApiFault(rows=times(900.0, num_rows=4))]
-    with pytest.raises(DataError, match=r"BTCUSDT-15m: a price is told again as before, .* got a close"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m: a price stays the same, .* got a close"):
         LiveSource().candles(SERIES, 500)
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
 
@@ -271,7 +271,7 @@ def test_an_exchange_that_tells_all_prices_otherwise_is_refused_until_that_is_ac
     for _ in range(2):
         with pytest.raises(DataError, match=r"\(3 such candles\)\. Try again later; .* --accept-revision`"):
             LiveSource().candles(SERIES, 500)
-    (updated,) = LiveSource().update([SERIES], 1_000, accepts=True)
+    (updated,) = LiveSource().update([SERIES], 1_000, accept_revisions=True)
     assert updated.num_revised == 1_000
     require_cold(LiveSource().candles(SERIES, 1_001), exchange, 1_001)
     assert wild.report.num_revised == 0
@@ -286,13 +286,13 @@ def test_what_is_accepted_is_the_apis_word_and_never_against_the_archives(exchan
     exchange.now_s += BAR_S
     before = LiveSource().candles(SERIES, 500)  # neither is asked for again
     assert before.report.num_revised == 0
-    (updated,) = LiveSource().update([SERIES], 500, accepts=True)
+    (updated,) = LiveSource().update([SERIES], 500, accept_revisions=True)
     assert updated.num_revised == 1
     after = LiveSource().candles(SERIES, 500)
     volumes = dict(zip(after.open_time_s.tolist(), after.column("volume").tolist(), strict=True))
     assert volumes[open_s] == 7.0
     assert volumes[final_s] != 7.0
-    (again,) = LiveSource().update([SERIES], 500, accepts=True)
+    (again,) = LiveSource().update([SERIES], 500, accept_revisions=True)
     assert again.num_revised == 0
 
 
@@ -305,7 +305,7 @@ def test_a_newest_candle_that_was_told_before_it_was_over_is_told_to_the_end(exc
     LiveSource().candles(SERIES, 500)
     exchange.now_s += BAR_S
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
-    assert "1 candle was told differently before" in caplog.text
+    assert "1 candle was different before" in caplog.text
 
 
 def test_the_archives_word_serves_and_the_apis_is_kept(exchange, home) -> None:
@@ -351,7 +351,7 @@ def test_months_that_are_over_are_compared_with_the_archive_by_an_update(exchang
     (updated,) = LiveSource().update([SERIES], 900)
     assert (updated.num_revised, updated.note) == (1, "")
     assert len(exchange.klines_requests()) == 1
-    history = updated.found.history
+    history = updated.result.candles
     assert set(history.is_final[history.open_time_s < august_s + DAY_S]) == {True}
     exchange.archive_requests.clear()
     LiveSource().update([SERIES], 900)
@@ -400,7 +400,7 @@ def test_an_api_out_of_reach_names_every_host_and_the_archive(exchange, monkeypa
 def test_one_series_error_is_not_anothers(exchange) -> None:
     gone = Series("NOPEUSDT", "15m")
     found = {one.series: one for one in LiveSource().update([gone, SERIES], 500)}
-    assert isinstance(found[gone].found, DataError)
+    assert isinstance(found[gone].result, DataError)
     assert found[SERIES].num_added == 1_000
 
 

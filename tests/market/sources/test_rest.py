@@ -23,14 +23,14 @@ from v8.market.sources.live import LiveSource
 from v8.market.sources.rest import (
     API_RETRY_POLICY,
     MOST_APART_S,
-    ApiEtiquette,
+    ApiPolicy,
     ExchangeClock,
     KlinesApi,
     RestSource,
     read_addresses,
 )
 from v8.market.sources.source import KeepsTime, open_source, present_of
-from v8.net import told_of_waiting
+from v8.net import reporting_waiting_to
 
 SERIES = Series("BTCUSDT", "15m")
 BAR_S = 900
@@ -57,8 +57,8 @@ def opened(waits: list[float]) -> Iterator[Callable[..., RestSource]]:
     downloaders = []
 
     def open_rest(addresses: str | None = None, limits: TimeLimits = USERS_LIMITS) -> RestSource:
-        etiquette, patience = ApiEtiquette(sleep=waits.append), replace(API_RETRY_POLICY, sleep=waits.append)
-        downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
+        etiquette, patience = ApiPolicy(sleep=waits.append), replace(API_RETRY_POLICY, sleep=waits.append)
+        downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
         downloaders.append(downloader)
         return RestSource(KlinesApi(read_addresses(addresses), downloader))
 
@@ -141,7 +141,7 @@ def test_rows_that_were_left_out_once_are_found(exchange, opened, lost) -> None:
 
 def test_answers_that_contradict_each_other_for_ever_are_refused(exchange, opened) -> None:
     exchange.faults = [ApiFault(rows=lambda rows: rows[:-9]), *[ApiFault(rows=lambda rows: rows[:1])] * 8]
-    with pytest.raises(DataError, match="the same candles must be answered twice alike; got 5 answers"):
+    with pytest.raises(DataError, match="two responses with the same candles must be equal; got 5 responses"):
         opened().candles(SERIES, 100)
 
 
@@ -205,17 +205,17 @@ WRONG: dict[str, tuple[ApiFault, str]] = {
     ),
     "newest first": (ApiFault(rows=lambda rows: rows[::-1]), "in the order of time, each once"),
     "twice": (ApiFault(rows=lambda rows: [rows[0], *rows[:-1]]), "in the order of time, each once"),
-    "too many": (ApiFault(rows=lambda rows: rows + rows), "at most 100 rows were asked for; got|200"),
-    "a bar before the first": (ApiFault(rows=lambda rows: ahead(rows, -1)), "were asked for"),
-    "the running bar": (ApiFault(rows=lambda rows: ahead(rows[::-1], 1)[::-1]), "were asked for"),
-    "a bar far ahead": (ApiFault(rows=lambda rows: ahead(rows, 50_000)), "were asked for"),
+    "too many": (ApiFault(rows=lambda rows: rows + rows), "at most 100 rows were requested; got|200"),
+    "a bar before the first": (ApiFault(rows=lambda rows: ahead(rows, -1)), "were requested"),
+    "the running bar": (ApiFault(rows=lambda rows: ahead(rows[::-1], 1)[::-1]), "were requested"),
+    "a bar far ahead": (ApiFault(rows=lambda rows: ahead(rows, 50_000)), "were requested"),
     "off the grid": (
         ApiFault(rows=lambda rows: shifted(rows[:-1], 7_000)),
         "candles open every 900 s",
     ),
     "other days": (
         ApiFault(rows=lambda rows: shifted(rows, -86_400_000)),
-        "were asked for",
+        "were requested",
     ),
     "microseconds": (
         ApiFault(rows=lambda rows: [[row[0] * 1_000, *row[1:]] for row in rows]),
@@ -407,11 +407,11 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
 
 
 def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
-    etiquette, limits = ApiEtiquette(), TimeLimits(quiet_s=0.1)
+    etiquette, limits = ApiPolicy(), TimeLimits(quiet_s=0.1)
     patience = replace(API_RETRY_POLICY, sleep=waits.append)
-    downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
+    downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
     told: list[str] = []
-    with closing(downloader), told_of_waiting(told.append):
+    with closing(downloader), reporting_waiting_to(told.append):
         source = RestSource(KlinesApi(downloader=downloader))
         source.now_s()
         exchange.faults = [too_many(429, "1")]

@@ -12,7 +12,7 @@ from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.market.sources.downloads import PATIENCE, Downloader
-from v8.market.sources.source import KeptCandles, open_source
+from v8.market.sources.source import CachedCandles, open_source
 from v8.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")
@@ -105,13 +105,13 @@ def test_what_was_read_once_is_read_again_without_asking_anybody(full_archive, o
     end_s = NOW_S - 3 * 86_400
     first = open_vision().candles(SERIES, 300, end_s)
     full_archive.requests.clear()
-    kept = KeptCandles(open_vision()).candles(SERIES, 300, end_s)
+    kept = CachedCandles(open_vision()).candles(SERIES, 300, end_s)
     assert (kept.digest, kept.source) == (first.digest, "vision")
     assert full_archive.requests == []
     with pytest.raises(DataError, match="ETHUSDT-4h from vision: needs a zip in the archive"):
-        KeptCandles(open_vision()).candles(Series("ETHUSDT", "4h"), 300, end_s)
+        CachedCandles(open_vision()).candles(Series("ETHUSDT", "4h"), 300, end_s)
     with pytest.raises(DataError, match="BTCUSDT-4h from demo: needs candles that are kept on this machine"):
-        KeptCandles(DemoSource()).candles(SERIES, 300, end_s)
+        CachedCandles(DemoSource()).candles(SERIES, 300, end_s)
     assert full_archive.requests == []
 
 
@@ -279,14 +279,14 @@ def test_a_zip_whose_checksum_is_absent_is_an_error_wherever_candles_would_be_mi
 ):
     """At 4c79749 it counted as absent: the oldest, a month or day between two, the newest were dropped."""
     del full_archive.files[f"{path_of(label)}.CHECKSUM"]
-    with pytest.raises(DataError, match=rf"{label}\.zip\.CHECKSUM: must lie beside .*; got the zip alone"):
+    with pytest.raises(DataError, match=rf"{label}\.zip\.CHECKSUM: must exist if .*; got the zip alone"):
         open_vision().candles(SERIES, 10_000)
 
 
 def test_an_archive_without_any_checksum_says_what_is_missing(full_archive, open_vision):
     for path in [path for path in full_archive.files if path.endswith(".CHECKSUM")]:
         del full_archive.files[path]
-    with pytest.raises(DataError, match=r"2024-08\.zip\.CHECKSUM: must lie beside the zip it belongs to"):
+    with pytest.raises(DataError, match=r"2024-08\.zip\.CHECKSUM: must exist if its zip does"):
         open_vision().candles(SERIES, 100)
 
 
@@ -409,14 +409,14 @@ def test_a_zip_with_a_wrong_crc_is_refused_although_its_sha256_is_right(
     content = bytearray(buffer.getvalue())
     content[100] ^= 1
     full_archive.put(path_of("2024-08"), bytes(content))
-    with pytest.raises(DataError, match="must be a sound zip; got Bad CRC-32"):
+    with pytest.raises(DataError, match="must be an intact zip; got Bad CRC-32"):
         open_vision().candles(SERIES, 100)
 
 
 def test_a_zip_whose_directory_points_before_its_begin_is_refused(full_archive, open_vision):
     content = full_archive.files[path_of("2024-08")]
     full_archive.put(path_of("2024-08"), content[3:])
-    with pytest.raises(DataError, match="must be a sound zip; got negative seek value"):
+    with pytest.raises(DataError, match="must be an intact zip; got negative seek value"):
         open_vision().candles(SERIES, 100)
 
 
@@ -425,7 +425,7 @@ def test_what_is_no_zip_is_refused_although_its_sha256_is_right(full_archive, op
     assert (
         hashlib.sha256(b"no zip").hexdigest().encode() in full_archive.files[f"{path_of('2024-08')}.CHECKSUM"]
     )
-    with pytest.raises(DataError, match="must be a sound zip; got File is not a zip file"):
+    with pytest.raises(DataError, match="must be an intact zip; got File is not a zip file"):
         open_vision().candles(SERIES, 100)
 
 
@@ -460,7 +460,7 @@ def test_a_zip_of_text_for_prices_is_not_kept_and_a_mended_one_takes_its_place(
 ):
     rows = part(history, "2024-08")
     full_archive.put_rows("BTCUSDT-4h", "2024-08", rows.assign(close="ten"))
-    with pytest.raises(DataError, match="got 186 of 216, mostly values that are missing, no numbers"):
+    with pytest.raises(DataError, match="got 186 of 216, mostly values that are missing, not numbers"):
         open_vision().candles(SERIES, 100)
     assert not list(tmp_path.rglob("*2024-08.zip*"))
     full_archive.put_rows("BTCUSDT-4h", "2024-08", rows)

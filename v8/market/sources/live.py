@@ -1,21 +1,21 @@
-"""The source `live`: candles up to this moment from the store, from the archive what is final, else the API.
+"""The source `live`: candles up to this moment from the local store, the archive (final ones) and the API.
 
-What is missing decides who is asked:
+Which server is asked depends on what the store lacks:
 
-* Nothing, because the store has the last closed candle: nobody, unless its price jumps there.
-* Less than 1,000 candles at the end: the API, one request. It begins with the last candles that the store
-  has, so that a revision of them is seen.
-* More at the end, or older candles than the store has: the archive, up to the last day that is over, and the
-  API from there; the API alone, page by page, for a series that the archive lacks. A symbol that is no longer
-  traded costs one request, and so does asking for candles from before the first one.
+* Nothing, because the store has the last closed candle: no server, unless the price jumps at that candle.
+* Fewer than 1,000 candles at the end: the API, in one request. It starts with the last candles of the store,
+  so that a revision of them is detected.
+* More candles at the end, or candles older than the store's: the archive up to the last complete day, and the
+  API from there on; the API alone, page by page, for a series that the archive lacks. A symbol that is no
+  longer traded costs one request, and so does a request for candles from before the first one.
 
-The exchange's time is asked for once per source. `v8.market.store` keeps everything, also what is told twice.
+The exchange's time is requested once for each source object. `v8.market.store` keeps all candles, and both
+versions of those that were revised.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pandas as pd
@@ -29,16 +29,15 @@ from v8.market.series import DAY_S, Series
 from v8.market.sources.rest import MOST_ROWS, RestSource, Span
 from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
-from v8.market.store import CandleStore, History, Merged, from_api, from_candles
+from v8.market.store import CandleStore, StoredCandles, StoredSeries, from_api, from_candles
 
-NUM_REASKED: Final = 3  # candles of the store that every request for newer ones asks for again
-Found = TypeVar("Found")
+NUM_REASKED: Final = 3  # newest candles of the store that a request for newer ones repeats
 _MONTH_LAG_S: Final = 2 * DAY_S  # the archive has the zip of a month two days after its end
 
 
 @dataclass(frozen=True)
-class Want:
-    """What is asked for of one series."""
+class CandleRequest:
+    """A request for the newest candles of one series."""
 
     series: Series
     num_bars: int  # newest candles that open at or before `last_s`
@@ -51,55 +50,67 @@ class Want:
         """Open time of the last bar of yesterday: the archive has no later one."""
         return self.series.last_closed_s(self.now_s // DAY_S * DAY_S)
 
-    def page(self, known: History | None) -> Span | None:
-        """Return the span of the one request that gives all that is missing at the end; None if none does."""
-        if known is None:
+    def page(self, stored: StoredCandles | None) -> Span | None:
+        """Return the span of one request to the API that completes the end of the stored candles.
+
+        None if nothing is missing there, or if one request is not enough.
+        """
+        if stored is None:
             num_back = self.num_bars + self.bars_after(self.last_s, self.newest_s)
             return self.back_from(self.newest_s, MOST_ROWS) if num_back <= MOST_ROWS else None
-        num_missing = self.bars_after(known.last_s, self.newest_s)
-        is_met = self.last_s <= known.last_s and not (self.newest_s == known.last_s and known.is_doubted)
-        if num_missing > MOST_ROWS - 1 or is_met:
+        num_missing = self.bars_after(stored.last_s, self.newest_s)
+        has_suspect_end = self.newest_s == stored.last_s and stored.has_suspect_end
+        is_complete = self.last_s <= stored.last_s and not has_suspect_end
+        if is_complete or num_missing > MOST_ROWS - 1:
             return None
         return self.back_from(self.newest_s, min(num_missing + NUM_REASKED, MOST_ROWS))
 
     def back_from(self, last_s: int, num_bars: int) -> Span:
-        """Return a span of so many bars that ends at a bar, none of them before 1970."""
-        first_s = last_s - min(num_bars - 1, last_s // self.series.bar_s) * self.series.bar_s
-        return Span(self.series, first_s, last_s)
+        """Return a span of so many bars that ends at a bar, without bars from before 1970."""
+        num_before = min(num_bars - 1, last_s // self.series.bar_s)
+        return Span(self.series, last_s - num_before * self.series.bar_s, last_s)
 
-    def unconfirmed(self, known: History) -> Span | None:
-        """Return the span of months that are over in which only the API said what happened; None without."""
+    def unconfirmed(self, stored: StoredCandles) -> Span | None:
+        """Return the span of candles from the API whose month the archive has by now; None without any."""
         now = np.datetime64(self.now_s - _MONTH_LAG_S, "s")
-        stop_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
-        return self._span_of(known.open_time_s[~known.is_final], stop_s - self.series.bar_s)
+        month_start_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
+        open_time_s = stored.open_time_s[~stored.is_final]
+        return self._span_of(open_time_s, month_start_s - self.series.bar_s)
 
-    def revisable(self, known: History) -> Span | None:
-        """Return the span of those of the newest candles that only the API told; None without."""
-        opens_s = known.open_time_s[-self.num_bars :][~known.is_final[-self.num_bars :]]
-        return self._span_of(opens_s, self.newest_s)
+    def revisable(self, stored: StoredCandles) -> Span | None:
+        """Return the span of the candles from the API among the newest `num_bars`; None without any."""
+        is_final = stored.is_final[-self.num_bars :]
+        open_time_s = stored.open_time_s[-self.num_bars :][~is_final]
+        return self._span_of(open_time_s, self.newest_s)
 
-    def _span_of(self, opens_s: NDArray[np.int64], last_s: int) -> Span | None:
-        opens_s = opens_s[opens_s <= last_s]
-        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
+    def _span_of(self, open_time_s: NDArray[np.int64], last_s: int) -> Span | None:
+        open_time_s = open_time_s[open_time_s <= last_s]
+        if not len(open_time_s):
+            return None
+        return Span(self.series, int(open_time_s[0]), int(open_time_s[-1]))
 
     def bars_after(self, after_s: int, until_s: int) -> int:
-        """Count the bars that open after one up to another."""
+        """Count the bars that open after one time and up to another."""
         return max(0, (until_s - after_s) // self.series.bar_s)
 
 
 @dataclass(frozen=True, eq=False)
-class Updated:
-    """What an update did for one series."""
+class UpdateResult:
+    """The result of an update for one series."""
 
     series: Series
-    found: Merged | DataError  # what is known of it now, or why it could not be brought up to date
-    num_added: int = 0  # candles that were not known before
-    num_revised: int = 0  # revisions that were not known before
-    note: str = ""  # what did not work and was not needed; empty if all did
+    result: StoredSeries | DataError  # the stored series, or why it could not be updated
+    num_added: int = 0  # candles that were not stored before
+    num_revised: int = 0  # revisions that were not listed before
+    note: str = ""  # a failure without consequences for the result; empty if there was none
 
 
 class LiveSource:
-    """Candles of the present from archive and API, that of the environment when None, kept in a store."""
+    """Candles of the present from archive and API, kept in a store.
+
+    Args:
+        rest: The API; that of the environment when None.
+    """
 
     name: ClassVar = "live"
     is_publishable: ClassVar = True
@@ -109,7 +120,7 @@ class LiveSource:
         self.now_s = self.rest.now_s
         self.require = self.rest.require
         self.archive = VisionSource(now=self.now_s)
-        # A market's place is named by all addresses that it comes from, whatever their order.
+        # The folder of a market is named by all addresses that it comes from, whatever their order.
         addresses = self.rest.api.addresses
         urls = [sorted(address.url for address in addresses), read_archive_address().url]
         name = f"{addresses[0].folder_name}-{storage.digest_json(urls)[:12]}"
@@ -118,167 +129,259 @@ class LiveSource:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        want = self._want(series, num_bars, end_s)
-        (found,) = self._brought_up([want], [self.store.read(series)])
-        if isinstance(found, DataError):
-            raise found
-        return _served(want, found)
+        request = self._request(series, num_bars, end_s)
+        (result,) = self._fetched([request], [self.store.read(series)])
+        if isinstance(result, DataError):
+            raise result
+        return _served(request, result)
 
-    def kept(self, series: Series, num_bars: int, end_s: int) -> Candles:
-        """Return the candles up to a time that the store holds; see `KeepsCandles`."""
-        merged = self.store.read(series)
-        if merged is None:
+    def cached(self, series: Series, num_bars: int, end_s: int) -> Candles:
+        """Return the candles of the store up to a time; see `CachesCandles`."""
+        stored = self.store.read(series)
+        if stored is None:
             rule = "needs candles that are kept on this machine"
-            fix = "Ask the exchange for them"
+            fix = "Fetch them from the exchange"
             raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
-        # Every bar up to then was closed when it was kept.
-        closed_s = end_s + series.bar_s
-        return _served(Want(series, num_bars, last_s=end_s, newest_s=end_s, now_s=closed_s), merged)
+        # All bars up to `end_s` were closed when they were stored.
+        request = CandleRequest(series, num_bars, last_s=end_s, newest_s=end_s, now_s=end_s + series.bar_s)
+        return _served(request, stored)
 
-    def bring(self, series: Sequence[Series], num_bars: int) -> None:
-        """Bring series up to date, many at once; see `BringsMany`."""
-        self._brought_up(self._wants(series, num_bars), [self.store.read(one) for one in series])
+    def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
+        """Bring many series up to date, their requests in parallel; see `PrefetchesCandles`."""
+        self._fetched(self._requests(series, num_bars), [self.store.read(name) for name in series])
 
-    def update(self, series: Sequence[Series], num_bars: int, *, accepts: bool = False) -> list[Updated]:
-        """Bring series up to date, many at once, and compare months that are over with the archive.
+    def update(
+        self, series: Sequence[Series], num_bars: int, *, accept_revisions: bool = False
+    ) -> list[UpdateResult]:
+        """Bring many series up to date, and compare candles of complete months with the archive.
 
-        Where the user accepts, all of the newest `num_bars` candles that only the API told serve as told now.
+        Args:
+            series: The series.
+            num_bars: Newest candles of each that are wanted.
+            accept_revisions: Whether the API's present version replaces the stored one in all of the newest
+                `num_bars` candles that are not from the archive.
         """
-        wants = self._wants(series, num_bars)
-        before = [self.store.read(one) for one in series]
-        known = list(map(partial(_tried, self._accepted), wants, before)) if accepts else before
-        brought = self._brought_up(wants, known)
-        updated = map(partial(_tried, self._compared), wants, before, brought)
-        return [
-            Updated(one, found) if isinstance(found, DataError) else found
-            for one, found in zip(series, updated, strict=True)
-        ]
+        requests = self._requests(series, num_bars)
+        before = [self.store.read(name) for name in series]
+        stored: list[StoredSeries | DataError | None] = list(before)
+        if accept_revisions:
+            stored = [self._try_accept(*pair) for pair in zip(requests, before, strict=True)]
+        fetched = self._fetched(requests, stored)
+        results = []
+        for name, request, former, current in zip(series, requests, before, fetched, strict=True):
+            if isinstance(request, DataError):
+                results.append(UpdateResult(name, request))
+            elif isinstance(current, DataError):
+                results.append(UpdateResult(name, current))
+            else:
+                try:
+                    results.append(self._compared(request, former, current))
+                except DataError as error:
+                    results.append(UpdateResult(name, error))
+        return results
 
-    def _wants(self, series: Sequence[Series], num_bars: int) -> list[Want | DataError]:
-        """Say what is asked for of each series, or why the exchange cannot have it."""
-        self.now_s()
-        return [_tried(self._want, one, num_bars, None) for one in series]
+    def _requests(self, series: Sequence[Series], num_bars: int) -> list[CandleRequest | DataError]:
+        """Return a request for each series, or the reason why the exchange cannot have it."""
+        self.now_s()  # if the exchange does not answer at all, the error is raised here
+        requests: list[CandleRequest | DataError] = []
+        for name in series:
+            try:
+                requests.append(self._request(name, num_bars, None))
+            except DataError as error:
+                requests.append(error)
+        return requests
 
-    def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
+    def _request(self, series: Series, num_bars: int, end_s: int | None) -> CandleRequest:
         require_listed(series, self.name)
         now_s = self.rest.confirmed_now_s(series)
-        last_s = series.last_wanted_s(now_s, end_s)
-        newest_s = series.last_closed_s(now_s)
-        return Want(series, num_bars, last_s, newest_s, now_s)
+        return CandleRequest(
+            series=series,
+            num_bars=num_bars,
+            last_s=series.last_wanted_s(now_s, end_s),
+            newest_s=series.last_closed_s(now_s),
+            now_s=now_s,
+        )
 
-    def _brought_up(
-        self, wants: Sequence[Want | DataError], known: Sequence[Merged | DataError | None]
-    ) -> list[Merged | DataError]:
-        """Fetch a page of each series at once, then what else is needed; an error stays with its series."""
-        asked = zip(wants, known, strict=True)
-        pages = self.rest.api.downloader.map(lambda each: _tried(self._page, *each), asked)
-        return list(map(partial(_tried, self._completed), wants, known, pages))
+    def _fetched(
+        self,
+        requests: Sequence[CandleRequest | DataError],
+        stored: Sequence[StoredSeries | DataError | None],
+    ) -> list[StoredSeries | DataError]:
+        """Complete many series: one page of each in parallel, then what else is needed one after another.
 
-    def _page(self, want: Want, known: Merged | None) -> History | None:
-        """Fetch a page within the calling thread; None where none is asked for or none is there."""
-        span = want.page(known.history if known else None)
-        if span is None or not len(rows := self.rest.api.klines(span)):
-            return None
-        return from_api(span.series, span.first_s, rows)
-
-    def _completed(self, want: Want, known: Merged | None, page: History | None) -> Merged:
-        """Add a page to what is known, or what no page holds, and what is older where that is needed."""
-        if page:
-            known = self._merged(want, known, page)
-        elif known and want.last_s > known.history.last_s and want.page(known.history) is None:
-            known = self._with_end(want, known)
-        if known:
-            if known.history.is_whole or known.history.num_until(want.last_s) >= want.num_bars:
-                return known
-            begin_s = self.rest.api.edge_open_s(want.series, want.newest_s)
-            if begin_s is None or begin_s >= known.history.open_time_s[0]:
-                return self._merged(want, known, is_whole=True)
-        return self._from_archive(want, known, want.num_bars + want.bars_after(want.last_s, want.final_s))
-
-    def _with_end(self, want: Want, known: Merged) -> Merged:
-        """Add what follows the store where that is more than a page, or the symbol is no longer traded."""
-        end_s = self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
-        if end_s <= known.history.last_s:
-            return known
-        num_bars = (end_s - known.history.last_s) // want.series.bar_s + NUM_REASKED
-        if num_bars > MOST_ROWS:
-            return self._from_archive(want, known, num_bars, end_s)
-        return self._merged(want, known, *self._from_rest(want.back_from(end_s, num_bars)))
-
-    def _from_archive(self, want: Want, known: Merged | None, num_bars: int, end_s: int = 0) -> Merged:
-        """Add what is final from the archive, and what lies between that and `end_s` from the API.
-
-        That is when the newest candle of the exchange opens, 0 where it must be asked.
+        The error of one series takes its place in the result and does not stop the others.
         """
-        piece = self._past(want, num_bars)
-        is_near = known is None or known.history.touches(piece)
-        lasts_s = [piece.last_s, known.history.last_s] if known else [piece.last_s]
-        begin_s = max(lasts_s) if is_near else min(lasts_s)
-        if is_near and begin_s >= want.last_s:
-            return self._merged(want, known, piece)
-        end_s = end_s or self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
-        num_behind = (end_s - begin_s) // want.series.bar_s
-        span = want.back_from(end_s, num_behind + NUM_REASKED)
-        rest = self._from_rest(span) if num_behind > 0 else []
-        return self._merged(want, known, *([piece, *rest] if is_near else [*rest, piece]))
+        pairs = zip(requests, stored, strict=True)
+        pages = self.rest.api.downloader.map(lambda pair: self._try_page(*pair), pairs)
+        results: list[StoredSeries | DataError] = []
+        for request, series, page in zip(requests, stored, pages, strict=True):
+            if isinstance(request, DataError):
+                results.append(request)
+            elif isinstance(series, DataError):
+                results.append(series)
+            elif isinstance(page, DataError):
+                results.append(page)
+            else:
+                try:
+                    results.append(self._completed(request, series, page))
+                except DataError as error:
+                    results.append(error)
+        return results
 
-    def _past(self, want: Want, num_bars: int) -> History:
-        """Fetch so many final candles from the archive; where it lacks the series, up to now from the API."""
+    def _try_page(
+        self, request: CandleRequest | DataError, stored: StoredSeries | DataError | None
+    ) -> StoredCandles | DataError | None:
+        """Fetch a page within the calling thread; None where none is needed or the API has no candle."""
+        if isinstance(request, DataError):
+            return request
+        if isinstance(stored, DataError):
+            return stored
+        span = request.page(stored.candles if stored else None)
+        if span is None:
+            return None
         try:
-            found = self.archive.candles(want.series, num_bars, want.final_s)
+            rows = self.rest.api.klines(span)
+        except DataError as error:
+            return error
+        return from_api(span.series, span.first_s, rows) if len(rows) else None
+
+    def _completed(
+        self, request: CandleRequest, stored: StoredSeries | None, page: StoredCandles | None
+    ) -> StoredSeries:
+        """Add a page to the stored candles, or what is more than a page, and older candles if needed."""
+        if page:
+            stored = self._merged(request, stored, [page])
+        elif stored and request.last_s > stored.candles.last_s and request.page(stored.candles) is None:
+            stored = self._with_end(request, stored)
+        if stored:
+            if stored.candles.has_oldest or stored.candles.num_until(request.last_s) >= request.num_bars:
+                return stored
+            begin_s = self.rest.api.edge_open_s(request.series, request.newest_s)
+            if begin_s is None or begin_s >= stored.candles.open_time_s[0]:
+                return self._merged(request, stored, [], has_oldest=True)
+        num_bars = request.num_bars + request.bars_after(request.last_s, request.final_s)
+        return self._from_archive(request, stored, num_bars)
+
+    def _with_end(self, request: CandleRequest, stored: StoredSeries) -> StoredSeries:
+        """Add the candles after the stored ones: more than a page, or those of a symbol that ended."""
+        end_s = self._end_s(request)
+        if end_s <= stored.candles.last_s:
+            return stored
+        num_bars = (end_s - stored.candles.last_s) // request.series.bar_s + NUM_REASKED
+        if num_bars > MOST_ROWS:
+            return self._from_archive(request, stored, num_bars, end_s)
+        return self._merged(request, stored, self._from_rest(request.back_from(end_s, num_bars)))
+
+    def _from_archive(
+        self, request: CandleRequest, stored: StoredSeries | None, num_bars: int, end_s: int = 0
+    ) -> StoredSeries:
+        """Add final candles from the archive, and the candles between these and `end_s` from the API.
+
+        `end_s` is the open time of the exchange's newest candle, 0 where it has not been requested yet.
+        """
+        past = self._past(request, num_bars)
+        begin_s = past.last_s
+        is_adjacent = True
+        if stored:
+            is_adjacent = stored.candles.touches(past)
+            last_stored_s = stored.candles.last_s
+            begin_s = max(past.last_s, last_stored_s) if is_adjacent else min(past.last_s, last_stored_s)
+        if is_adjacent and begin_s >= request.last_s:
+            return self._merged(request, stored, [past])
+        end_s = end_s or self._end_s(request)
+        num_after = (end_s - begin_s) // request.series.bar_s
+        recent = []
+        if num_after > 0:
+            recent = self._from_rest(request.back_from(end_s, num_after + NUM_REASKED))
+        # Each piece must touch what comes before it: the recent candles may close a gap to the past ones.
+        pieces = [past, *recent] if is_adjacent else [*recent, past]
+        return self._merged(request, stored, pieces)
+
+    def _end_s(self, request: CandleRequest) -> int:
+        """Request the open time of the exchange's newest candle; 0 if it has none."""
+        return self.rest.api.edge_open_s(request.series, request.newest_s, is_newest=True) or 0
+
+    def _past(self, request: CandleRequest, num_bars: int) -> StoredCandles:
+        """Fetch so many final candles from the archive, or from the API if the archive lacks the series."""
+        try:
+            candles = self.archive.candles(request.series, num_bars, request.final_s)
             is_final = True
         except NotArchivedError:
-            num_bars += (want.newest_s - want.final_s) // want.series.bar_s
-            found = self.rest.candles(want.series, num_bars, want.newest_s)
+            num_bars += (request.newest_s - request.final_s) // request.series.bar_s
+            candles = self.rest.candles(request.series, num_bars, request.newest_s)
             is_final = False
-        return from_candles(found, is_final=is_final, is_whole=len(found) < num_bars)
+        return from_candles(candles, is_final=is_final, has_oldest=len(candles) < num_bars)
 
-    def _from_rest(self, span: Span) -> list[History]:
-        """Fetch a span in pages; at most one piece."""
+    def _from_rest(self, span: Span) -> list[StoredCandles]:
+        """Fetch a span in pages from the API; an empty list if it has no candle there, else one piece."""
         tables = self.rest.api.downloader.map(self.rest.api.klines, span.pages())
         rows = pd.concat(reversed(tables), ignore_index=True)
         return [from_api(span.series, span.first_s, rows)] if len(rows) else []
 
-    def _merged(self, want: Want, known: Merged | None, *pieces: History, **told: bool) -> Merged:
-        return self.store.merge(want.series, known, pieces, want.now_s, **told)
+    def _merged(
+        self,
+        request: CandleRequest,
+        stored: StoredSeries | None,
+        pieces: Sequence[StoredCandles],
+        *,
+        has_oldest: bool = False,
+        accept_revisions: bool = False,
+    ) -> StoredSeries:
+        return self.store.merge(
+            request.series,
+            stored,
+            pieces,
+            request.now_s,
+            has_oldest=has_oldest,
+            accept_revisions=accept_revisions,
+        )
 
-    def _accepted(self, want: Want, known: Merged | None) -> Merged | None:
-        """Take what the API says now of the newest candles that only the API has told."""
-        span = want.revisable(known.history) if known else None
-        pieces = self._from_rest(span) if span else []
-        return self._merged(want, known, *pieces, accepts=True) if pieces else known
+    def _try_accept(
+        self, request: CandleRequest | DataError, stored: StoredSeries | None
+    ) -> StoredSeries | DataError | None:
+        """Replace the newest candles that are not from the archive by the API's present version."""
+        if isinstance(request, DataError):
+            return request
+        span = request.revisable(stored.candles) if stored else None
+        if span is None:
+            return stored
+        try:
+            pieces = self._from_rest(span)
+            return self._merged(request, stored, pieces, accept_revisions=True) if pieces else stored
+        except DataError as error:
+            return error
 
-    def _compared(self, want: Want, before: Merged | None, found: Merged) -> Updated:
-        """Compare what only the API said with the archive, once their month is over; count what is new."""
-        span = want.unconfirmed(found.history)
+    def _compared(
+        self, request: CandleRequest, before: StoredSeries | None, current: StoredSeries
+    ) -> UpdateResult:
+        """Compare candles from the API with the archive, once it has their month, and count what is new."""
+        span = request.unconfirmed(current.candles)
         note = ""
         if span:
-            archived = _tried(self.archive.candles, span.series, span.num_bars, span.last_s)
-            if isinstance(archived, DataError):
-                note = f"not compared with the archive: {archived}"
+            try:
+                archived = self.archive.candles(span.series, span.num_bars, span.last_s)
+            except DataError as error:
+                note = f"not compared with the archive: {error}"
             else:
-                found = self._merged(want, found, from_candles(archived, is_final=True, is_whole=False))
-        num_candles, num_revisions = (len(before.history), len(before.revisions)) if before else (0, 0)
-        num_added = len(found.history) - num_candles
-        num_revised = len(found.revisions) - num_revisions
-        return Updated(want.series, found, num_added, num_revised, note)
+                final = from_candles(archived, is_final=True, has_oldest=False)
+                current = self._merged(request, current, [final])
+        return UpdateResult(
+            series=request.series,
+            result=current,
+            num_added=len(current.candles) - (len(before.candles) if before else 0),
+            num_revised=len(current.revisions) - (len(before.revisions) if before else 0),
+            note=note,
+        )
 
 
-def _tried(work: Callable[..., Found], *given: Any) -> Found | DataError:
-    """Return what one series' work finds, or why it, or work before it, does not: the others go on."""
-    try:
-        return next((each for each in given if isinstance(each, DataError)), None) or work(*given)
-    except DataError as error:
-        return error
-
-
-def _served(want: Want, merged: Merged) -> Candles:
-    """Check what is served as any source's candles, and count what was told in two versions."""
-    series = want.series
-    frame = merged.history.frame(want.num_bars, want.last_s)
+def _served(request: CandleRequest, stored: StoredSeries) -> Candles:
+    """Check stored candles as those of any source are checked, and count those with two versions."""
+    series = request.series
+    frame = stored.candles.frame(request.num_bars, request.last_s)
     if frame.empty:
-        raise none_until(want.last_s, merged.history.open_time_s[0], f"{series} from {LiveSource.name}")
-    found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
-    num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
-    num_newer = (want.newest_s - want.last_s) // series.bar_s
-    return found.noting(num_newer=num_newer, num_revised=num_revised)
+        first_s = stored.candles.open_time_s[0]
+        raise none_until(request.last_s, first_s, f"{series} from {LiveSource.name}")
+    candles = check_candles(frame, series, source=LiveSource.name, now_s=request.now_s)
+    num_revised = int(np.isin(candles.open_time_s, stored.revisions["open_time_s"]).sum())
+    num_newer = (request.newest_s - request.last_s) // series.bar_s
+    return candles.with_report(num_newer=num_newer, num_revised=num_revised)

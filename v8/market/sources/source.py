@@ -1,8 +1,9 @@
-"""What a source of candles can do, which there are, and the one way to open one by name.
+"""The interface of candle sources, the registry of all sources, and the function that opens one by name.
 
-A source is a file of this folder and an entry of `sources.yaml`; one's own calls `SOURCES.register`. It
-serves what it has or raises an error. None of them ever falls back to another, and the demo market opens only
-under its own name. `CutOffSource` shows of any of them what there was at a moment of the past.
+A source is a module of this package and an entry of `sources.yaml`; a plug-in calls `SOURCES.register`. A
+source returns the candles that it has or raises an error. It never falls back to another source, and the demo
+market opens only under its own name. `CutOffSource` hides everything after a moment of the past, of any
+source.
 """
 
 import shlex
@@ -25,89 +26,97 @@ class CandleSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The name the source is opened by; it marks the candles and everything made from them."""
+        """The name under which the source is opened; it is recorded with candles and results."""
 
     @property
     def is_publishable(self) -> bool:
         """Whether models trained on these candles may be published; never for the demo market."""
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
-        """Return the newest closed candles of a series, at most `num_bars`, fewer when there are no more.
+        """Return the newest closed candles of a series, at most `num_bars`, fewer if the source has fewer.
 
-        None opens after `end_s`, seconds since the epoch, UTC; None for the newest there are.
+        Args:
+            series: Symbol and timeframe.
+            num_bars: Largest number of candles.
+            end_s: Latest open time, seconds since the epoch, UTC; None for no limit.
+
+        Raises:
+            DataError: If there is no such candle, or the candles fail their checks.
         """
 
 
 @runtime_checkable
 class SeriesLister(Protocol):
-    """A source that knows which series it has; of the others the default universe is asked for."""
+    """A source that can list its series; for the others the default universe is used."""
 
     def series(self) -> tuple[Series, ...]:
-        """List them, at least one."""
+        """List the series, at least one."""
 
 
 @runtime_checkable
 class ChecksSeries(Protocol):
-    """A source that can tell at little cost whether it has a series."""
+    """A source that can check at little cost whether it has a series."""
 
     def require(self, series: Series) -> None:
-        """Refuse a series that the source lacks; no candles are fetched."""
+        """Raise an error for a series that the source lacks; no candles are fetched."""
 
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A source that knows the exchange's time: that decides what is closed, not this machine's clock."""
+    """A source that knows the exchange's time, which decides which bars are closed."""
 
     def now_s(self) -> int:
-        """Return the exchange's time, whole seconds since the epoch; never ahead of it."""
+        """Return the exchange's time, rounded down to whole seconds since the epoch; it is never ahead."""
 
 
 def present_of(source: object) -> int:
-    """Return the present of a source in seconds since the epoch: the exchange's time, else this machine's."""
+    """Return the exchange's time if the source knows it, else this machine's, in seconds since the epoch."""
     return source.now_s() if isinstance(source, KeepsTime) else int(time.time())
 
 
 @runtime_checkable
-class BringsMany(Protocol):
-    """A source that fetches the candles of many series at once."""
+class PrefetchesCandles(Protocol):
+    """A source that can fetch the candles of many series in parallel."""
 
-    def bring(self, series: Sequence[Series], num_bars: int) -> None:
-        """Have the newest candles of some series at hand, so that `candles` need not wait for each alone.
+    def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
+        """Fetch the newest candles of some series, so that `candles` need not wait for each of them.
 
-        What goes wrong with a series is not told here: asking for its candles tells.
+        Errors of single series are not raised here but by `candles`.
         """
 
 
 @runtime_checkable
-class KeepsCandles(Protocol):
-    """A source that keeps on this machine what it fetched."""
+class CachesCandles(Protocol):
+    """A source that keeps fetched candles on this machine."""
 
-    def kept(self, series: Series, num_bars: int, end_s: int) -> "Candles":
-        """Return candles as `CandleSource.candles` does, from this machine alone: nobody is asked.
+    def cached(self, series: Series, num_bars: int, end_s: int) -> "Candles":
+        """Return candles as `CandleSource.candles` does, from this machine alone, without any request.
 
-        Nothing says that they are complete; whoever needs certain ones compares the digest. Raises
-        `DataError` if none are kept.
+        They may be incomplete; a caller that needs certain candles compares their digest.
+
+        Raises:
+            DataError: If none are cached.
         """
 
 
 @runtime_checkable
 class ReadsFolder(Protocol):
-    """A source that reads a folder of the user."""
+    """A source that reads files of the user."""
 
     @property
     def folder(self) -> Path:
-        """The folder."""
+        """The folder that holds them."""
 
 
 def folder_of(source: "CandleSource") -> Path | None:
-    """Return the folder that a source reads, absolute; None where it reads none."""
+    """Return the absolute path of the folder that a source reads; None if it reads none."""
     if isinstance(source, CutOffSource):
         return folder_of(source.source)
     return source.folder.absolute() if isinstance(source, ReadsFolder) else None
 
 
-class KeptCandles:
-    """A source of which only what is kept on this machine is seen; see `KeepsCandles`."""
+class CachedCandles:
+    """A view of a source that returns only the candles cached on this machine; see `CachesCandles`."""
 
     def __init__(self, source: CandleSource) -> None:
         self._source = source
@@ -115,25 +124,26 @@ class KeptCandles:
         self.is_publishable = source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
-        """Return candles up to a time from this machine alone; see `CandleSource`.
+        """Return cached candles up to a time; see `CandleSource`.
 
-        Raises `DataError` if none are kept, or the source keeps nothing.
+        Raises:
+            DataError: If none are cached, or the source has no cache.
         """
-        if end_s is None or not isinstance(self._source, KeepsCandles):
+        if end_s is None or not isinstance(self._source, CachesCandles):
             rule = "needs candles that are kept on this machine"
-            got = "none"
-            fix = f"Ask the source {self.name} itself"
-            raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
-        return self._source.kept(series, num_bars, end_s)
+            fix = f"Fetch them from the source {self.name} itself"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
+        return self._source.cached(series, num_bars, end_s)
 
 
 @dataclass(frozen=True)
 class SourceKind(Named):
-    """A source that can be asked for.
+    """An entry of the registry of sources.
 
     Args:
-        open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
-        reads_folder: Whether `open` takes the folder of `--data-dir`, which is there; else it takes none.
+        open: Opens the source; the module of the source is imported only then. It raises an error for
+            settings that the source cannot work with.
+        reads_folder: Whether `open` takes the existing folder of `--data-dir`; else it takes no argument.
     """
 
     open: Callable[..., CandleSource]
@@ -147,9 +157,15 @@ SOURCES: Final = Registry("source", described(SourceKind, "v8.market.sources", "
 def open_source(
     name: str, *, data_dir: Path | None = None, begin: Callable[[], object] = lambda: None
 ) -> CandleSource:
-    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`.
+    """Open a source by its key of `SOURCES`.
 
-    What can be refused at once is, and then `begin` is called: importing a source may take a second.
+    Args:
+        name: The key.
+        data_dir: The folder of the candle files, for a source that reads one.
+        begin: Called after the arguments were checked: importing a source may take a second.
+
+    Raises:
+        ProfileError: If there is no such source, or it does not go with `data_dir`.
     """
     if name not in SOURCES and Path(name).is_dir():
         rule = f"a source is one of {', '.join(SOURCES)}"
@@ -162,7 +178,7 @@ def open_source(
         fix = "Add param:data_dir FOLDER"
         raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
     if data_dir is not None and not kind.reads_folder:
-        readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
+        readers = " or ".join(entry.name for entry in SOURCES.values() if entry.reads_folder)
         rule = f"only the source {readers} reads a folder"
         fix = f"Add param:source {readers} or leave param:data_dir out"
         raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
@@ -171,9 +187,12 @@ def open_source(
 
 
 class CutOffSource:
-    """A source of which nothing after a moment is seen, by series: the latest open time shown.
+    """A view of a source that hides all candles after a moment.
 
-    It is in seconds since the epoch, UTC. Series of a timeframe share it, so neighbours are shown as far.
+    Args:
+        source: The source.
+        newest_s: Latest visible open time by series, seconds since the epoch, UTC. Other series of the same
+            timeframe, such as those of covariates, are visible up to the same time.
     """
 
     def __init__(self, source: CandleSource, newest_s: Mapping[str, int]) -> None:
@@ -184,15 +203,19 @@ class CutOffSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
-        same = (each_s for name, each_s in self._newest_s.items() if name.endswith(f"-{series.timeframe}"))
-        last_s = self._newest_s.get(str(series)) or next(same)
-        found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
-        # Later candles are known to exist; that they do is no news in a back-test.
-        return found.noting(num_newer=0)
+        last_s = self._newest_s.get(str(series)) or self._newest_of_timeframe_s(series.timeframe)
+        if end_s is not None:
+            last_s = min(end_s, last_s)
+        candles = self.source.candles(series, num_bars, last_s)
+        # In a back-test later candles always exist, so the report does not count them.
+        return candles.with_report(num_newer=0)
+
+    def _newest_of_timeframe_s(self, timeframe: str) -> int:
+        return next(last_s for name, last_s in self._newest_s.items() if name.endswith(f"-{timeframe}"))
 
 
 def require_listed(series: Series, source: str) -> None:
-    """Refuse a symbol that the exchange cannot have before anything is asked."""
+    """Refuse a symbol that the exchange cannot have, before any request is sent."""
     if not series.symbol.isalnum():
         rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
         fix = "Write it as the exchange does, or give files of your own with param:source files"
@@ -200,19 +223,19 @@ def require_listed(series: Series, source: str) -> None:
 
 
 def with_nearest(
-    error: UnknownSeriesError, series: Series, source: str, known: Iterable[Series]
+    error: UnknownSeriesError, series: Series, source: str, candidates: Iterable[Series]
 ) -> UnknownSeriesError:
-    """Return the refusal of a series that a source has never heard of, with the nearest name that is known.
+    """Return the error for an unknown series with a suggestion: the candidate with the most similar name.
 
     Args:
-        error: What the source said.
-        series: Which series it refused.
+        error: The error of the source.
+        series: The series that the source does not know.
         source: Name of the source.
-        known: Series that may have been meant.
+        candidates: Series that may have been meant.
     """
-    others = [str(one) for one in known if one != series]
-    where = str(error.where)
+    others = [str(candidate) for candidate in candidates if candidate != series]
     fix = series_advice(str(series), others, error.fix)
-    if not where.startswith(str(series)):
-        where = f"{series} from {source}"
-    return UnknownSeriesError(where=where, rule=error.rule, got=error.got, fix=fix)
+    location = str(error.where)
+    if not location.startswith(str(series)):
+        location = f"{series} from {source}"
+    return UnknownSeriesError(where=location, rule=error.rule, got=error.got, fix=fix)
