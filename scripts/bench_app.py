@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Measures how many cached answers a second the page's server gives, and how long an overview takes.
+"""Measure how many cached answers a second the server of `v8 app` gives, and how long an overview takes.
 
-    python scripts/bench_app.py                 # a demo run is trained first, once, under a passing folder
+    python scripts/bench_app.py                 # trains a run of the demo market first, in a temporary folder
     python scripts/bench_app.py --run runs/aligned --source live --seconds 10
     python scripts/bench_app.py --tiles 40 1000
 
-The server is `python -m v8 app` in a process of its own; clients are threads of this one, each with a
-connection that it keeps, on the same cores. The first answer, for which a forecast is made, is not counted.
+The server is `python -m v8 app` in a process of its own. Clients are threads of this process, each with a
+connection that stays open, on the same cores. The first answer, for which a forecast is made, is not counted.
 
-With `--tiles` an overview of so many series is served instead, by a thread of this process: series of the
-demo market, all forecast by one model. Told are the seconds until all tiles were made, those of the answer
-once they are, its bytes, and those until a headless browser, if there is one, has drawn the page.
+With `--tiles` a thread of this process serves an overview of so many series instead: series of the demo
+market, all forecast by one model. The table has the seconds until all tiles are computed, the seconds of the
+answer once they are, its bytes, and the seconds until a headless browser, if there is one, has drawn the
+page.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ PROFILE = "frontier"
 
 
 def main() -> None:
+    """Measure the page and the API of a run, and overviews of many series."""
     options = parsed()
     with passing_folder("v8-bench-app") as folder:
         run = options.run or trained(folder)
@@ -69,11 +71,13 @@ def main() -> None:
 
 
 def print_machine() -> None:
+    """Print the machine and the command."""
     print(f"machine: {', '.join(f'{name} {value}' for name, value in describe_machine().items())}")
     print(f"command: python scripts/bench_app.py {' '.join(sys.argv[1:])}".rstrip())
 
 
 def parsed() -> argparse.Namespace:
+    """Return the options of the command line."""
     words = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     words.add_argument("--run", type=Path, help="a run that has BTCUSDT-15m (default: one is trained)")
     words.add_argument("--source", default="demo", help="where candles come from (default: demo)")
@@ -96,15 +100,17 @@ def served(run: Path, source: str) -> Iterator[str]:
     """Serve a run on a free port until the block ends, and return host and port."""
     words = [sys.executable, "-m", "v8", "app", str(run), "--source", source, "--port", "0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        said = ""
-        found = None
-        while found is None and (line := process.stderr.readline() if process.stderr else ""):
-            said = line
-            found = re.search(r"http://[^/]*/", line)
-        if found is None:
-            raise SystemExit(said.strip() or "error: the server did not start")
+        last_line = ""
+        match = None
+        for line in process.stderr or ():
+            last_line = line
+            match = re.search(r"http://[^/]*/", line)
+            if match:
+                break
+        if match is None:
+            raise SystemExit(last_line.strip() or "error: the server did not start")
         try:
-            yield urlsplit(found[0]).netloc
+            yield urlsplit(match[0]).netloc
         finally:
             process.terminate()
 
@@ -126,26 +132,28 @@ def overview(model: Path, number: int, folder: Path) -> str:
         took = []
         size = 0
         for _ in range(5):
-            begun = time.perf_counter()
-            size = len(asked(http.client.HTTPConnection(address, timeout=60), "/"))
-            took.append(time.perf_counter() - begun)
+            started = time.perf_counter()
+            size = len(fetch(http.client.HTTPConnection(address, timeout=60), "/"))
+            took.append(time.perf_counter() - started)
         drawn_s = drawn(f"http://{address}/", number, folder / f"browser-{number}")
     finally:
         server.should_exit = True
         thread.join()
         desk.close()
-    shown = "no browser" if drawn_s is None else f"{drawn_s:.2f} s"
-    return f"{number:>8,} {made_s:>8.1f} s {1e3 * statistics.median(took):>7.0f} ms {size:>10,} {shown:>10}"
+    drawn_text = "no browser" if drawn_s is None else f"{drawn_s:.2f} s"
+    return (
+        f"{number:>8,} {made_s:>8.1f} s {1e3 * statistics.median(took):>7.0f} ms {size:>10,} {drawn_text:>10}"
+    )
 
 
 def desk_of(model: Path, number: int) -> Desk:
     """Return a desk of so many series of the demo market, all forecast by one model."""
     forecaster = Forecaster.load(model)
     source = open_source("demo")
-    about = read_metadata(model)
+    own_metadata = read_metadata(model)
     names = [Series.parse(f"A{place:04}USDT-15m") for place in range(number)]
     metadata = {
-        name: replace(about, series=str(name), content={**about.content, "series": str(name)})
+        name: replace(own_metadata, series=str(name), content={**own_metadata.content, "series": str(name)})
         for name in names
     }
     fleet = Fleet("demo", None, dict.fromkeys(names, model), metadata, {})
@@ -157,8 +165,7 @@ def desk_of(model: Path, number: int) -> Desk:
         return issued, month_before(source, series, issued.closed_s // 86_400)
 
     place: Any = SimpleNamespace(look=lambda: fleet)
-    options = {"record": lambda: None, "present": time.time, "tell": print}
-    return Desk(place, Shown, issue=issue, **options)
+    return Desk(place, Shown, issue=issue, record=lambda: None, present=time.time, tell=print)
 
 
 def drawn(url: str, number: int, home: Path) -> float | None:
@@ -173,10 +180,10 @@ def drawn(url: str, number: int, home: Path) -> float | None:
         return None
     with devtools.Browser(program, home) as browser:
         browser.look(1_280)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         browser.open(url, f"document.querySelectorAll('.tiles svg').length === {number}")
         browser.value("document.body.getBoundingClientRect().height")
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple[list[float], float, int]:
@@ -185,7 +192,7 @@ def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple
     Returns:
         Seconds of every answer, seconds in all, bytes of an answer.
     """
-    size = len(asked(http.client.HTTPConnection(address, timeout=60), path))
+    size = len(fetch(http.client.HTTPConnection(address, timeout=60), path))
     took: list[float] = []
     since = time.perf_counter()
     until = since + seconds
@@ -200,14 +207,19 @@ def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple
 
 
 def keep_asking(address: str, path: str, until: float, took: list[float]) -> None:
+    """Request a path until a time of `time.perf_counter`, and note how long each answer took, in seconds."""
     connection = http.client.HTTPConnection(address, timeout=60)
-    while (begun := time.perf_counter()) < until:
-        asked(connection, path)
-        took.append(time.perf_counter() - begun)
+    started = time.perf_counter()
+    while started < until:
+        fetch(connection, path)
+        ended = time.perf_counter()
+        took.append(ended - started)
+        started = ended
     connection.close()
 
 
-def asked(connection: http.client.HTTPConnection, path: str) -> bytes:
+def fetch(connection: http.client.HTTPConnection, path: str) -> bytes:
+    """Return the content of a path; end the script if the answer is an error."""
     connection.request("GET", path)
     answer = connection.getresponse()
     content = answer.read()
@@ -217,6 +229,7 @@ def asked(connection: http.client.HTTPConnection, path: str) -> bytes:
 
 
 def line(path: str, took: list[float], seconds: float, size: int) -> str:
+    """Return one line of the table: requests a second, median and slowest percent, and bytes of a path."""
     median = statistics.median(took)
     slow = statistics.quantiles(took, n=100)[-1]
     rate = len(took) / seconds

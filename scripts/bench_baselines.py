@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure every baseline, and a run's models beside them, on the test spans of real candles.
+"""Measure every baseline, and the models of a run compared with them, on the test spans of real candles.
 
     python scripts/bench_baselines.py [--profile frontier] [--run DIR] [--pooled] [--series ...] [--json PATH]
 
@@ -11,12 +11,12 @@ median and mean over the series of a timeframe.
   evaluation are compared with what the run wrote down.
 - Baselines are the registry's, each fitted to the train span of its own series. `lightgbm` is among them
   where the package is installed (`pip install lightgbm`).
-- `--pooled` adds LightGBM fitted to all series of a timeframe at once, of which only those teach whose train
-  span ends before the evaluated test span begins: otherwise coins that move together would tell the future.
-- `--run DIR` adds the models of a finished run: on how many series they err less than each baseline, and on
-  how many by more than chance (Diebold-Mariano, corrected over the series after Benjamini and Hochberg).
+- `--pooled` adds LightGBM fitted to all series of a timeframe at once, but only to those whose train span
+  ends before the evaluated test span begins: otherwise coins that move together would leak the future.
+- `--run DIR` adds the models of a finished run: on how many series their error is lower than each baseline's,
+  and on how many significantly (Diebold-Mariano, corrected over the series after Benjamini and Hochberg).
 
-Test spans are for reporting. Whoever chooses anything by these figures has to use `--span validation`.
+Test spans are for reporting. To choose anything by these figures, use `--span validation`.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -123,17 +123,18 @@ class Evaluated:
         """Which series."""
         return self.data.series
 
-    def measure(self, forecaster: str, made: Mapping[str, NDArray[Any]]) -> None:
+    def measure(self, forecaster: str, forecasts: Mapping[str, NDArray[Any]]) -> None:
         """Keep the losses of forecasts, per task of shape (N, H, C)."""
-        for task, values in made.items():
+        for task, values in forecasts.items():
             self.losses[task][forecaster] = measure_errors(self.span, task, values)[1]
-        if TASK_OHLC in made:
+        if TASK_OHLC in forecasts:
             close = OHLC.index(CLOSE)
-            error = made[TASK_OHLC][:, :, close] - self.span.actual[TASK_OHLC][:, :, close]
+            error = forecasts[TASK_OHLC][:, :, close] - self.span.actual[TASK_OHLC][:, :, close]
             self.losses[ON_CLOSE][forecaster] = np.abs(error / self.span.last_close[:, None]).mean(axis=1)
 
 
 def main() -> int:
+    """Measure, print the tables and write the JSON; return the exit code."""
     options = parse(sys.argv[1:])
     try:
         result = measure_all(plan(options), options)
@@ -147,6 +148,7 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--profile", default="frontier", help="whose candles, split and horizon")
     parser.add_argument("--run", type=Path, metavar="DIR", help="also measure the models of this run")
@@ -159,6 +161,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> Plan:
+    """Return which profile, source, series and run the options name."""
     chosen = tuple(map(Series.parse, options.series)) if options.series else tuple(load_universe())
     if options.run is None:
         return Plan(load_profile(options.profile), open_source(options.source), chosen)
@@ -170,8 +173,8 @@ def plan(options: argparse.Namespace) -> Plan:
             fix="Leave --run or --span out",
         )
     record = read_run(options.run)
-    done = tuple(each for each in chosen if is_done(record, each))
-    if not done:
+    finished = tuple(series for series in chosen if is_done(record, series))
+    if not finished:
         raise ArtifactError(
             where=str(options.run),
             rule="needs a finished series",
@@ -179,10 +182,11 @@ def plan(options: argparse.Namespace) -> Plan:
             fix="Finish the run first",
         )
     profile = Profile.model_validate_json(json.dumps(record.profile))
-    return Plan(profile, open_source(record.source), done, options.run, record)
+    return Plan(profile, open_source(record.source), finished, options.run, record)
 
 
 def is_done(record: RunRecord, series: Series) -> bool:
+    """Whether a series of a run is finished."""
     state = record.series.get(str(series))
     return state is not None and state.status == "done"
 
@@ -190,8 +194,9 @@ def is_done(record: RunRecord, series: Series) -> bool:
 # Measuring
 
 
-def measure_all(what: Plan, options: argparse.Namespace) -> dict[str, Any]:
-    spans = [measured(span) for span in prepared(what, options.span)]
+def measure_all(planned: Plan, options: argparse.Namespace) -> dict[str, Any]:
+    """Return every figure of all series, as plain JSON values."""
+    spans = [measured(span) for span in prepared(planned, options.span)]
     if options.pooled:
         measure_pooled(spans)
     return {
@@ -199,40 +204,42 @@ def measure_all(what: Plan, options: argparse.Namespace) -> dict[str, Any]:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": describe_machine(),
-        "versions": {**versions(), "lightgbm": found("lightgbm")},
-        "profile": what.profile.name,
+        "versions": {**versions(), "lightgbm": installed_version("lightgbm")},
+        "profile": planned.profile.name,
         "span": options.span,
-        "source": what.source.name,
-        "run": describe_run(what),
+        "source": planned.source.name,
+        "run": describe_run(planned),
         "timeframes": {name: summary(group) for name, group in by_timeframe(spans).items()},
-        "model_against": against(spans) if what.run else {},
+        "model_against": against(spans) if planned.run else {},
         "series": {str(span.series): describe(span) for span in spans},
     }
 
 
-def prepared(what: Plan, name: str) -> Iterator[Evaluated]:
-    for series in what.series:
-        tell(f"{series}: candles and windows")
-        candles = candles_of(what, series)
-        data = prepare_series(compute_table(candles, table_columns(what.profile)), what.profile)
+def prepared(planned: Plan, name: str) -> Iterator[Evaluated]:
+    """Yield the prepared data of each series, with the forecasts of its model if there is a run."""
+    for series in planned.series:
+        print_progress(f"{series}: candles and windows")
+        candles = candles_of(planned, series)
+        data = prepare_series(compute_table(candles, table_columns(planned.profile)), planned.profile)
         open_time_s = data.table.open_time_s
         yield Evaluated(
             data=data,
             span=data.spans[name],
-            model=forecasts_of(what.run / str(series), data) if what.run else {},
+            model=forecasts_of(planned.run / str(series), data) if planned.run else {},
             evaluated_from_s=int(open_time_s[data.split[name][0]]),
             trained_until_s=int(open_time_s[data.split["train"][1] - 1]),
         )
 
 
-def candles_of(what: Plan, series: Series) -> Candles:
-    pinned = what.record.series[str(series)].candles if what.record else None
-    if pinned is None or what.run is None:
-        return what.source.candles(series, what.profile.newest_bars)
-    candles = what.source.candles(series, pinned.num_bars, pinned.last_open_s)
-    found = pin_of(candles)
-    if found.digest != pinned.digest:
-        raise other_span(what.run / str(series), f"{found} where the run read {pinned}")
+def candles_of(planned: Plan, series: Series) -> Candles:
+    """Read the candles of a series: those that the run was trained on, or the newest."""
+    pinned = planned.record.series[str(series)].candles if planned.record else None
+    if pinned is None or planned.run is None:
+        return planned.source.candles(series, planned.profile.newest_bars)
+    candles = planned.source.candles(series, pinned.num_bars, pinned.last_open_s)
+    pin = pin_of(candles)
+    if pin.digest != pinned.digest:
+        raise other_span(planned.run / str(series), f"{pin} where the run read {pinned}")
     return candles
 
 
@@ -243,15 +250,19 @@ def forecasts_of(folder: Path, data: SeriesData) -> Mapping[str, NDArray[Any]]:
     evaluated = Evaluation.from_json(forecaster.metadata["evaluation"], where=f"{folder}, key evaluation")
     if forecaster.metadata["split"] != data.describe_split():
         raise other_span(folder, "another split")
-    made = forecaster.forecast(span.raw_windows())
-    for task, values in made.items():
-        error, known = measure_errors(span, task, values)[0].mae_return.overall, evaluated.error(task).overall
-        if abs(error - known) > EVALUATED_TOLERANCE * known:
-            raise other_span(folder, f"an error on {task} of {error:.6g} where the run evaluated {known:.6g}")
-    return made
+    forecasts = forecaster.forecast(span.raw_windows())
+    for task, values in forecasts.items():
+        error = measure_errors(span, task, values)[0].mae_return.overall
+        expected = evaluated.error(task).overall
+        if abs(error - expected) > EVALUATED_TOLERANCE * expected:
+            raise other_span(
+                folder, f"an error on {task} of {error:.6g} where the run evaluated {expected:.6g}"
+            )
+    return forecasts
 
 
 def other_span(folder: Path, got: str) -> ArtifactError:
+    """Return the error for a model that was trained or evaluated on other data than these."""
     return ArtifactError(
         where=str(folder),
         rule="must have been evaluated on the span that is measured here",
@@ -261,6 +272,7 @@ def other_span(folder: Path, got: str) -> ArtifactError:
 
 
 def measured(evaluated: Evaluated) -> Evaluated:
+    """Fit every baseline of one series, and measure its errors and its seconds."""
     train = evaluated.data.spans["train"]
     scaling = evaluated.data.scaling
     for name, baseline in BASELINES.items():
@@ -278,10 +290,10 @@ def measure_pooled(spans: Sequence[Evaluated]) -> None:
     for span in spans:
         pools.setdefault(teachers(span, spans), []).append(span)
     for teacher_forced_by, pool in pools.items():
-        tell(f"{POOLED_NAME}: {len(teacher_forced_by)} series teach {len(pool)}")
+        print_progress(f"{POOLED_NAME}: {len(teacher_forced_by)} series teach {len(pool)}")
         forecast = fit_boosted([spans[place].data.spans["train"] for place in teacher_forced_by], POOLED)
-        for one in pool:
-            one.measure(POOLED_NAME, forecast(one.span))
+        for evaluated in pool:
+            evaluated.measure(POOLED_NAME, forecast(evaluated.span))
 
 
 def teachers(span: Evaluated, spans: Sequence[Evaluated]) -> tuple[int, ...]:
@@ -297,6 +309,7 @@ def teachers(span: Evaluated, spans: Sequence[Evaluated]) -> tuple[int, ...]:
 
 
 def by_timeframe(spans: Iterable[Evaluated]) -> dict[str, list[Evaluated]]:
+    """Group spans by their timeframe."""
     groups: dict[str, list[Evaluated]] = {}
     for span in spans:
         groups.setdefault(span.series.timeframe, []).append(span)
@@ -304,6 +317,7 @@ def by_timeframe(spans: Iterable[Evaluated]) -> dict[str, list[Evaluated]]:
 
 
 def summary(spans: Sequence[Evaluated]) -> dict[str, Any]:
+    """Return figures over the series of one timeframe."""
     names = [name for name in (*BASELINES, POOLED_NAME, MODEL) if name in spans[0].losses[TASK_OHLC]]
     return {
         "num_series": len(spans),
@@ -320,11 +334,13 @@ def summary(spans: Sequence[Evaluated]) -> dict[str, Any]:
 
 
 def middle(values: Iterable[float]) -> dict[str, float]:
-    known = list(values)
-    return {"median": statistics.median(known), "mean": statistics.fmean(known)}
+    """Return median and mean of some values."""
+    listed = list(values)
+    return {"median": statistics.median(listed), "mean": statistics.fmean(listed)}
 
 
 def span_multiple(span: Evaluated, figure: str, name: str) -> float:
+    """Return the error of a forecaster on one span, relative to the naive forecast; below 1 is better."""
     losses = span.losses[figure]
     return float(losses[name].mean() / losses[NAIVE].mean())
 
@@ -339,6 +355,7 @@ def against(spans: Sequence[Evaluated]) -> dict[str, Any]:
 
 
 def contest(spans: Sequence[Evaluated], figure: str, baseline: str) -> dict[str, int]:
+    """Count the series in which the model's error is lower than a baseline's, and significantly so."""
     tests = [
         diebold_mariano(
             span.losses[figure][MODEL] - span.losses[figure][baseline],
@@ -362,6 +379,7 @@ def contest(spans: Sequence[Evaluated], figure: str, baseline: str) -> dict[str,
 
 
 def describe(span: Evaluated) -> dict[str, Any]:
+    """Return the figures of one series."""
     return {
         "num_windows": len(span.span),
         "mean_absolute_errors": {
@@ -371,21 +389,28 @@ def describe(span: Evaluated) -> dict[str, Any]:
     }
 
 
-def describe_run(what: Plan) -> dict[str, Any] | None:
-    if what.record is None:
+def describe_run(planned: Plan) -> dict[str, Any] | None:
+    """Return which run the models are of; None without one."""
+    if planned.record is None:
         return None
-    known = what.record
-    return {"created_at": known.created_at, "command": known.command, "profile_digest": known.profile_digest}
+    record = planned.record
+    return {
+        "created_at": record.created_at,
+        "command": record.command,
+        "profile_digest": record.profile_digest,
+    }
 
 
 def commit() -> str:
-    asked = subprocess.run(
+    """Return the commit of this checkout."""
+    completed = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    return asked.stdout.strip() if asked.returncode == 0 else "unknown"
+    return completed.stdout.strip() if completed.returncode == 0 else "unknown"
 
 
-def found(package: str) -> str:
+def installed_version(package: str) -> str:
+    """Return the version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -396,6 +421,7 @@ def found(package: str) -> str:
 
 
 def show(result: dict[str, Any]) -> None:
+    """Print all tables."""
     for timeframe, group in result["timeframes"].items():
         show_timeframe(result, timeframe, group)
     if result["model_against"]:
@@ -403,6 +429,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def show_timeframe(result: dict[str, Any], timeframe: str, group: dict[str, Any]) -> None:
+    """Print the table of one timeframe."""
     multiples = group["multiples_of_naive"]
     print(
         f"\n{timeframe}, {result['span']} spans of {group['num_series']} series, {group['num_windows']:,} "
@@ -410,13 +437,18 @@ def show_timeframe(result: dict[str, Any], timeframe: str, group: dict[str, Any]
     )
     print(f"{'':<18}" + "".join(f"{figure:>17}" for figure in multiples) + f"{'s a series':>12}")
     for name in multiples[TASK_OHLC]:
-        cells = [f"{one[name]['median']:.4f} ({one[name]['mean']:.4f})" for one in multiples.values()]
+        cells = [
+            f"{by_name[name]['median']:.4f} ({by_name[name]['mean']:.4f})" for by_name in multiples.values()
+        ]
         seconds = group["seconds_per_series"].get(name)
-        told = "" if seconds is None else f"{seconds:.2f}"
-        print(f"{name.replace('_', ' '):<18}" + "".join(f"{cell:>17}" for cell in cells) + f"{told:>12}")
+        seconds_text = "" if seconds is None else f"{seconds:.2f}"
+        print(
+            f"{name.replace('_', ' '):<18}" + "".join(f"{cell:>17}" for cell in cells) + f"{seconds_text:>12}"
+        )
 
 
 def show_contests(contests: dict[str, Any]) -> None:
+    """Print in how many series the model is better than each baseline."""
     print(
         f"\nmodel against each: series with a smaller error of all / significantly smaller / significantly "
         f"larger\n(corrected over the series, {ALPHA:.0%})"
@@ -425,15 +457,16 @@ def show_contests(contests: dict[str, Any]) -> None:
     for name in contests[TASK_OHLC]:
         cells = [
             "{num_better} of {num_series} / {num_significantly_better} / {num_significantly_worse}".format(
-                **one[name]
+                **by_name[name]
             )
-            for one in contests.values()
+            for by_name in contests.values()
         ]
         print(f"{name.replace('_', ' '):<18}" + "".join(f"{cell:>20}" for cell in cells))
 
 
-def tell(what: str) -> None:
-    sys.stderr.write(what + "\n")
+def print_progress(message: str) -> None:
+    """Print a line to standard error."""
+    sys.stderr.write(message + "\n")
 
 
 if __name__ == "__main__":

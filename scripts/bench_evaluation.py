@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""Measure what evaluating a series costs, in seconds of the processor, beside another checkout of v8.
+"""Measure the processor time of evaluating a series, and compare it with another checkout of v8.
 
     python scripts/bench_evaluation.py [--before CHECKOUT] [--profile frontier] [--series ...] [--rounds 3]
 
 Measured is what follows the training of a network: its calibration on the validation span, its forecasts of
-the test span, their evaluation beside every baseline that is installed, that of its quantiles, and by itself
-what each baseline takes to be fitted and to forecast. LightGBM, which is optional, is told apart from all
-else. The network is untrained, which costs the same. Checkouts take turns, each in a process of its own with
-one thread; the first series of a process, which also traces the graph, does not count. Seconds of the
-processor are those of the process, user and system.
+the test span, their evaluation together with every installed baseline, the evaluation of its quantiles, and
+separately the time that each baseline takes to be fitted and to forecast. LightGBM, which is optional, has a
+figure of its own. The network is untrained, which takes the same time. Checkouts take turns, each in a
+process of its own with one thread; the first series of a process, which also traces the graph, does not
+count. Processor time is user and system time of the process.
 
-Where two checkouts are compared, so are their figures: the largest differences, as a share, of a mean
-absolute error and of a CRPS of the model and of the baselines.
+If two checkouts are compared, so are their results: the largest relative differences of a mean absolute error
+and of a CRPS, of the model and of the baselines.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder, or in another checkout
@@ -50,6 +50,7 @@ OPTIONAL = "lightgbm"
 
 
 def main() -> int:
+    """Measure both checkouts in turns, or one of them in this process; return the exit code."""
     options = parse(sys.argv[1:])
     if options.one:
         sys.stdout.write(json.dumps(measure(options)) + "\n")
@@ -64,6 +65,7 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to measure beside")
     parser.add_argument("--profile", default="frontier", help="whose networks, formulas and quantiles")
@@ -80,9 +82,9 @@ def turn(checkout: Path) -> dict[str, Any]:
     env = os.environ | alone | {"MEASURED_CHECKOUT": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "2"}
     env |= {"TF_NUM_INTEROP_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, __file__, "--one", *sys.argv[1:]]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    completed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    return figures
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -102,10 +104,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
-
+    """Judge one series as a run does; return the processor seconds of each part, and the errors."""
     seconds: dict[str, float] = {}
     test = data.spans["test"]
-    kept = BASELINES.get(OPTIONAL)
+    optional = BASELINES.get(OPTIONAL)
 
     @contextmanager
     def clock(part: str) -> Iterator[None]:
@@ -113,26 +115,28 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
         yield
         seconds[part] = time.process_time() - started
 
-    if kept:
+    if optional:
         BASELINES.pop(OPTIONAL)
     model = trainer.serving_model(data, weights)
     with clock("calibrate"):
         calibrate(model, data)
     with clock("forecast"):
         if hasattr(model, "forecast_span"):
-            made = model.forecast_span(test)
+            forecasts = model.forecast_span(test)
         else:  # of a checkout that has the published graph forecast all windows
-            made = model.forecast_all(test.raw_windows())
+            forecasts = model.forecast_all(test.raw_windows())
     with clock("evaluate"):
-        evaluation, _ = evaluate_windows(data, made.points)
+        evaluation, _ = evaluate_windows(data, forecasts.points)
     with clock("quantiles"):
-        quantiles = evaluate_quantiles(data, made.quantiles) if made.quantiles else None
-    if kept:
-        BASELINES.register(kept)
+        quantiles = evaluate_quantiles(data, forecasts.quantiles) if forecasts.quantiles else None
+    if optional:
+        BASELINES.register(optional)
     for name, baseline in BASELINES.items():
         if baseline.is_installed():
             # Of spans that know nothing yet: what baselines share is counted for each of them.
-            train, again = (Span(data.table, data.profile, data.anchors[one]) for one in ("train", "test"))
+            train, again = (
+                Span(data.table, data.profile, data.anchors[span_name]) for span_name in ("train", "test")
+            )
             with clock(name):
                 baseline.fit(train, data.scaling)(again)
     errors = {
@@ -149,31 +153,38 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
 
 
 def show(turns: Mapping[str, list[dict[str, Any]]], checkouts: Mapping[str, Path]) -> None:
+    """Print the seconds of each part in both checkouts, and the largest difference of their figures."""
     sys.stdout.write(f"{machine()}\n")
     for name, checkout in checkouts.items():
         sys.stdout.write(f"{name}: commit {commit(checkout)}\n")
     series = [*turns["after"][0]]
     parts = [*turns["after"][0][series[0]]["seconds"]]
-    found = {
+    medians = {
         name: {
-            part: statistics.median(one["seconds"][part] for each in those for one in each.values())
+            part: statistics.median(
+                evaluated_series["seconds"][part]
+                for turn in turns_of_name
+                for evaluated_series in turn.values()
+            )
             for part in parts
         }
-        for name, those in turns.items()
+        for name, turns_of_name in turns.items()
     }
-    for those in found.values():
-        those["a series, without LightGBM"] = sum(those[part] for part in PARTS)
+    for seconds in medians.values():
+        seconds["a series, without LightGBM"] = sum(seconds[part] for part in PARTS)
     sys.stdout.write(
         f"processor seconds a series, median over {len(series)} series, {len(turns['after'])} rounds\n"
     )
     for part in [*PARTS, "a series, without LightGBM", *parts[len(PARTS) :]]:
-        told = "".join(f"  {name} {found[name][part]:.3f}" for name in sorted(found, reverse=True))
-        ratio = f"  {found['before'][part] / found['after'][part]:.1f} times" if "before" in found else ""
-        sys.stdout.write(f"{part:>28}{told}{ratio}\n")
+        cells = "".join(f"  {name} {medians[name][part]:.3f}" for name in sorted(medians, reverse=True))
+        ratio = (
+            f"  {medians['before'][part] / medians['after'][part]:.1f} times" if "before" in medians else ""
+        )
+        sys.stdout.write(f"{part:>28}{cells}{ratio}\n")
     if "before" in turns:
         for kind in ("model", "model, CRPS", ""):
-            share, where = differ(turns, series, kind)
-            sys.stdout.write(f"largest difference, {kind or 'any forecaster'}: {share:.1e} of {where}\n")
+            share, place = differ(turns, series, kind)
+            sys.stdout.write(f"largest difference, {kind or 'any forecaster'}: {share:.1e} of {place}\n")
 
 
 def differ(turns: Mapping[str, list[dict[str, Any]]], series: list[str], kind: str) -> tuple[float, str]:
@@ -189,14 +200,15 @@ def differ(turns: Mapping[str, list[dict[str, Any]]], series: list[str], kind: s
 
 
 def commit(checkout: Path) -> str:
-    asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
-    return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    """Return the commit of a checkout."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
 
 
 def machine() -> str:
-
-    told = describe_machine()
-    return f"machine: {told['cpu']}, {told['num_cores']} cores"
+    """Return a line that describes the machine."""
+    described = describe_machine()
+    return f"machine: {described['cpu']}, {described['num_cores']} cores"
 
 
 if __name__ == "__main__":

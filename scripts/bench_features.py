@@ -59,8 +59,10 @@ from v8.market.series import load_universe
 from v8.market.sources.source import open_source
 from v8.profile import load_profile, profile_names
 
-INDICATORS = ("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position")
-INDICATORS += ("volatility", "atr", "volume_norm")
+INDICATORS: tuple[str, ...] = (
+    *("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position"),
+    *("volatility", "atr", "volume_norm"),
+)
 """Columns that `ta` has too; those of later profiles exist nowhere else."""
 
 WARM_AT_LEAST = 20.0
@@ -78,6 +80,7 @@ COLD_COMPUTE_AT_MOST_S = 3.0
 
 
 def main() -> int:
+    """Measure, print the figures and write the JSON; the exit code is 1 if a goal is not met."""
     options = parse(sys.argv[1:])
     source = open_source("demo")
     candles = [source.candles(series, options.rows) for series in load_universe()[: options.series]]
@@ -96,6 +99,7 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--series", type=int, default=40, help="series in the store, at most 40")
     parser.add_argument("--rows", type=int, default=10_000, help="candles of each series")
@@ -105,10 +109,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def time_indicators(candles: Candles, repeats: int) -> dict[str, Any]:
+    """Compare v8's indicators with those of `ta` and with a plain loop: rows a second."""
     arrays = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
     frame = pd.DataFrame(arrays)
     lists = {name: values.tolist() for name, values in arrays.items()}
-    turns = {
+    turns: dict[str, Callable[[], Any]] = {
         "v8": lambda: computed_rows(INDICATORS, arrays),
         "ta": lambda: with_ta(frame),
         "loop": lambda: with_loop(lists),
@@ -125,13 +130,14 @@ def time_indicators(candles: Candles, repeats: int) -> dict[str, Any]:
 
 
 def time_store(candles: list[Candles], repeats: int) -> dict[str, Any]:
+    """Measure the feature store cold and warm over many series, the best of some rounds."""
     columns = load_profile("stable").features
     start = time.perf_counter()
-    for each in candles:
-        _ = each.digest
+    for one_series in candles:
+        _ = one_series.digest
     digest_s = time.perf_counter() - start
     rounds = [time_store_once(candles, columns) for _ in range(repeats)]
-    best = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    best = {name: min(one_series[name] for one_series in rounds) for name in rounds[0]}
     return {
         "series": len(candles),
         "rows": len(candles[0]),
@@ -144,20 +150,23 @@ def time_store(candles: list[Candles], repeats: int) -> dict[str, Any]:
 
 
 def time_store_once(candles: list[Candles], columns: tuple[str, ...]) -> dict[str, float]:
+    """Return the seconds of one round: computed, stored, read from the folder, read from memory."""
     with tempfile.TemporaryDirectory() as folder:
         cold, *others, warm = [FeatureStore(Path(folder)) for _ in range(4)]
         turn = {
-            "compute": seconds_of(lambda: [compute_table(each, columns) for each in candles]),
-            "cold": seconds_of(lambda: [cold.table(each, columns) for each in candles]),
+            "compute": seconds_of(lambda: [compute_table(one_series, columns) for one_series in candles]),
+            "cold": seconds_of(lambda: [cold.table(one_series, columns) for one_series in candles]),
             "folder": min(
-                seconds_of(partial(lambda store: [store.table(each, columns) for each in candles], one))
+                seconds_of(
+                    partial(lambda store: [store.table(one_series, columns) for one_series in candles], one)
+                )
                 for one in (*others, warm)
             ),
         }
-        for each in candles:
-            known = compute_table(each, columns)
-            found = warm.table(each, columns)
-            assert known.select(columns).tobytes() == found.select(columns).tobytes()
+        for one_series in candles:
+            computed = compute_table(one_series, columns)
+            stored = warm.table(one_series, columns)
+            assert computed.select(columns).tobytes() == stored.select(columns).tobytes()
     num_columns = len(columns) * len(candles)
     assert cold.stats.computed_columns == num_columns and warm.stats.reused_columns == 2 * num_columns
     return turn
@@ -170,20 +179,21 @@ def time_append(profile: str, repeats: int) -> dict[str, float]:
     older = candles.newest(APPENDED_TO, int(candles.open_time_s[APPENDED_TO - 1]))
     assert candles.digest != older.digest
     rounds = [time_append_once(candles, older, columns) for _ in range(repeats)]
-    best = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    best = {name: min(seconds[name] for seconds in rounds) for name in rounds[0]}
     return {"columns": len(columns), **best, "append_share": best["append_s"] / best["cold_s"]}
 
 
 def time_append_once(candles: Candles, older: Candles, columns: tuple[str, ...]) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as begun:
-        FeatureStore(Path(begun)).table(older, columns)
-        cold, *append = [FeatureStore(Path(folder)) for folder in (empty, begun, begun, begun)]
+    """Return the seconds of appending new candles to stored columns, and of computing all again."""
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as prepared:
+        FeatureStore(Path(prepared)).table(older, columns)
+        cold, *append = [FeatureStore(Path(folder)) for folder in (empty, prepared, prepared, prepared)]
         cold_s = seconds_of(lambda: cold.table(candles, columns))
-        append_s = [seconds_of(partial(each.table, candles, columns)) for each in append]
-        tables = [each.table(candles, columns) for each in (cold, *append)]
-        select_s = [seconds_of(partial(each.select, columns)) for each in tables]
-    assert len({each.select(columns).tobytes() for each in tables}) == 1
-    assert {each.stats.continued_columns for each in append} == {2 * len(columns)}
+        append_s = [seconds_of(partial(store.table, candles, columns)) for store in append]
+        tables = [store.table(candles, columns) for store in (cold, *append)]
+        select_s = [seconds_of(partial(table.select, columns)) for table in tables]
+    assert len({table.select(columns).tobytes() for table in tables}) == 1
+    assert {store.stats.continued_columns for store in append} == {2 * len(columns)}
     return {
         "cold_s": cold_s,
         "append_s": min(append_s),
@@ -193,11 +203,13 @@ def time_append_once(candles: Candles, older: Candles, columns: tuple[str, ...])
 
 
 def best_of(turns: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the least seconds of each function over some rounds."""
     rounds = [{name: seconds_of(turn) for name, turn in turns.items()} for _ in range(repeats)]
-    return {name: min(each[name] for each in rounds) for name in turns}
+    return {name: min(seconds[name] for seconds in rounds) for name in turns}
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
+    """Return the seconds that a function takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -257,6 +269,7 @@ def with_loop(lists: dict[str, list[float]]) -> dict[str, list[float]]:
 def add_window(
     out: dict[str, list[float]], close: list[float], volume: list[float], *, is_complete: bool
 ) -> None:
+    """Append the indicators of the newest window to their columns, in plain Python."""
     names = ("bb_upper", "bb_lower", "bb_width", "bb_position", "volatility", "volume_norm")
     if not is_complete:
         for name in names:
@@ -288,6 +301,7 @@ def check_agreement(results: dict[str, dict[str, Any]]) -> None:
 
 
 def machine() -> dict[str, Any]:
+    """Describe machine, load, commit and versions."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -303,33 +317,34 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.exists() else []
+    """Return the name of the processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
 
 def show(result: dict[str, Any]) -> None:
+    """Print all figures."""
     indicators = result["indicators"]
     store = result["store"]
     print(f"{indicators['columns']} indicators of one series, {indicators['rows']:,} rows")
     for name, rows_per_s in indicators["rows_per_s"].items():
         times = indicators["times_faster_than"].get(name)
-        beside = f"   v8 is {times:,.1f} times as fast" if times else ""
-        print(f"  {name:<8}{rows_per_s:>12,.0f} rows/s{beside}")
+        comparison = f"   v8 is {times:,.1f} times as fast" if times else ""
+        print(f"  {name:<8}{rows_per_s:>12,.0f} rows/s{comparison}")
     print(f"store: {store['series']} series x {store['rows']:,} rows x {store['columns']} columns")
     print(f"  digest  {store['digest_s']:>9.4f} s   of the candles, counted in none of the lines below")
     for name, seconds in store["seconds"].items():
         times = store["cold_times"].get(name)
-        beside = f"   cold takes {times:,.1f} times as long" if times else ""
-        print(f"  {name:<8}{seconds:>9.4f} s{beside}")
+        comparison = f"   cold takes {times:,.1f} times as long" if times else ""
+        print(f"  {name:<8}{seconds:>9.4f} s{comparison}")
     print(f"append: {APPENDED} candles to {APPENDED_TO:,}")
-    for name, one in result["append"].items():
-        told = (
-            f"{one['append_s'] * 1e3:.2f} ms of {one['cold_s'] * 1e3:.1f} ms cold, {one['append_share']:.1%}"
-        )
-        selected = f"{one['append_select_s'] * 1e3:.1f} and {one['cold_select_s'] * 1e3:.1f} ms"
-        print(f"  {name:<15}{one['columns']:>3} columns: {told}; select {selected}")
+    for name, figures in result["append"].items():
+        cold_text = f"{figures['cold_s'] * 1e3:.1f} ms cold, {figures['append_share']:.1%}"
+        times_text = f"{figures['append_s'] * 1e3:.2f} ms of {cold_text}"
+        selected = f"{figures['append_select_s'] * 1e3:.1f} and {figures['cold_select_s'] * 1e3:.1f} ms"
+        print(f"  {name:<15}{figures['columns']:>3} columns: {times_text}; select {selected}")
     for goal, is_met in goals(store, result["append"]).items():
         print(f"  {'met' if is_met else 'NOT MET':<8}{goal}")
     print(json.dumps(result["machine"]))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Try how a GPU runs the loops of a training step fastest, by either backend, and say which way is best.
+"""Find out by which setting a GPU runs the loops of a training step fastest, on TensorFlow and on JAX.
 
     python scripts/bench_gpu_loops.py [--profile aligned] [--models 40] [--device gpu] [--compared FILE ...]
 
-Every way of `v8.machine.choices.GPU_LOOPS` has a process of its own on each backend, which measures the same
-steps twice in a row: so a way that fails when it is repeated is told from one that fails in the beginning.
-`--compared` names results of `scripts/bench_training.py` whose fastest of stock Keras and PyTorch is compared
-with. With `--device cpu` everything but the GPU is rehearsed.
+Each setting of `v8.machine.choices.GPU_LOOPS` has a process of its own on each backend, which measures the
+same steps twice in a row: so a setting that fails when it is repeated is distinguished from one that fails at
+the start. `--compared` names results of `scripts/bench_training.py`; the fastest of stock Keras and PyTorch
+in them is compared with the best setting. With `--device cpu` everything but the GPU is tried.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from v8.machine.choices import FORMATS, GPU_LOOPS, SINGLE_THREADED
-from v8.machine.processes import Order, ask
+from v8.machine.processes import MeasurementRequest, run_processes
 from v8.networks.steps_per_trip import STEPS_PER_TRIP, STEPS_VARIABLE
 from v8.profile import Profile, load_profile
 
@@ -36,13 +36,14 @@ LIMIT_S = 200.0
 
 
 def main() -> int:
+    """Measure each setting of loops by each backend, print a line for each and write the JSON."""
     options = parse(sys.argv[1:])
     profile = load_profile(options.profile)
     rows = []
     for backend in [name for name in options.backends if find_spec(name)]:
         for loops in options.loops:
             rows.append(measured(profile, backend, loops, options))
-            print(shown(rows[-1]), flush=True)
+            print(result_line(rows[-1]), flush=True)
     others = [speed for file in options.compared for speed in compared(file)]
     sentence = best(rows, others)
     print(sentence)
@@ -67,8 +68,10 @@ def measured(profile: Profile, backend: str, loops: Any, options: argparse.Names
         "seconds": options.seconds,
         "num_models": options.models,
     }
-    order = Order(profile=profile, measurements=[measurement, measurement], environment=variables)
-    (answer,) = ask([order], limit_s=options.limit_s)
+    order = MeasurementRequest(
+        profile=profile, measurements=[measurement, measurement], environment=variables
+    )
+    (answer,) = run_processes([order], limit_s=options.limit_s)
     speeds = [line["windows_per_s"] for line in answer.measured]
     failure = answer.refusal or (answer.errors.strip().splitlines() or [f"exit code {answer.exit_code}"])[-1]
     return {
@@ -84,7 +87,7 @@ def measured(profile: Profile, backend: str, loops: Any, options: argparse.Names
     }
 
 
-def shown(row: Mapping[str, Any]) -> str:
+def result_line(row: Mapping[str, Any]) -> str:
     """Write one line about a way.
 
     >>> shown({"backend": "jax", "loops": "gpu", "windows_per_s": 9e4, "compile_s": 8.1, "failure": None})
@@ -127,6 +130,7 @@ def best(rows: Sequence[Mapping[str, Any]], others: Sequence[tuple[str, float]])
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--profile", default="aligned", help="whose network is trained")

@@ -1,13 +1,13 @@
-"""What XLA allocates for one training step, with and without `checkpoint_activations`; and what rows cost.
+"""Memory that XLA allocates for a training step, with and without `checkpoint_activations`; and of many rows.
 
     KERAS_BACKEND=jax python scripts/bench_memory.py --profiles aligned v4_transformer --batch 256
     python scripts/bench_memory.py --rows 1000000
 
-JAX tells it for a compiled program without running it; the extra `jax` must be installed. Weights, moments
-and windows are arguments and not counted: they are the same both times.
+JAX reports it for a compiled program without running it; the extra `jax` must be installed. Weights, moments
+and windows are arguments of the program and not counted: they are the same with and without.
 
-`--rows` makes one series of so many rows of the demo market, windows as of `aligned` and a tiny network, for
-one epoch, and prints before each stage the largest resident set of this process until then.
+`--rows` trains one series of so many rows of the demo market for one epoch, with windows as of `aligned` and
+a tiny network, and prints before each stage the largest resident set of this process until then.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def make_long_series(num_bars: int) -> None:
         if isinstance(event, StageStarted):
             print(f"{peak_bytes() / 1e6:6,.0f} MB at most before `{event.stage}`", flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="v8-long-") as made:
+    with tempfile.TemporaryDirectory(prefix="v8-long-") as folder:
         candles = DemoSource().candles(series, num_bars)
-        store = FeatureStore(Path(made) / "features")
-        job = Job(candles, profile, 42, Path(made) / "series", is_publishable=False, candle_seconds=0.0)
+        store = FeatureStore(Path(folder) / "features")
+        job = Job(candles, profile, 42, Path(folder) / "series", is_publishable=False, candle_seconds=0.0)
         (outcome,) = Workshop(profile, listen, lambda: None, store=store).make_all([job], 1)
     if outcome.reason:
         raise SystemExit(outcome.reason)

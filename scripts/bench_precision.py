@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Is the number format that `--precision auto` takes the fastest of the three on this machine?
+"""Check whether the number format that `--precision auto` takes is the fastest of the three on this machine.
 
     python scripts/bench_precision.py [--profile aligned --profile frontier] [--json PATH]
 
-For each profile: what `auto` chooses, measured anew in a cache of its own, beside the speeds of all three
+For each profile: the format that `auto` chooses, measured with an empty cache, and the speeds of all three
 formats on the whole network in one process, in turns (`v8.training.probe.format_speeds`). The last column is
-the chosen format's speed over the best one's; 0.9 is the least that is right (issue 12).
+the chosen format's speed divided by the best one's; it must be at least 0.9 (issue 12).
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -17,13 +17,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from v8.hardware import describe_machine, may_have_gpu
 from v8.machine.choices import FORMATS, choose_precision
-from v8.machine.processes import Order, ask
+from v8.machine.processes import MeasurementRequest, run_processes
 from v8.profile import load_profile
 
 LEAST = 0.9
@@ -39,21 +40,23 @@ def main() -> None:
     print(describe_machine())
     print("profile     auto takes       " + "".join(f"{name:>16}" for name in FORMATS) + "  auto / best")
     for name, row in rows.items():
-        speeds = "".join(f"{row['windows_per_s'].get(one, float('nan')):16,.0f}" for one in FORMATS)
+        speeds = "".join(f"{row['windows_per_s'].get(form, float('nan')):16,.0f}" for form in FORMATS)
         print(f"{name:11} {row['chosen']:16} {speeds}  {row['share_of_best']:11.2f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
     sys.exit(any(row["share_of_best"] < LEAST for row in rows.values()))
 
 
-def _measured(name: str) -> dict[str, object]:
+def _measured(name: str) -> dict[str, Any]:
+    """Return what `auto` takes for a profile, windows/s by format, and its share of the best speed."""
     profile = load_profile(name).with_budget(precision="auto")
-    chosen = choose_precision(profile, may_have_gpu=may_have_gpu(), tell=print)
+    chosen = choose_precision(profile, may_have_gpu=may_have_gpu(), on_message=print)
     options = {"formats": FORMATS, "seconds": SECONDS, "num_models": 1, "is_short": False}
-    (answer,) = ask([Order(profile=profile, measurements=[{"measure": "formats", **options}])])
-    if not answer.measured:
-        sys.exit(f"error: {name} could not be measured: {answer.refusal or answer.errors}")
-    speeds = answer.measured[0]
+    request = MeasurementRequest(profile=profile, measurements=[{"measure": "formats", **options}])
+    (result,) = run_processes([request])
+    if not result.measured:
+        sys.exit(f"error: {name} could not be measured: {result.refusal or result.errors}")
+    speeds = result.measured[0]
     share = speeds[chosen] / max(speeds.values())
     return {"chosen": chosen, "windows_per_s": speeds, "share_of_best": share}
 

@@ -48,6 +48,7 @@ START = "import v8.runs.engines as d; d.place('auto', '1', '1'); import keras; k
 
 
 def main() -> int:
+    """Measure, print the figures and write the JSON; return the exit code."""
     options = parse(sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         run = real_copy(options.run, Path(folder) / "run")
@@ -60,6 +61,7 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--repeats", type=int, default=3, help="turns of which the best counts")
@@ -76,6 +78,7 @@ def real_copy(run: Path, copy: Path) -> Path:
 
 
 def timed(run: Path, home: Path, repeats: int) -> dict[str, Any]:
+    """Forecast the series of a run several times, each a day later; return the figures of every turn."""
     names = open_place(run).series
     with ExchangeApi() as exchange:
         hold_candles(exchange, names, num_days=repeats + 2)
@@ -84,8 +87,8 @@ def timed(run: Path, home: Path, repeats: int) -> dict[str, Any]:
         words = ["-m", "v8", "predict", str(run), "--all", "--format", "json"]
         measured(words, env)
         turns = [turn(exchange, words, env, len(names)) for _ in range(repeats)]
-    best = {name: min(each[name] for each in turns) for name in turns[0]}
-    most = max(each["requests"] for each in turns)
+    best = {name: min(figures[name] for figures in turns) for name in turns[0]}
+    most = max(figures["requests"] for figures in turns)
     met = {"requests": most <= MOST_REQUESTS, "seconds": best["predict"] <= MOST_S}
     return {"series": len(names), "turns": turns, "best": best, "met": met}
 
@@ -94,14 +97,14 @@ def turn(exchange: ExchangeApi, words: list[str], env: dict[str, str], num_serie
     """Let a day pass and forecast all series; then start TensorFlow alone."""
     exchange.now_s += DAY_S
     exchange.requests.clear()
-    told = measured(words, env)
+    predicted = measured(words, env)
     started = measured(["-c", START], env)
-    assert told["forecasts"] == num_series
+    assert predicted["forecasts"] == num_series
     return {
         "requests": len(exchange.requests),
-        "predict": told["seconds"],
+        "predict": predicted["seconds"],
         "start": started["seconds"],
-        "predict_processor": told["processor_s"],
+        "predict_processor": predicted["processor_s"],
         "start_processor": started["processor_s"],
     }
 
@@ -122,14 +125,14 @@ def measured(words: list[str], env: dict[str, str]) -> dict[str, float]:
     """Run Python; return how many forecasts it printed, and seconds by the clock and of the processor."""
     start = time.perf_counter()
     before = os.times()
-    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
     after = os.times()
-    if done.returncode:
-        raise SystemExit(done.stderr)
+    if completed.returncode:
+        raise SystemExit(completed.stderr)
     user_s = after.children_user - before.children_user
     system_s = after.children_system - before.children_system
-    num_forecasts = len(json.loads(done.stdout)) if done.stdout else 0
+    num_forecasts = len(json.loads(completed.stdout)) if completed.stdout else 0
     return {"forecasts": num_forecasts, "seconds": seconds, "processor_s": user_s + system_s}
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python
-"""What a training step of each profile costs one core, in processor time: other programs disturb that little.
+"""Measure the processor time of a training step of each profile on one core.
 
     python scripts/bench_profiles.py [--profile v4_gru --profile aligned] [--seconds 2]
 
-Candles are the demo market's, which cost what real ones cost. One thread, float32, one model, the whole step
-(forward, backward, optimiser); `compile` is processor time, too: of building, tracing and XLA.
+Other programs hardly disturb processor time. Candles are the demo market's, which take as long as real ones.
+One thread, float32, one model, the whole step (forward, backward, optimiser). `compile` is processor time,
+too: of building, tracing and XLA.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -59,20 +60,20 @@ def _row(name: str, seconds: float) -> str:
     windows = FleetWindows([data])
     tables = on_device(windows)
     indices_BM = windows.epochs([1], [1]).indices(1)[0]
-    rates = np.float32([profile.training.learning_rate])
+    rates = np.array([profile.training.learning_rate], np.float32)
     is_active = np.array([True])
     state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
     num_steps = 0
     np.asarray(state.window_sum)
-    begun = time.process_time()
-    while time.process_time() - begun < seconds:
+    ready = time.process_time()
+    while time.process_time() - ready < seconds:
         for _ in range(STEPS_A_TURN):
             state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
         np.asarray(state.window_sum)  # the steps are through
         num_steps += STEPS_A_TURN
-    step_s = (time.process_time() - begun) / num_steps / profile.training.windows_per_step
+    step_s = (time.process_time() - ready) / num_steps / profile.training.windows_per_step
     flop = training_flop_per_window(profile) / 1e6
-    costs = f"{flop:9,.2f}{begun - started:9.1f}s{1e3 * step_s:13.3f}{1 / step_s:11,.0f}"
+    costs = f"{flop:9,.2f}{ready - started:9.1f}s{1e3 * step_s:13.3f}{1 / step_s:11,.0f}"
     return f"{name:16}{trainer.num_parameters:12,}{costs}"
 
 

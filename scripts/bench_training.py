@@ -6,7 +6,7 @@
     KERAS_BACKEND=jax python scripts/bench_training.py --profile frontier       # TensorFlow is not needed
     KERAS_BACKEND=jax python scripts/bench_training.py --device gpu --formats float32 mixed_bfloat16
 
-Every contender lives in processes of its own, so that its thread settings hold. All start and compile
+Every contender has processes of its own, so that its thread settings hold. All start and compile
 first; then they take turns, a few seconds each, round after round, while the others wait. The best round
 counts, because other programs may load the machine; with --wait-idle a turn also waits for them to end.
 Processor seconds a 1,000 windows (the least of the rounds) leave out the wait for a core that others hold.
@@ -17,12 +17,12 @@ and at others, each a table of its own, because another batch size is another tr
 - stock: the profile's network in stock Keras layers, `fit` on arrays.
 - torch: the same network and loop in PyTorch (`training_bench/torch_peer.py`), in float32 and under bfloat16
   autocast, with the batch or the time as first axis. Where torch is not installed, or has no such network,
-  none competes; what a processor cannot do (bfloat16 with AVX2 alone) is said below the table.
+  none competes; what a processor cannot do (bfloat16 with AVX2 alone) is listed below the table.
 - product: our Trainer's `fit` the way `python -m v8 run` uses it, in each of --formats.
 - fleet of N: N series in one program in one process, through the product's own step, with its peak memory:
   of the GPU, or of the process.
 - ceiling: matmuls in float32 and bfloat16, by the backend and by PyTorch; the largest rate counts. A
-  contender on some of the cores is set beside their share. Per cent come from the formula in
+  contender on some of the cores is compared with their share. Per cent come from the formula in
   v8/networks/cost.py.
 
 On a CPU stock and torch train in a single-threaded process a core, their speeds added, and in one process on
@@ -54,7 +54,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from training_bench import figures
 from training_bench.contenders import BACKENDS, FORMATS, KINDS, PEER_FAMILIES, WAYS, Contender, Ground
-from training_bench.crews import Child, compete, tell, wait_until_idle
+from training_bench.crews import Child, compete, print_progress, wait_until_idle
 from training_bench.measuring import serve
 from training_bench.series import with_batch
 from training_bench.showing import plot, show
@@ -66,6 +66,7 @@ from v8.runs.engines import DEVICES
 
 
 def main() -> int:
+    """Measure and print the tables, or be one of the measuring processes; return the exit code."""
     options = parse(sys.argv[1:])
     if options.child:
         serve(json.loads(options.child))
@@ -89,6 +90,7 @@ def main() -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--profile", default="aligned", help="whose network is trained")
@@ -122,6 +124,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
+    """Measure all contenders in turns; return every figure, as plain JSON values."""
     variables = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"} if options.device == "cpu" else {}
     ground = survey(options, profile, variables)
     common = {"profile": options.profile, "bars": options.bars, "batch_size": None}
@@ -140,15 +143,15 @@ def measure(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
         limits = figures.ceilings(matmuls)
         num_cores = 1 if ground.has_gpu else ground.num_workers
         tables.append(figures.table(contenders, sized, limits["ceiling_gflop_per_s"], num_cores))
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "backends": ground.backends,
         "has_gpu": ground.has_gpu,
         "tables": tables,
         **limits,
     }
     if options.precisions is not None:
-        told["precisions"] = compare_precisions(options, ground.backends[0], common, variables)
-    return told
+        result["precisions"] = compare_precisions(options, ground.backends[0], common, variables)
+    return result
 
 
 def survey(options: argparse.Namespace, profile: Profile, variables: dict[str, str]) -> Ground:
@@ -172,17 +175,20 @@ def survey(options: argparse.Namespace, profile: Profile, variables: dict[str, s
         formats=options.formats or (FORMATS if has_gpu else FORMATS[:1]),
         fleet_sizes=options.fleet_sizes,
         is_compiled=options.torch_compile,
-        ways=options.ways,
+        sharing_names=options.ways,
     )
 
 
 def found_backends(wanted: Sequence[str]) -> list[str]:
-    found = [name for name in wanted if find_spec(name)]
+    """Return the installed backends among those wanted, that of KERAS_BACKEND first."""
+    installed = [name for name in wanted if find_spec(name)]
     first = os.environ.get("KERAS_BACKEND")
-    if not found:
-        asked = " or ".join(BACKENDS[name] for name in wanted)
-        raise SystemExit(f"error: needs {asked}; got none that is installed. Install one of them.")
-    return sorted(found, key=lambda name: name != first) if first in found else found
+    if not installed:
+        names = " or ".join(BACKENDS[name] for name in wanted)
+        raise SystemExit(f"error: needs {names}; got none that is installed. Install one of them.")
+    if first in installed:
+        return sorted(installed, key=lambda name: name != first)
+    return installed
 
 
 def compare_precisions(
@@ -191,7 +197,7 @@ def compare_precisions(
     """Train the same series in each number format, one after another."""
     rows = []
     for precision in options.precisions or FORMATS:
-        tell(f"precision {precision}")
+        print_progress(f"precision {precision}")
         wait_until_idle(options.wait_idle)
         spec = {"kind": "quality", "format": precision, "epochs": options.precision_epochs}
         with Child({**common, **spec, "is_single_threaded": True}, backend, variables) as child:
@@ -200,6 +206,7 @@ def compare_precisions(
 
 
 def machine() -> dict[str, Any]:
+    """Describe machine, load, commit and versions."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -207,12 +214,13 @@ def machine() -> dict[str, Any]:
         **describe_machine(),
         "python": platform.python_version(),
         "load_1min_before": round(psutil.getloadavg()[0], 2),
-        **{name: found(name) for name in ("keras", "tensorflow", "jax", "torch", "numpy")},
+        **{name: installed_version(name) for name in ("keras", "tensorflow", "jax", "torch", "numpy")},
         "commit": commit.stdout.strip() if commit.returncode == 0 else "unknown",
     }
 
 
-def found(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,16 +1,16 @@
-"""What a universe of many series costs: seconds, memory and files of each command, and runs that are killed.
+"""Measure a universe of many series: seconds, memory and files of each command, and runs that are killed.
 
     python scripts/bench_universe.py --series 40 200 1000
     python scripts/bench_universe.py --series 1000 --kills 5
 
 Every series is a path of the demo market, saved as a file whose last candle has just closed and read by
-`--source files`, because a simulated market cannot be published. The network is the smallest there is: what
-remains is what v8 itself costs. The Hub is the one of the tests, on loopback. Each command is a process of
-its own. Seconds of the processor are those of all its processes, and of the parent alone; memory is the
-largest resident set of the parent, and of one worker, seen every 0.2 s.
+`--source files`, because a simulated market cannot be published. The network is the smallest possible, so
+that the figures are v8's own overhead. The Hub is the one of the tests, on loopback. Each command is a
+process of its own. Processor seconds are those of all its processes, and of the parent alone; memory is the
+largest resident set of the parent, and of one worker, sampled every 0.2 s.
 
-With `--kills` a second run is killed so often, parent and workers, at random moments, and must end as the
-first one did: the same weights, and the same leaderboard but for the seconds.
+With `--kills` a second run is killed so many times, parent and workers, at random moments. It must end with
+the same weights as the first one, and with the same leaderboard except for the seconds.
 """
 
 # ruff: noqa: E402 - drills and the Hub of the tests lie beside
@@ -96,7 +96,7 @@ class Cost:
     parent_bytes: int = 0
     worker_bytes: int = 0
 
-    def told(self, num_series: int) -> str:
+    def summary(self, num_series: int) -> str:
         """Say it, with the processor seconds of a series."""
         return (
             f"{self.wall_s:8.1f} s, {self.cpu_s:8.1f} CPU s "
@@ -159,7 +159,7 @@ class Ground:
         command = [sys.executable, "-m", "v8", *words]
         return subprocess.Popen(command, env=self.env, stdout=log, stderr=log, start_new_session=True)
 
-    def call(self, what: str, words: Sequence[str]) -> Cost:
+    def call(self, title: str, words: Sequence[str]) -> Cost:
         """Carry out a command and print what it cost.
 
         Raises:
@@ -168,7 +168,7 @@ class Ground:
         process = self.start(words)
         with watched(process) as cost:
             status = process.wait()
-        self.say(f"{what:<22} {cost.told(self.num_series)}")
+        self.say(f"{title:<22} {cost.summary(self.num_series)}")
         if status:
             raise RuntimeError(f"{words[0]} ended with {status}; see {self.folder / 'said.txt'}")
         return cost
@@ -178,13 +178,13 @@ class Ground:
 def watched(process: subprocess.Popen[bytes]) -> Iterator[Cost]:
     """Measure a process and its children until the block ends."""
     cost = Cost()
-    seen = {}
+    cpu_s_by_pid: dict[int, float] = {}
     ended = threading.Event()
     started = time.monotonic()
 
     def watch() -> None:
         while not ended.wait(SAMPLE_S):
-            _look(process.pid, cost, seen)
+            _look(process.pid, cost, cpu_s_by_pid)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -194,20 +194,20 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[Cost]:
         ended.set()
         watcher.join()
         cost.wall_s = time.monotonic() - started
-        cost.cpu_s = sum(seen.values())
-        cost.parent_cpu_s = seen.get(process.pid, 0.0)
+        cost.cpu_s = sum(cpu_s_by_pid.values())
+        cost.parent_cpu_s = cpu_s_by_pid.get(process.pid, 0.0)
 
 
-def _look(pid: int, cost: Cost, seen: dict[int, float]) -> None:
+def _look(pid: int, cost: Cost, cpu_s_by_pid: dict[int, float]) -> None:
     """Note memory and processor time of a process and its children as they are now."""
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        for one in (parent, *parent.children(recursive=True)):
+        for process in (parent, *parent.children(recursive=True)):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                used = one.memory_info().rss
-                times = one.cpu_times()
-                seen[one.pid] = times.user + times.system
-                if one.pid == pid:
+                used = process.memory_info().rss
+                times = process.cpu_times()
+                cpu_s_by_pid[process.pid] = times.user + times.system
+                if process.pid == pid:
                     cost.parent_bytes = max(cost.parent_bytes, used)
                 else:
                     cost.worker_bytes = max(cost.worker_bytes, used)
@@ -223,9 +223,9 @@ def measure(ground: Ground) -> None:
     tell_size(ground, run)
     with loopback.LoopbackHub() as hub:
         ground.env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": loopback.WRITE_TOKEN}
-        for what in ("publish", "publish again"):
+        for title in ("publish", "publish again"):
             hub.forget()
-            ground.call(what, ["publish", str(run), "--repo", REPO])
+            ground.call(title, ["publish", str(run), "--repo", REPO])
             tell_hub(ground, hub)
         hub.forget()
         ground.call("pull", ["pull", "--repo", REPO])
@@ -247,7 +247,7 @@ def serve(ground: Ground, words: Sequence[str]) -> None:
                 with urllib.request.urlopen(address + path, timeout=READY_S) as answer:
                     size = len(answer.read())
                 ground.say(f"app {path}: {size:,} bytes, {time.monotonic() - started:.2f} s")
-        ground.say(f"{'app':<22} {cost.told(ground.num_series)}")
+        ground.say(f"{'app':<22} {cost.summary(ground.num_series)}")
     finally:
         kill(process)
         process.wait()
@@ -256,9 +256,9 @@ def serve(ground: Ground, words: Sequence[str]) -> None:
 def _address(log: Path, begins_at: int, process: subprocess.Popen[bytes]) -> str:
     end = time.monotonic() + READY_S
     while time.monotonic() < end and process.poll() is None:
-        said = log.read_bytes()[begins_at:].decode("utf-8", "replace")
-        if "http://" in said:
-            return "http://" + said.split("http://")[1].split()[0].rstrip("/.")
+        output = log.read_bytes()[begins_at:].decode("utf-8", "replace")
+        if "http://" in output:
+            return "http://" + output.split("http://")[1].split()[0].rstrip("/.")
         time.sleep(SAMPLE_S)
     raise RuntimeError("no page was served")
 
@@ -285,17 +285,16 @@ def counted(hub: Any) -> str:
 
 def kill_and_compare(ground: Ground, num_kills: int, seed: int) -> None:
     """Kill a second run at random moments, let it end, and compare it with the first."""
-    chance, straight, killed = (
-        random.Random(seed),
-        *(ground.folder / one / "tiny" for one in ("straight", "killed")),
-    )
+    chance = random.Random(seed)
+    straight = ground.folder / "straight" / "tiny"
+    killed = ground.folder / "killed" / "tiny"
     for number in range(num_kills):
-        whom = kill_once(ground, killed, chance)
-        ground.say(f"kill {number + 1}: {whom}, after {num_models(killed)} models")
+        victim = kill_once(ground, killed, chance)
+        ground.say(f"kill {number + 1}: {victim}, after {num_models(killed)} models")
     ground.call("run after the kills", ground.job("killed"))
-    for what, read in (("weights", weights_of), ("leaderboard", leaderboard_of)):
+    for title, read in (("weights", weights_of), ("leaderboard", leaderboard_of)):
         is_same = read(straight) == read(killed)
-        ground.say(f"{what} of {len(read(killed))} models {'equal' if is_same else 'DIFFER'}")
+        ground.say(f"{title} of {len(read(killed))} models {'equal' if is_same else 'DIFFER'}")
         if not is_same:
             raise SystemExit(1)
 
@@ -303,8 +302,8 @@ def kill_and_compare(ground: Ground, num_kills: int, seed: int) -> None:
 def kill_once(ground: Ground, run: Path, chance: random.Random) -> str:
     """Start the main job and kill it somewhere in the first half of what is left; say what was killed."""
     process = ground.start(ground.job("killed"))
-    done = num_models(run)
-    aim = done + chance.randrange(1, max(2, (ground.num_series - done) // 2))
+    num_finished = num_models(run)
+    aim = num_finished + chance.randrange(1, max(2, (ground.num_series - num_finished) // 2))
     while process.poll() is None and num_models(run) < aim:
         time.sleep(chance.uniform(0.05, 0.5))
     is_only_parent = chance.random() < 0.5
@@ -337,8 +336,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a new folder that stays; default: one that goes")
     options = parser.parse_args()
     for num_series in options.series:
-        with tempfile.TemporaryDirectory(prefix="v8-universe-") as made:
-            ground = Ground((options.keep or Path(made)) / str(num_series), num_series, options.workers)
+        with tempfile.TemporaryDirectory(prefix="v8-universe-") as folder:
+            ground = Ground((options.keep or Path(folder)) / str(num_series), num_series, options.workers)
             ground.prepare()
             measure(ground)
             if options.kills:

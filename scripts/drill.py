@@ -1,16 +1,16 @@
 #!/usr/bin/env python
-"""Do real faults and kills to the command line, and print what came of each.
+"""Expose the command line to real faults and kills, and print the outcome of each.
 
     python scripts/drill.py [--only KIND] [--long | --small | --full] [--seed 0] [--archive DIR] [--markdown]
 
-Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
-archive (a candle archive whose one month misbehaves), api (an exchange whose API does), hub (publishing and
+Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice), archive (a
+candle archive of which one month is faulty), api (an exchange with a faulty API), hub (publishing and
 pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), record (days of a
 public ledger that others changed, receivers that never end an answer), updates (kills at each write of an
-update), server (`app` and connections that say nothing). Everything is loopback, real
-processes and real disks below the folder for temporary files. A fault that this machine does not allow, such
-as mounting a disk without being root, says so. Exit code 1 when anything was lost, silent, a hang or a
-traceback.
+update), server (`app` and connections that say nothing). Everything is loopback, real processes and real
+disks below the folder for temporary files. A fault that this machine does not allow, such as mounting a disk
+without being root, says so. Exit code 1 when anything was lost, a failure was silent, a process hung or
+printed a traceback.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ FULL = "full"
 
 
 def main() -> int:
+    """Carry out the chosen drills and print their outcomes; the exit code is 1 if one failed."""
     options = parse(sys.argv[1:])
     # A shell makes what it starts in the background deaf to Ctrl-C, and that goes on to its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     size = chosen_size(options)
     chosen = drills_of(size)
     chosen = [
-        one for one in chosen if options.only in (None, one.kind) and (options.fault or "") in one.fault
+        drill
+        for drill in chosen
+        if options.only in (None, drill.kind) and (options.fault or "") in drill.fault
     ]
     with tempfile.TemporaryDirectory(prefix="v8-drill-", ignore_cleanup_errors=True) as folder:
         ground = Ground(Path(folder), options.seed, size, options.archive)
-        outcomes = list(told(carried_out(chosen, ground, options.jobs)))
+        outcomes = list(printed(carried_out(chosen, ground, options.jobs)))
     if options.markdown:
         print_markdown(outcomes)
-    num_bad = sum(not one.is_good for one in outcomes)
+    num_bad = sum(not outcome.is_good for outcome in outcomes)
     print(f"\n{len(outcomes)} drills, {num_bad} with something lost, silent, hung or a traceback.")
     return int(num_bad > 0)
 
@@ -71,12 +74,13 @@ def chosen_size(options: argparse.Namespace) -> str:
 def drills_of(size: str) -> list[Drill]:
     """Return the drills of a size, and of the smaller ones; those of full size stand alone."""
     if size == FULL:
-        return [one for one in DRILLS if one.size == FULL]
+        return [drill for drill in DRILLS if drill.size == FULL]
     sizes = SIZES[: SIZES.index(size) + 1]
-    return [one for one in DRILLS if one.size in sizes]
+    return [drill for drill in DRILLS if drill.size in sizes]
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -99,18 +103,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def carried_out(chosen: Sequence[Drill], ground: Ground, num_jobs: int) -> Iterator[Outcome]:
+    """Yield the outcome of each drill, some of them at the same time."""
     with ThreadPoolExecutor(num_jobs) as pool:
-        yield from pool.map(lambda one: carry_out(one, ground), chosen)
+        yield from pool.map(lambda drill: carry_out(drill, ground), chosen)
 
 
-def told(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+def printed(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
     """Print each outcome as it comes."""
-    for one in outcomes:
-        mark = "ok  " if one.is_good else "FAIL"
-        print(f"{mark} {one.drill.kind:10} {one.drill.fault}: {one.said}. {one.seconds:.0f} s", flush=True)
-        for trouble in (*(f"LOST {what}" for what in one.lost), *one.troubles):
+    for outcome in outcomes:
+        mark = "ok  " if outcome.is_good else "FAIL"
+        drill = outcome.drill
+        print(f"{mark} {drill.kind:10} {drill.fault}: {outcome.message}. {outcome.seconds:.0f} s", flush=True)
+        for trouble in (*(f"LOST {what}" for what in outcome.lost), *outcome.troubles):
             print(f"     {trouble}", flush=True)
-        yield one
+        yield outcome
 
 
 def print_markdown(outcomes: Sequence[Outcome]) -> None:
@@ -118,20 +124,26 @@ def print_markdown(outcomes: Sequence[Outcome]) -> None:
     print(f"\nCommand: `python {' '.join(sys.argv)}`; {machine()}; commit {commit()}.\n")
     print("| | fault | outcome | lost |\n|---|---|---|---|")
 
-    def shared(one: Outcome) -> tuple[int, str, str]:
-        return KINDS.index(one.drill.kind), one.said, ", ".join((*one.lost, *one.troubles)) or "nothing"
+    def shared(outcome: Outcome) -> tuple[int, str, str]:
+        return (
+            KINDS.index(outcome.drill.kind),
+            outcome.message,
+            ", ".join((*outcome.lost, *outcome.troubles)) or "nothing",
+        )
 
-    for (kind, said, lost), group in groupby(sorted(outcomes, key=shared), key=shared):
-        faults = [one.drill.fault for one in group]
-        print(f"| {KINDS[kind]} ({len(faults)}) | {'; '.join(faults)} | {said} | {lost} |")
+    for (kind, message, lost), group in groupby(sorted(outcomes, key=shared), key=shared):
+        faults = [outcome.drill.fault for outcome in group]
+        print(f"| {KINDS[kind]} ({len(faults)}) | {'; '.join(faults)} | {message} | {lost} |")
 
 
 def machine() -> str:
+    """Describe the machine."""
     system = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores {system}"
 
 
 def commit() -> str:
+    """Return the commit of this checkout."""
     words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

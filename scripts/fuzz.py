@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candles, archives, runs, ledgers, days, calls and command lines to v8; evaluate each.
+"""Pass randomly changed profiles, candles, runs, ledgers, calls and command lines to v8; evaluate each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
 
-An input is good when v8 accepts it or refuses it in one sentence of ours: no traceback, no warning, at most
-2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line breaks
-or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told` in
-another way must be the same, and refused where something is wrong with them; every line of a table beside
-them is a row. A plug-in's names and features are taken where they are sound, and refused otherwise. Child
+An input passes when v8 accepts it or refuses it with one of our error messages: no traceback, no warning, at
+most 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line
+breaks or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told`
+in another way must be the same, and refused where something is wrong with them; every line of a table beside
+them is a row. A plug-in's names and features are accepted where they are valid, and refused otherwise. Child
 processes carry the inputs out; one that hangs is killed. Each failing input is saved, and `--replay` tries it
 again. Saved runs are made from `--run`, a finished run folder; without it, one is trained first. Exit code 1
 on failures.
@@ -65,27 +65,29 @@ START_S = 300.0
 
 
 def main() -> int:
+    """Judge all inputs in several processes, or be one of these; return the exit code."""
     options = parse(sys.argv[1:])
     if options.child:
         serve(options.child, options.seed, options.run)
         return 0
     with tempfile.TemporaryDirectory(prefix="v8-fuzz-", ignore_cleanup_errors=True) as folder:
         options.run = (options.run or trained(Path(folder))).resolve()
-        asked = (
+        requests = (
             [str(options.replay.resolve())] if options.replay else list(inputs(options.inputs, options.kinds))
         )
-        begun = time.monotonic()
+        started = time.monotonic()
         with ThreadPoolExecutor(options.jobs) as pool:
-            parts = [asked[job :: options.jobs] for job in range(options.jobs)]
+            parts = [requests[job :: options.jobs] for job in range(options.jobs)]
             verdicts = [
-                one
+                verdict
                 for part in pool.map(lambda part: evaluated(part, options, Path(folder)), parts)
-                for one in part
+                for verdict in part
             ]
-    return told(verdicts, time.monotonic() - begun)
+    return print_verdicts(verdicts, time.monotonic() - started)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -114,24 +116,25 @@ def trained(folder: Path) -> Path:
 
 
 def inputs(num_inputs: int, kinds: Sequence[str]) -> Iterator[str]:
-    whole = sum(SHARES[kind] for kind in kinds)
+    """Yield the name of each input to make, by kind in the shares of `SHARES`."""
+    total = sum(SHARES[kind] for kind in kinds)
     for kind in kinds:
-        yield from (f"{kind} {number}" for number in range(round(num_inputs * SHARES[kind] / whole)))
+        yield from (f"{kind} {number}" for number in range(round(num_inputs * SHARES[kind] / total)))
 
 
-def evaluated(asked: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:
+def evaluated(requests: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:
     """Have a child evaluate inputs one after the other; a new one takes over where one hangs or dies."""
-    waiting = list(reversed(asked))
+    waiting = list(reversed(requests))
     verdicts = []
     while waiting:
         with Child(options, Path(tempfile.mkdtemp(dir=folder))) as child:
             while waiting and child.is_alive:
-                one = waiting.pop()
-                verdict = child.evaluate(one)
+                request = waiting.pop()
+                verdict = child.evaluate(request)
                 verdicts.append(verdict)
                 if verdict.outcome == "failed":
-                    saved = options.failures / f"{one.replace(' ', f'-{options.seed}-')}.json"
-                    print(f"FAIL {one}: {verdict.why}\n     {saved}", flush=True)
+                    saved = options.failures / f"{request.replace(' ', f'-{options.seed}-')}.json"
+                    print(f"FAIL {request}: {verdict.why}\n     {saved}", flush=True)
                     if not options.replay and (child.folder / "now.json").exists():
                         options.failures.mkdir(parents=True, exist_ok=True)
                         shutil.copyfile(child.folder / "now.json", saved)
@@ -161,10 +164,10 @@ class Child:
         self._process.kill()
         self._process.communicate()
 
-    def evaluate(self, asked: str) -> Verdict:
+    def evaluate(self, request: str) -> Verdict:
         """Have one input evaluated; afterwards `is_alive` tells whether there can be another."""
         assert self._process.stdin
-        self._process.stdin.write(f"{asked}\n".encode())
+        self._process.stdin.write(f"{request}\n".encode())
         line = self._answer(self._limit_s) and self._answer(HANG_S)
         self._limit_s = HANG_S + START_S  # making an input may take its time
         if line:
@@ -174,7 +177,7 @@ class Child:
             self._process.wait(5.0)
         last = (self.folder / "said.txt").read_text("utf-8", "replace").splitlines()[-1:]
         why = "hangs" if self._process.poll() is None else f"its process ended, saying {last}"
-        return Verdict(Path(asked.split(" ", maxsplit=1)[0]).stem, "failed", why)
+        return Verdict(Path(request.split(" ", maxsplit=1)[0]).stem, "failed", why)
 
     def _answer(self, limit_s: float) -> bytes:
         assert self._process.stdout
@@ -182,20 +185,21 @@ class Child:
         return self._process.stdout.readline() if ready else b""
 
 
-def told(verdicts: Sequence[Verdict], seconds: float) -> int:
+def print_verdicts(verdicts: Sequence[Verdict], seconds: float) -> int:
     """Print the table and return how the process ends."""
     command = " ".join(sys.argv)
     machine = f"{os.cpu_count()} cores {platform.machine()}"
     print(f"\nCommand: `python {command}`; {machine}; commit {commit()}; {seconds:,.0f} s.\n")
     print("| kind | inputs | refused | accepted | failures |\n|---|---|---|---|---|")
-    for kind in [*dict.fromkeys(one.kind for one in verdicts), "all"]:
-        counts = Counter(one.outcome for one in verdicts if kind in (one.kind, "all"))
+    for kind in [*dict.fromkeys(verdict.kind for verdict in verdicts), "all"]:
+        counts = Counter(verdict.outcome for verdict in verdicts if kind in (verdict.kind, "all"))
         row = [counts.total(), counts["refused"], counts["accepted"], counts["failed"]]
         print(f"| {kind} | {' | '.join(f'{number:,}' for number in row)} |")
-    return int(any(one.outcome == "failed" for one in verdicts))
+    return int(any(verdict.outcome == "failed" for verdict in verdicts))
 
 
 def commit() -> str:
+    """Return the commit of this checkout."""
     words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Compile training steps for GPUs that are not there, and count what they would launch and allocate.
+"""Compile training steps for GPUs that this machine lacks, and count their kernels and memory.
 
     scripts/gpu_day paper prepare                # wheels into .gpu-paper/, 200 MB: XLA for CUDA, and ptxas
     scripts/gpu_day paper table [--gpus h100 ...] [--profiles aligned ...] [--precisions float32 ...]
     scripts/gpu_day paper one aligned --models 40 --gpu h100 [--hlo FILE] [--steps-per-trip 6]
     scripts/gpu_day paper check                  # fails when a step of `aligned` x 40 has more kernels
 
-XLA compiles for a described device without a driver. What comes out is the program that would run: loops with
-their trips, kernels a step, bytes that it works in. Nothing runs, so no time on a GPU is known. `table` keeps
+XLA compiles for a described device without a driver. The result is the program that would run: loops with
+their trips, kernels a step, bytes of memory. Nothing runs, so there are no times. `table` keeps
 every cell in a file and goes on where it was stopped; it writes the table between the marks in
 docs/en/explanation/figures.md. Needs JAX; its version decides which wheels `prepare` takes.
 """
@@ -195,7 +195,9 @@ def compiled_step_for(
     sharding = SingleDeviceSharding(topology.devices[0])
     step, arguments = _step_and_arguments(profile_name, num_models, precision, steps_per_trip)
     shapes = jax.tree.map(
-        lambda array: jax.ShapeDtypeStruct(np.shape(array), np.asarray(array).dtype, sharding=sharding),
+        lambda array: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            np.shape(array), np.asarray(array).dtype, sharding=sharding
+        ),
         arguments,
     )
     started = time.perf_counter()
@@ -270,13 +272,13 @@ def cell_apart(profile: str, gpu: str, precision: str, num_models: int) -> dict[
     command = [sys.executable, __file__, "one", profile, "--gpu", gpu, "--precision", precision]
     command += ["--models", str(num_models), "--json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return {**key, "error": f"not compiled after {LIMIT_S:.0f} s"}
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if re.match(r"[\w.]*Error: ", line)]
-        return {**key, "error": (errors or [f"exit code {done.returncode}"])[-1][:200]}
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    if completed.returncode:
+        errors = [line for line in completed.stderr.splitlines() if re.match(r"[\w.]*Error: ", line)]
+        return {**key, "error": (errors or [f"exit code {completed.returncode}"])[-1][:200]}
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def fill_table(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -313,11 +315,11 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
         for gpu in GPUS:
             rows = [by_key.get((profile, gpu, precision)) for precision in FORMATS]
             if any(rows):
-                lines.append(f"| `{profile}` | {gpu.upper()} | " + " | ".join(map(shown, rows)) + " |")
+                lines.append(f"| `{profile}` | {gpu.upper()} | " + " | ".join(map(cell_text, rows)) + " |")
     return "\n".join(lines)
 
 
-def shown(row: Mapping[str, Any] | None) -> str:
+def cell_text(row: Mapping[str, Any] | None) -> str:
     """Write one cell: kernels a step, most of them a time step, memory, and the largest fleet that fits."""
     if row is None:
         return "not tried"
@@ -378,18 +380,19 @@ def write_figures(text: str) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parts = parser.add_subparsers(dest="part", required=True)
     parts.add_parser("prepare", help="fetch the compiler")
     parts.add_parser("check", help="fail when the kernels of aligned x 40 rose")
-    one = parts.add_parser("one", help="compile one program")
-    one.add_argument("profile")
-    one.add_argument("--models", type=int, default=NUM_MODELS)
-    one.add_argument("--gpu", choices=GPUS, default="h100")
-    one.add_argument("--precision", choices=FORMATS, default="float32")
-    one.add_argument("--steps-per-trip", type=int, help="default: as on a GPU")
-    one.add_argument("--hlo", type=Path, help="write the compiled program there")
-    one.add_argument("--json", action="store_true", help="print one line of JSON")
+    single = parts.add_parser("one", help="compile one program")
+    single.add_argument("profile")
+    single.add_argument("--models", type=int, default=NUM_MODELS)
+    single.add_argument("--gpu", choices=GPUS, default="h100")
+    single.add_argument("--precision", choices=FORMATS, default="float32")
+    single.add_argument("--steps-per-trip", type=int, help="default: as on a GPU")
+    single.add_argument("--hlo", type=Path, help="write the compiled program there")
+    single.add_argument("--json", action="store_true", help="print one line of JSON")
     all_cells = parts.add_parser("table", help="compile all and write the table")
     names = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml"))
     names = [name for name in names if name not in {"universe", "range_paths"}]  # no profile; no network
@@ -401,6 +404,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> int:
+    """Do the part that the command line names; return the exit code."""
     options = parse(sys.argv[1:])
     if options.part == "prepare":
         prepare()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Whether a change left every number as it was: record a checkout before and after it, and compare.
+"""Check that a change left every number as it was: record a checkout before and after it, and compare.
 
     python scripts/oracle.py record OUT [--checkout DIR] [--archive DIR] [--only STEP ...]
     python scripts/oracle.py compare BEFORE AFTER
@@ -7,9 +7,9 @@
 `record` runs the command line of DIR (this checkout by default, with DIR/.venv where there is one) in
 float32 with loops compiled stepwise: runs of four profiles, with --archive one on real candles, too, a
 back-test of two folds, forecasts into a ledger through an update, and a repository published to a Hub on
-loopback, pulled and forecast from. What they leave lies in OUT; OUT/digests.json has a sha256 a file and a
-weight. Times, speeds, memory, versions and the machine are left out; a page counts by its text, a ledger by
-its rows. `compare` names what differs and what only one of them has, and then ends with exit status 1.
+loopback, pulled and forecast from. Their files lie in OUT; OUT/digests.json has a sha256 a file and a
+weight. Times, speeds, memory, versions and the machine are left out; of a page the text is compared, of a
+ledger the rows. `compare` names what differs and what only one of them has, and then exits with status 1.
 """
 
 # ruff: noqa: E402 - the parts of the tests lie beside this folder
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -65,7 +65,9 @@ TODAY = re.compile(r"20(2[6-9]|[3-9]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?|python
 def record(wanted: argparse.Namespace) -> None:
     """Run every step, and write down what it left."""
     wanted.out.mkdir(parents=True, exist_ok=True)
-    steps = {name: partial(run, words=words) for name, words in RUNS.items()}
+    steps: dict[str, Callable[[Product], None]] = {
+        name: partial(run, words=words) for name, words in RUNS.items()
+    }
     if wanted.archive:
         steps["real"] = partial(real, archive=wanted.archive)
     steps |= {"backtest": backtest, "live": live}
@@ -103,7 +105,7 @@ class Product:
     def call(self, *words: str, saved: str | None = None, program: Path | None = None) -> str:
         """Call a command to its end; what it prints is kept as the file `saved`."""
         start = [str(program)] if program else ["-m", "v8"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [self.python, *start, *words],
             cwd=self.place,
             env=self.environment,
@@ -111,20 +113,19 @@ class Product:
             text=True,
             check=False,
         )
-        if done.returncode:
-            sys.exit(f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        if completed.returncode:
+            sys.exit(f"{' '.join(words)}: exit {completed.returncode}\n{completed.stdout}{completed.stderr}")
         if saved:
-            (self.place / saved).write_text(done.stdout)
-        return done.stdout
+            (self.place / saved).write_text(completed.stdout)
+        return completed.stdout
 
 
 def run(product: Product, *, words: str) -> None:
     """Train and evaluate, then forecast."""
     product.call("run", *words.split(), *FIXED, *EXACT)
     (path,) = (product.place / "runs").iterdir()
-    series = next(
-        iter(sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")))
-    )
+    folders = [entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    series = min(folders)
     product.call(
         "predict", str(path), "--series", series, "--source", "demo", "--format", "json", saved="now.json"
     )
@@ -205,15 +206,17 @@ def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
             with zipfile.ZipFile(path) as inside:
                 yield f"{name}:config", sha256(inside.read("config.json"))
                 with h5py.File(io.BytesIO(inside.read("model.weights.h5"))) as weights:
-                    found: list[tuple[str, str]] = []
-                    weights.visititems(partial(_weight, found))
-                    yield from ((f"{name}:{weight}", value) for weight, value in found)
+                    digests: list[tuple[str, str]] = []
+                    weights.visititems(partial(_weight, digests))
+                    yield from ((f"{name}:{weight}", value) for weight, value in digests)
         case ".json":
             yield name, sha256(json.dumps(steady(json.loads(path.read_text())), sort_keys=True).encode())
         case ".csv":
             table = pd.read_csv(path)
-            kept = [column for column in table if not re.search("seconds|windows_per_s|time", column)]
-            yield name, sha256(table[kept].to_csv().encode())
+            columns = [
+                column for column in table.columns if not re.search("seconds|windows_per_s|time", column)
+            ]
+            yield name, sha256(table[columns].to_csv().encode())
         case ".html" | ".md" | ".txt":
             yield name, sha256(text_of(path.read_text()).encode())
         case ".sqlite":
@@ -228,9 +231,9 @@ def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
             yield name, sha256(path.read_bytes())
 
 
-def _weight(found: list[tuple[str, str]], name: str, item: Any) -> None:
+def _weight(digests: list[tuple[str, str]], name: str, item: Any) -> None:
     if isinstance(item, h5py.Dataset):
-        found.append((name, sha256(np.ascontiguousarray(item[()]).tobytes())))
+        digests.append((name, sha256(np.ascontiguousarray(item[()]).tobytes())))
 
 
 def sha256(content: bytes) -> str:
@@ -238,16 +241,16 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def steady(told: Any) -> Any:
+def steady(value: Any) -> Any:
     """Leave out of a JSON document what no two runs share."""
-    match told:
+    match value:
         case dict():
-            return {key: steady(value) for key, value in told.items() if key not in CHANGING}
+            return {key: steady(value) for key, value in value.items() if key not in CHANGING}
         case list():
-            return [steady(value) for value in told]
+            return [steady(value) for value in value]
         case str():
-            return text_of(told)
-    return told
+            return text_of(value)
+    return value
 
 
 def text_of(page: str) -> str:
@@ -262,12 +265,13 @@ def compare(wanted: argparse.Namespace) -> None:
         json.loads((path / "digests.json").read_text()) for path in (wanted.before, wanted.after)
     )
     changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
-    for what, names in (
+    for title, names in (
         ("differs", changed),
         ("only before", sorted(before.keys() - after.keys())),
         ("only after", sorted(after.keys() - before.keys())),
     ):
-        print(*(f"{what}: {name}" for name in names), sep="\n", end="\n" if names else "")
+        for name in names:
+            print(f"{title}: {name}")
     print(f"{len(before)} digests before, {len(after)} after: {len(changed)} differ")
     if changed or before.keys() != after.keys():
         sys.exit(1)

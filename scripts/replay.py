@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Days of the present with real candles: forecast --every, ledger, update, page and API, killed on the way.
+"""Replay days with real candles: forecast --every, ledger, update, page and API, undisturbed and killed.
 
     python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--bars 8000] [--age 0]
 
-DIR is laid out as the exchange's archive. An exchange on loopback serves its candles at a time that this
-program moves from close to close. A run is trained `--age` days before the first; then `forecast --every` and
-`app` follow, each a process of its own. In the middle of each day `update RUN --when always` trains a
-challenger for every series; of few bars neither learns much, and either may win. After every close the ledger
-must hold the newest forecast of every series; every few closes, and an hour after an update, the API must
-tell that forecast, by the model that wrote it. All is done twice from one copy of the run, undisturbed and
-with kills: both ledgers must be equal, row for row.
+DIR has the layout of the exchange's archive. An exchange on loopback serves its candles at a time that this
+program moves from close to close. A run is trained `--age` days before the first close; then
+`forecast --every` and `app` follow it, each a process of its own. In the middle of each day
+`update RUN --when always` trains a challenger for every series; with few bars neither model learns much, and
+either may win. After every close the ledger must hold the newest forecast of every series; every few closes,
+and an hour after an update, the API must return that forecast, by the model that wrote it. Everything is done
+twice from one copy of the run, without and with kills: both ledgers must be equal, row for row.
 """
 
 # ruff: noqa: E402 - the package and the parts of its tests lie beside this folder
@@ -79,13 +79,14 @@ def main() -> None:
         trained.call("run", "--profile", wanted.profile, "--source", "live", *budget)
         ledgers = []
         for kills in (0, wanted.kills):
-            shutil.copytree(trained.folder, replayed := folder / f"{kills}-kills")
+            replayed = folder / f"{kills}-kills"
+            shutil.copytree(trained.folder, replayed)
             replay = Replay(replayed, exchange)
             exchange.now_s = BEGIN.timestamp() + 5
             replay.go(wanted.days, random.Random(7), kills)
             ledgers.append(_without_digests(ledger_rows(replay.ledger)))
-            told = ", ".join(f"{len(rows)} {name}" for name, rows in ledgers[-1].items())
-            print(f"{kills} kills: {told}; champions challenged: {replay.verdicts()}", flush=True)
+            counts = ", ".join(f"{len(rows)} {name}" for name, rows in ledgers[-1].items())
+            print(f"{kills} kills: {counts}; champions challenged: {replay.verdicts()}", flush=True)
         print(replay.call("track", replay.run, "--ledger", str(replay.ledger)))
         assert ledgers[0] == ledgers[1], "the ledgers differ"
         print("Both ledgers are equal, row for row.")
@@ -122,14 +123,15 @@ class Replay:
         """Tell how the challenges ended."""
         decisions = read_serving(self.folder / self.run).decisions
         names = {
-            name: [one.series for one in decisions if one.verdict == name] for name in ("kept", "replaced")
+            name: [decision.series for decision in decisions if decision.verdict == name]
+            for name in ("kept", "replaced")
         }
         return "; ".join(f"{len(series)} {name} ({', '.join(series)})" for name, series in names.items())
 
     def call(self, command: str, *words: str) -> str:
         """Call a command to its end, with all series where none is named."""
         chosen = [word for name in NAMES for word in ("--series", name)] if command == "run" else []
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, str(MOVED_CLOCK), command, *words, *chosen],
             cwd=self.folder,
             env=self.env,
@@ -137,9 +139,9 @@ class Replay:
             text=True,
             check=False,
         )
-        if done.returncode:
-            sys.exit(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        if completed.returncode:
+            sys.exit(f"{command}: exit {completed.returncode}\n{completed.stdout}{completed.stderr}")
+        return completed.stdout
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command that goes on."""
@@ -181,23 +183,25 @@ class Replay:
         for name in NAMES:
             newest_s = watched.newest_s(name)
             newest = pd.Timestamp(newest_s, unit="s", tz="UTC").strftime("%Y-%m-%dT%H:%M:%SZ")
-            told = self._told(f"{url}api/forecast/{name}", newest)
+            answer = self._await_forecast(f"{url}api/forecast/{name}", newest)
             with Ledger.open(self.ledger) as ledger:
                 pending = ledger.pending(watched.place, name).values()
-            (entry,) = (one for one in pending if one.issued_for_s == newest_s)
-            assert told["model"]["sha256"] in repr(entry.issuer), name
+            (entry,) = (entry for entry in pending if entry.issued_for_s == newest_s)
+            assert answer["model"]["sha256"] in repr(entry.issuer), name
             _json(f"{url}api/track/{name}")
         with urllib.request.urlopen(url, timeout=60) as page:
             assert b"<title>" in page.read()
 
-    def _told(self, url: str, newest: str) -> Any:
+    def _await_forecast(self, url: str, newest: str) -> Any:
         """Ask until the server has looked at the clock, which it does now and then only."""
         end = time.monotonic() + LIMIT_S
-        while (told := _json(url))["first_bar"] != newest:
+        answer = _json(url)
+        while answer["first_bar"] != newest:
             if time.monotonic() > end:
-                raise TimeoutError(f"{url}: {told['first_bar']} instead of {newest}")
+                raise TimeoutError(f"{url}: {answer['first_bar']} instead of {newest}")
             time.sleep(0.5)
-        return told
+            answer = _json(url)
+        return answer
 
 
 def _without_digests(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -206,12 +210,12 @@ def _without_digests(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     Each replay trains its own challengers. Their weights are equal to the bit, and so must forecasts be,
     but Keras writes into the file when it was saved.
     """
-    told = []
+    forecasts = []
     for row in rows["forecasts"]:
-        about = json.loads(row[ABOUT])
-        del about["model_sha256"]
-        told.append((*row[:ABOUT], about, *row[ABOUT + 1 :]))
-    return {**rows, "forecasts": told}
+        details = json.loads(row[ABOUT])
+        del details["model_sha256"]
+        forecasts.append((*row[:ABOUT], details, *row[ABOUT + 1 :]))
+    return {**rows, "forecasts": forecasts}
 
 
 def _json(url: str) -> Any:

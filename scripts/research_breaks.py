@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Ask whether `frontier` loses to `range_paths` where its test part begins behind a break in volatility.
+"""Measure whether `frontier` loses to `range_paths` if its test part begins after a break in volatility.
 
     python scripts/research_breaks.py --timeframe 1h [--start 2024-03-06 ...] [--coins BTC ...] [--refit]
         [--draws] [--crash 2024-04-13T20:00]
@@ -7,12 +7,13 @@
 For every start of a test part and every coin, the network of `frontier` and both of its formulas are fitted
 as a back-test fits them (8,000 bars, or as many as the archive has, with the split of the profile), and rules
 of combining them are compared on the test part. Figure: mean absolute error relative to the naive forecast,
-median over the coins; each rule as a difference from the shipped one. docs/research/frontier.md has what came
-of it.
+median over the coins; each rule as a difference from the shipped one. docs/research/frontier.md has the
+results.
 
 - No rule reads the test part; they are fitted to the train part and the validation part.
 - `--refit` fits the two formulas once more, to train and validation part together, and keeps the shares.
-- `--draws` compares `range_paths` with itself: the windows that lend it bars are drawn with other seeds.
+- `--draws` compares `range_paths` with itself: the windows from which it resamples bars are drawn with other
+  seeds.
 - `--crash` makes the break harder than any of the archive: the bar at that moment falls by 20 times the
   median log range of its series and stays there, with a wick of 60 times.
 
@@ -153,11 +154,11 @@ def fixed_shares(profile: Profile, *shares: float) -> dict[str, NDArray[Any]]:
 def weighed_shares(span: Span, members: Mapping[str, Forecasts]) -> dict[str, NDArray[Any]]:
     """Fit shares to errors in multiples of the range before each window: a crash counts like any day."""
     unit = 1.0 / np.maximum(span.recent_range, np.finfo(float).tiny)[:, None, None]
-    shares = {}
+    shares: dict[str, NDArray[Any]] = {}
     for task in span.profile.tasks:
         weighed = {name: {task: values[task] * unit} for name, values in members.items()}
-        one = _Weighed({task: span.actual[task] * unit})
-        shares |= fit_shares(one, weighed)  # type: ignore[arg-type]  # it reads the actual values alone
+        scaled_span = _Weighed({task: span.actual[task] * unit})
+        shares |= fit_shares(scaled_span, weighed)  # type: ignore[arg-type]  # reads no more
     return shares
 
 
@@ -202,8 +203,8 @@ def rules_of(
     for share in (0.25, 0.5):
         rules[f"{share:g} of range_paths"] = blended(rules[SHIPPED], rules["range_paths"], share)
     if has_refit:
-        known = Span(train.table, profile, np.concatenate([train.anchors, validation.anchors]))
-        refitted = members_of(model, fit_ensemble(known), test)
+        fitting_span = Span(train.table, profile, np.concatenate([train.anchors, validation.anchors]))
+        refitted = members_of(model, fit_ensemble(fitting_span), test)
         rules["formulas refitted"] = mix(shares, refitted)
     if has_draws:
         plain = fit_range_paths(train)
@@ -232,8 +233,8 @@ def show(day: str, errors: Sequence[Errors]) -> None:
     """Print a line for each task of a start: the shipped rule, then how far every other one lies from it."""
     for task in errors[0]:
         cells = defaultdict(list)
-        for one in errors:
-            for name, error in one[task].items():
+        for by_rule in errors:
+            for name, error in by_rule[task].items():
                 cells[name].append(error)
         middle = {name: float(np.median(found)) for name, found in cells.items() if name != NAIVE}
         shipped = middle.pop(SHIPPED)
@@ -250,14 +251,15 @@ def trained(trainer: Trainer, data: SeriesData) -> ServingModel:
 
 
 def main() -> int:
+    """Evaluate every rule at every start, print the tables and write the JSON; return the exit code."""
     options = parse(sys.argv[1:])
     profile = load_profile("frontier").but(quantiles=())
     trainer = Trainer(profile)
     source: CandleSource = open_source("vision")
-    universe = [one for one in load_universe() if one.timeframe == options.timeframe]
+    universe = [series for series in load_universe() if series.timeframe == options.timeframe]
     if options.coins:
-        universe = [one for one in universe if one.symbol.removesuffix("USDT") in options.coins]
-    candles = {one: source.candles(one, ALL_BARS) for one in universe}
+        universe = [series for series in universe if series.symbol.removesuffix("USDT") in options.coins]
+    candles = {series: source.candles(series, ALL_BARS) for series in universe}
     if options.crash:
         candles = {one: crashed(all_bars, options.crash) for one, all_bars in candles.items()}
     for day in options.start or STARTS[options.timeframe]:
@@ -276,6 +278,7 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--timeframe", default="1h", choices=sorted(STARTS))
     parser.add_argument("--start", nargs="*", help="first days of test parts, instead of those in the docs")

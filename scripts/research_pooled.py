@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Ask what pooled coins, more history and a market block are worth beside formulas of each series alone.
+"""Measure what pooling coins, more history and market features add to formulas of each series alone.
 
     python scripts/research_pooled.py [--timeframe 15m 1h] [--ask pools strangers trees networks] [--decoded]
 
-What is forecast: the log ranges of the ten coming bars, from three origins a timeframe; each method is
-fitted to what was known there, and evaluated on the days behind. Figure: mean absolute error of the log range of
+Forecast are the log ranges of the next ten bars, from three origins a timeframe; each method is fitted to
+data before the origin, and evaluated on the days after it. Figure: mean absolute error of the log range of
 steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
 over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
 it is smaller, and the chance p of such a mean difference if both were as good: the test of
@@ -12,10 +12,10 @@ it is smaller, and the chance p of such a mean difference if both were as good: 
 came of it.
 
 `--decoded` evaluates OHLC, bands and volatility: what is forecast becomes candles by the regression of
-`calibration: ensemble`, beside baselines of the registry that are refitted up to the origin.
+`calibration: ensemble`, compared with baselines of the registry that are refitted up to the origin.
 
-- Nothing is read behind an origin but what is evaluated. Inputs of a bar are known when it closes; rows less
-  than 70 bars before the origin teach nobody.
+- After an origin nothing is read but the actual values for the evaluation. Inputs of a bar are known when it
+  closes; rows less than 70 bars before the origin are not used for fitting.
 - The best window of a formula has the lowest error over all coins on the 1,200 bars before the origin, fitted
   before those; then it is fitted again up to the origin.
 - All is fitted by least squares in logs, networks too, so that no loss is at an advantage. LightGBM and JAX
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import sys
 import time
 import warnings
@@ -118,17 +119,19 @@ class Market:
 
 def read_market(timeframe: str, cache: Path) -> tuple[Market, list[Candles]]:
     """Read the candles of all coins, or what an earlier call kept of them."""
-    series = tuple(one for one in load_universe() if one.timeframe == timeframe)
+    series = tuple(series for series in load_universe() if series.timeframe == timeframe)
     file = cache / f"pooled-{timeframe}.pickle"
     if not file.exists():
         source = open_source("vision")
         cache.mkdir(parents=True, exist_ok=True)
-        pd.to_pickle({str(one): source.candles(one, ALL) for one in series}, file)
-    candles: dict[str, Candles] = pd.read_pickle(file)
+        with file.open("wb") as stream:
+            pickle.dump({str(one_series): source.candles(one_series, ALL) for one_series in series}, stream)
+    with file.open("rb") as stream:
+        candles: dict[str, Candles] = pickle.load(stream)
     frames = {name: one.to_frame() for name, one in candles.items()}
     bar = pd.Timedelta(seconds=series[0].bar_s)
     until = pd.Timestamp("2024-09-06", tz="UTC") - bar
-    grid = pd.date_range(min(one.index[0] for one in frames.values()), until, freq=bar, name=OPEN_TIME)
+    grid = pd.date_range(min(frame.index[0] for frame in frames.values()), until, freq=bar, name=OPEN_TIME)
     frames = {name: one.reindex(grid) for name, one in frames.items()}
     return market_of(series, grid, frames), [*candles.values()]
 
@@ -136,15 +139,15 @@ def read_market(timeframe: str, cache: Path) -> tuple[Market, list[Candles]]:
 def market_of(series: tuple[Series, ...], grid: pd.DatetimeIndex, frames: dict[str, pd.DataFrame]) -> Market:
     """Work out every term."""
     times_s = grid.as_unit("s").asi8
-    plain_NS = np.stack([np.log(one[HIGH] / one[LOW]).to_numpy() for one in frames.values()], axis=1)
-    first_S = [int(np.flatnonzero(~np.isnan(one))[0]) for one in plain_NS.T]
+    plain_NS = np.stack([np.log((frame[HIGH] / frame[LOW]).to_numpy()) for frame in frames.values()], axis=1)
+    first_S = [int(np.flatnonzero(~np.isnan(column))[0]) for column in plain_NS.T]
     starts = zip(plain_NS.T, first_S, strict=True)
     floors = np.array([FLOOR_SHARE * np.nanmedian(one[at : at + FLOOR_BARS]) for one, at in starts])
     ranges = pd.DataFrame(plain_NS)
     means = [ranges.rolling(bars, min_periods=max(1, bars * 3 // 4)).mean() for bars in RANGES]
-    known = ranges.notna().to_numpy()
+    is_valid = ranges.notna().to_numpy()
     behind = np.stack(
-        [np.log(np.maximum(np.where(known, one.to_numpy(), np.nan), floors)) for one in means], axis=-1
+        [np.log(np.maximum(np.where(is_valid, mean.to_numpy(), np.nan), floors)) for mean in means], axis=-1
     )
     level = np.log(np.maximum(ranges.expanding(min_periods=240).mean().to_numpy(), floors))
     clock = np.stack(
@@ -182,7 +185,7 @@ def market_of(series: tuple[Series, ...], grid: pd.DatetimeIndex, frames: dict[s
 
 def market_block(series: Sequence[Series], above_NSK: Floats, moves_NSK: Floats) -> Floats:
     """Say what the coins do together, known when the bar closes, (N, K)."""
-    symbols = [one.symbol for one in series]
+    symbols = [one_series.symbol for one_series in series]
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bars before any coin tells
         mean = np.nanmean(above_NSK, axis=1)
         spread = np.nanstd(above_NSK[..., [0, 2, 4]], axis=1)
@@ -213,7 +216,7 @@ def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> Floa
     parts = [np.ones((*shape, 1)), above[..., : len(RANGES) - stranger], market.moves_NSK]
     parts += [] if stranger else [market.age_NS[..., None]]
     shared = [market.clock_NK, *([market.market_NK] if block else [])]
-    parts += [np.broadcast_to(one[:, None], (*shape, one.shape[1])) for one in shared]
+    parts += [np.broadcast_to(terms[:, None], (*shape, terms.shape[1])) for terms in shared]
     parts += [above[..., :5] - market.market_NK[:, None, :5]] if block else []
     return np.concatenate(parts, axis=-1)
 
@@ -235,13 +238,13 @@ def teacher_forced(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArr
 
 def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice) -> Floats:
     """Fit a regression to each series, and forecast the evaluated rows, (J, S, H)."""
-    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
+    forecasts = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
         held = mask_NS[:, place]
         if held.sum() > 500:
             fitted = np.linalg.lstsq(terms_NSK[held, place], target_NSH[held, place], rcond=None)[0]
-            made[:, place] = terms_NSK[evaluated, place] @ fitted
-    return made
+            forecasts[:, place] = terms_NSK[evaluated, place] @ fitted
+    return forecasts
 
 
 def weights_of(mask_NS: NDArray[np.bool_]) -> Floats:
@@ -259,7 +262,7 @@ def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS:
     y = (target_NSH - base_NSH)[mask_NS]
     left = (x * weights[:, None]).T @ x
     left += RIDGE * np.diag(np.diag(left))
-    return np.linalg.solve(left, (x * weights[:, None]).T @ y)
+    return np.asarray(np.linalg.solve(left, (x * weights[:, None]).T @ y), np.float64)
 
 
 def fit_shrunk(
@@ -270,15 +273,15 @@ def fit_shrunk(
     weights = weights_of(mask_NS)
     moment = (x * weights[:, None]).T @ x / weights.sum()
     pool = fit_pooled(terms_NSK, target_NSH, base_NSH, mask_NS)
-    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
+    forecasts = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
         held = mask_NS[:, place]
         own = terms_NSK[held, place]
         rest = (target_NSH - base_NSH)[held, place]
         left = own.T @ own + SHRUNK_ROWS * moment + RIDGE * np.diag(np.diag(moment))
         moved = np.linalg.solve(left, own.T @ (rest - own @ pool))
-        made[:, place] = terms_NSK[evaluated, place] @ (pool + moved) + base_NSH[evaluated, place]
-    return made
+        forecasts[:, place] = terms_NSK[evaluated, place] @ (pool + moved) + base_NSH[evaluated, place]
+    return forecasts
 
 
 TREES: Final = {
@@ -309,14 +312,14 @@ def fit_trees(
     x = terms_NSK[mask]
     y = (target_NSH - base_NSH)[mask]
     data = lightgbm.Dataset(x, weight=weights_of(mask), params=TREES, free_raw_data=False)
-    asked = terms_NSK[evaluated].reshape(-1, terms_NSK.shape[-1])
-    made = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
+    inputs = terms_NSK[evaluated].reshape(-1, terms_NSK.shape[-1])
+    forecasts = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for step in STEPS:
         data.set_label(y[:, step - 1])
         booster = lightgbm.train(TREES, data, NUM_TREES)
-        found = booster.predict(asked, num_threads=1).reshape(made.shape[:2])
-        made[..., step - 1] = found + base_NSH[evaluated, :, step - 1]
-    return made
+        residuals = booster.predict(inputs, num_threads=1).reshape(forecasts.shape[:2])
+        forecasts[..., step - 1] = residuals + base_NSH[evaluated, :, step - 1]
+    return forecasts
 
 
 # Networks
@@ -360,10 +363,17 @@ def fit_networks(
     rest = np.nan_to_num(rest_NSH).astype(np.float32)
     weights = mask_NS.astype(np.float32)
     if not alone:
-        return _trained(inputs, rest, weights, evaluated, bar_s, how)
+        return _trained(inputs, rest, weights, evaluated=evaluated, bar_s=bar_s, how=how)
     parts = [
-        _trained(inputs[:, [one]], rest[:, [one]], weights[:, [one]], evaluated, bar_s, how)
-        for one in range(mask_NS.shape[1])
+        _trained(
+            inputs[:, [place]],
+            rest[:, [place]],
+            weights[:, [place]],
+            evaluated=evaluated,
+            bar_s=bar_s,
+            how=how,
+        )
+        for place in range(mask_NS.shape[1])
     ]
     return np.concatenate(parts, axis=1)
 
@@ -371,14 +381,14 @@ def fit_networks(
 Layers = list[Any]  # kernels and constants of three dense layers, in turns
 
 
-def _trained(inputs: Any, rest: Any, weights: Any, evaluated: slice, bar_s: int, how: Training) -> Floats:
+def _trained(inputs: Any, rest: Any, weights: Any, *, evaluated: slice, bar_s: int, how: Training) -> Floats:
     """Train the seeds of one network, one after the other, and average what they say."""
     import jax  # noqa: PLC0415 - not needed without networks
 
     data = (inputs, rest, weights)
     on_device = tuple(map(jax.numpy.asarray, (inputs, rest, weights)))
     bars = how.block_days * 86_400 // bar_s
-    made = []
+    forecasts = []
     of_batch = how.dates if inputs.shape[1] > 1 else how.rows
     dates = np.flatnonzero(weights.any(axis=1))
     blocks = [((dates + off) // bars) % how.held_out for off in (0, -HORIZON, HORIZON)]
@@ -386,10 +396,12 @@ def _trained(inputs: Any, rest: Any, weights: Any, evaluated: slice, bar_s: int,
         generator = np.random.default_rng(seed)
         free = dates[np.all([block != seed for block in blocks], axis=0)]
         held = dates[blocks[0] == seed][::3]
-        layers = _begun(generator, inputs.shape[2], rest.shape[2], how)
-        state = (layers, *([np.zeros_like(one) for one in layers] for _ in range(2)), np.float32(0))
+        layers = _first_layers(generator, inputs.shape[2], rest.shape[2], how)
+        means = [np.zeros_like(layer) for layer in layers]
+        squares = [np.zeros_like(layer) for layer in layers]
+        state: tuple[Any, ...] = (layers, means, squares, np.float32(0))
         least = _error(layers, data, held)
-        kept = layers
+        best_layers = layers
         num_chunks = len(free) // 2 // of_batch // CHUNK
         for epoch in range(how.epochs):
             rows = generator.permutation(free[epoch % 2 :: 2])[: num_chunks * CHUNK * of_batch]
@@ -397,26 +409,26 @@ def _trained(inputs: Any, rest: Any, weights: Any, evaluated: slice, bar_s: int,
                 share = np.float32((epoch + number / num_chunks) / how.epochs)
                 key = jax.random.fold_in(jax.random.key(seed), epoch * num_chunks + number)
                 state = _compiled(how)(state, on_device, chunk, share, key)
-            layers = [np.asarray(one) for one in state[0]]
+            layers = [np.asarray(array) for array in state[0]]
             error = _error(layers, data, held)
             if error < least:
                 least = error
-                kept = layers
-        made.append(_said(np, kept, inputs[evaluated]))
-    return np.mean(made, axis=0, dtype=np.float64)
+                best_layers = layers
+        forecasts.append(_said(np, best_layers, inputs[evaluated]))
+    return np.mean(forecasts, axis=0, dtype=np.float64)
 
 
 CHUNK: Final = 10  # steps of a call: what is compiled does not depend on how long history is
 
 
-def _begun(generator: np.random.Generator, num_terms: int, num_steps: int, how: Training) -> Layers:
+def _first_layers(generator: np.random.Generator, num_terms: int, num_steps: int, how: Training) -> Layers:
     """Draw two layers; the last one is zero, so that a network begins as its base."""
     sizes = (num_terms, how.units), (how.units, how.units), (how.units, num_steps)
     scales = [(2 / rows) ** 0.5 for rows, _ in sizes[:2]] + [0.0]
     layers: Layers = []
     for size, scale in zip(sizes, scales, strict=True):
         layers += [generator.normal(size=size) * scale, np.zeros(size[1])]
-    return [one.astype(np.float32) for one in layers]
+    return [layer.astype(np.float32) for layer in layers]
 
 
 def _said(xp: Any, layers: Layers, inputs: Any, masks: Any = (1.0, 1.0)) -> Any:
@@ -431,7 +443,7 @@ def _said(xp: Any, layers: Layers, inputs: Any, masks: Any = (1.0, 1.0)) -> Any:
 
 def _error(layers: Layers, data: Any, rows: Any, xp: Any = np, masks: Any = (1.0, 1.0)) -> Any:
     """Return the mean squared error over some dates, each of the same weight, however many coins it has."""
-    inputs, rest, weights = (one[rows] for one in data)
+    inputs, rest, weights = (array[rows] for array in data)
     by_row = ((_said(xp, layers, inputs, masks) - rest) ** 2).mean(axis=-1) * weights
     return (by_row.sum(axis=1) / weights.sum(axis=1).clip(1.0)).mean()
 
@@ -447,9 +459,9 @@ def _compiled(how: Training) -> Any:
         masks = jax.random.bernoulli(key, 1 - how.dropout, shape) / (1 - how.dropout)
         return _error(layers, data, rows, xp, masks)
 
-    def step(data: Any, rate: Any, carried: Any, given: Any) -> Any:
+    def step(data: Any, rate: Any, carried: Any, batch: Any) -> Any:
         layers, means, squares, count = carried
-        slopes = jax.grad(loss)(layers, data, *given)
+        slopes = jax.grad(loss)(layers, data, *batch)
         count = count + 1
         means = [0.9 * old + 0.1 * new for old, new in zip(means, slopes, strict=True)]
         squares = [0.999 * old + 0.001 * new**2 for old, new in zip(squares, slopes, strict=True)]
@@ -481,7 +493,7 @@ class Fold:
     kind: str
     usable_NS: NDArray[np.bool_]
     target_NSH: Floats
-    made: dict[str, Floats] = field(default_factory=dict)  # per method, (J, S, H)
+    forecasts: dict[str, Floats] = field(default_factory=dict)  # per method, (J, S, H)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -492,28 +504,30 @@ class Fold:
     def keep(self, name: str, make: Callable[[], Floats]) -> None:
         """Ask a method, and note the processor time it took."""
         began = time.process_time()
-        self.made[name] = make()
+        self.forecasts[name] = make()
         self.seconds[name] = time.process_time() - began
 
     def mean_of(self, *names: str) -> None:
         """Keep the mean of some methods in logs."""
-        self.made[" + ".join(names)] = np.mean([self.made[name] for name in names], axis=0)
+        self.forecasts[" + ".join(names)] = np.mean([self.forecasts[name] for name in names], axis=0)
 
 
 def usable_rows(market: Market) -> NDArray[np.bool_]:
     """Mark the rows of which every term and the ten coming bars are known, (N, S)."""
-    known = [own_terms(market, longest=True), pooled_terms(market, block=True), market.target()]
-    return np.logical_and.reduce([np.isfinite(one).all(axis=-1) for one in known])
+    required = [own_terms(market, longest=True), pooled_terms(market, block=True), market.target()]
+    return np.logical_and.reduce([np.isfinite(values).all(axis=-1) for values in required])
 
 
 def folds_of(market: Market, timeframe: str) -> Iterator[Fold]:
+    """Yield the folds of a timeframe, with targets and usable rows."""
     usable = usable_rows(market)
     target = market.target()
     for first, end, kind in ORIGINS[timeframe]:
         yield Fold(market, market.row(first), market.row(end), kind, usable, target)
 
 
-def told(bars: int) -> str:
+def window_name(bars: int) -> str:
+    """Name the number of bars that a method was fitted to."""
     return "all" if bars == ALL else f"{bars:,}"
 
 
@@ -527,19 +541,20 @@ def ask_formulas(fold: Fold) -> None:
         mask = teacher_forced(fold.usable_NS, before.start, bars)
         tried = fit_own(terms, target, mask, before)
         errors[bars] = float(np.nanmean(np.abs(tried - target[before])))
-        name = f"own regression, {told(bars)}"
+        name = f"own regression, {window_name(bars)}"
         fold.keep(
             name,
             partial(fit_own, terms, target, teacher_forced(fold.usable_NS, fold.start, bars), fold.evaluated),
         )
     best = min(errors, key=errors.__getitem__)
-    fold.made["own regression, best window"] = fold.made[f"own regression, {told(best)}"]
-    tell(f"best window {told(best)}")
+    fold.forecasts["own regression, best window"] = fold.forecasts[f"own regression, {window_name(best)}"]
+    print_progress(f"best window {window_name(best)}")
     longer = own_terms(fold.market, longest=True)
     for bars in (HISTORY, ALL):
         mask = teacher_forced(fold.usable_NS, fold.start, bars)
         fold.keep(
-            f"own regression, 960 bars, {told(bars)}", partial(fit_own, longer, target, mask, fold.evaluated)
+            f"own regression, 960 bars, {window_name(bars)}",
+            partial(fit_own, longer, target, mask, fold.evaluated),
         )
     fold.mean_of(REFERENCE, OWN)
 
@@ -556,7 +571,7 @@ def ask_pools(fold: Fold) -> None:
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
         terms = pooled_terms(fold.market, block=block)
         mask = teacher_forced(fold.usable_NS, fold.start, bars)
-        name = f"{base}{', market' if block else ''}, {told(bars)}"
+        name = f"{base}{', market' if block else ''}, {window_name(bars)}"
         fold.keep(f"pooled regression from {name}", partial(pooled, fold, terms, values, mask))
         fold.mean_of(f"pooled regression from {name}", OWN)
         if base == "formula" and bars == ALL:
@@ -571,12 +586,12 @@ def ask_strangers(fold: Fold) -> None:
     for block in (False, True):
         terms = pooled_terms(fold.market, block=block, stranger=True)
         mask = teacher_forced(fold.usable_NS, fold.start, ALL)
-        made = np.full(fold.made[OWN].shape, np.nan)
+        forecasts = np.full(fold.forecasts[OWN].shape, np.nan)
         for left_out in range(4):
             unseen = np.arange(mask.shape[1]) % 4 == left_out
-            said = pooled(fold, terms, base, mask & ~unseen)
-            made[:, unseen] = said[:, unseen]
-        fold.made[f"pool of the other coins{', market' if block else ''}, all"] = made
+            pooled_forecasts = pooled(fold, terms, base, mask & ~unseen)
+            forecasts[:, unseen] = pooled_forecasts[:, unseen]
+        fold.forecasts[f"pool of the other coins{', market' if block else ''}, all"] = forecasts
 
 
 def ask_trees(fold: Fold) -> None:
@@ -584,12 +599,13 @@ def ask_trees(fold: Fold) -> None:
     for block, bars, (base, values) in product((False, True), (HISTORY, ALL), bases_of(fold).items()):
         terms = pooled_terms(fold.market, block=block)
         mask = teacher_forced(fold.usable_NS, fold.start, bars)
-        name = f"pooled trees from {base}{', market' if block else ''}, {told(bars)}"
+        name = f"pooled trees from {base}{', market' if block else ''}, {window_name(bars)}"
         fold.keep(name, partial(fit_trees, terms, fold.target_NSH, values, mask, fold.evaluated))
         fold.mean_of(name, OWN)
 
 
 def pooled(fold: Fold, terms: Floats, base: Floats, mask: NDArray[np.bool_]) -> Floats:
+    """Forecast the evaluated rows by one regression over all series, (J, S, H)."""
     fitted = fit_pooled(terms, fold.target_NSH, base, mask)
     return terms[fold.evaluated] @ fitted + base[fold.evaluated]
 
@@ -603,15 +619,15 @@ def ask_networks(fold: Fold) -> None:
         mask = teacher_forced(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
         terms = pooled_terms(fold.market, block=block)
 
-        def made(terms: Floats, start: Floats, mask: NDArray[np.bool_], alone: bool) -> Floats:
+        def fit(terms: Floats, start: Floats, mask: NDArray[np.bool_], alone: bool) -> Floats:
             rest = fold.target_NSH - start
-            found = fit_networks(terms, rest, mask, fold.evaluated, bar_s, alone=alone)
-            return found + start[fold.evaluated]
+            residuals = fit_networks(terms, rest, mask, fold.evaluated, bar_s, alone=alone)
+            return residuals + start[fold.evaluated]
 
         whose = "own" if alone else "pooled"
-        name = f"{whose} network from {base}{', market' if block else ''}, {told(bars)}"
-        fold.keep(name, partial(made, terms, start, mask, alone))
-        tell(name)
+        name = f"{whose} network from {base}{', market' if block else ''}, {window_name(bars)}"
+        fold.keep(name, partial(fit, terms, start, mask, alone))
+        print_progress(name)
         fold.mean_of(name, OWN)
 
 
@@ -644,7 +660,7 @@ class Beside:
 def errors_of(fold: Fold, name: str) -> Floats:
     """Return the error of each window, (J, S), log range; NaN where a series has none."""
     steps = [step - 1 for step in STEPS]
-    return np.abs(fold.made[name] - fold.target_NSH[fold.evaluated])[..., steps].mean(axis=-1)
+    return np.abs(fold.forecasts[name] - fold.target_NSH[fold.evaluated])[..., steps].mean(axis=-1)
 
 
 def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
@@ -655,17 +671,17 @@ def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
     for fold in folds:
         ours = errors_of(fold, name)
         theirs = errors_of(fold, other)
-        told_both = np.isfinite(ours) & np.isfinite(theirs)
-        ours, theirs = (np.where(told_both, one, np.nan) for one in (ours, theirs))
+        have_both = np.isfinite(ours) & np.isfinite(theirs)
+        ours, theirs = (np.where(have_both, errors, np.nan) for errors in (ours, theirs))
         usual_S = np.nanmean(theirs, axis=0)
         ratios.append(np.nanmean(ours, axis=0) / usual_S)
         differences.append(np.nanmean((ours - theirs) / usual_S, axis=1))
         bars.append(fold.market.times_s[fold.evaluated] // fold.market.series[0].bar_s)
     moved = np.concatenate(differences)
     numbers = np.concatenate(bars)
-    is_told = np.isfinite(moved)
+    is_finite = np.isfinite(moved)
     flat = np.concatenate(ratios)
-    test = diebold_mariano(moved[is_told], horizon_bars=HORIZON, bar_numbers=numbers[is_told])
+    test = diebold_mariano(moved[is_finite], horizon_bars=HORIZON, bar_numbers=numbers[is_finite])
     flat = flat[np.isfinite(flat)]
     return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
 
@@ -673,15 +689,17 @@ def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
 def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[str, Any]:
     """Print a line for each method: each fold, then the calm ones and all."""
     print(f"\n{timeframe}: error of the log range / {other}: median (smaller on), p")
-    names = [name for name in folds[0].made if name != other]
+    names = [name for name in folds[0].forecasts if name != other]
     groups = {f"{one.kind} {ORIGINS[timeframe][place][0]}": [one] for place, one in enumerate(folds)}
     groups["all folds"] = list(folds)
     print(f"{'':<52}" + "".join(f"{name:>30}" for name in groups))
-    found = {name: {group: beside(those, name, other) for group, those in groups.items()} for name in names}
-    for name, cells in found.items():
-        spent = sum(one.seconds.get(name, 0.0) for one in folds)
-        print(f"{name:<52}" + "".join(f"{one!s:>30}" for one in cells.values()) + f"{spent:8.1f} s")
-    return {name: {group: vars(one) for group, one in cells.items()} for name, cells in found.items()}
+    comparisons = {
+        name: {group: beside(those, name, other) for group, those in groups.items()} for name in names
+    }
+    for name, cells in comparisons.items():
+        spent = sum(fold.seconds.get(name, 0.0) for fold in folds)
+        print(f"{name:<52}" + "".join(f"{cell!s:>30}" for cell in cells.values()) + f"{spent:8.1f} s")
+    return {name: {group: vars(one) for group, one in cells.items()} for name, cells in comparisons.items()}
 
 
 # From ranges to candles, bands and volatility
@@ -708,11 +726,11 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
     table = compute_table(candles, table_columns(profile))
     anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, HORIZON)
     grid = np.searchsorted(fold.market.times_s, table.open_time_s[anchors])
-    said = np.isfinite(np.stack([*ranges.values()])).all(axis=(0, 2))
+    is_forecast = np.asarray(np.isfinite(np.stack([*ranges.values()])).all(axis=(0, 2)))
     is_evaluated = (
         (grid >= fold.evaluated.start) & (grid < fold.evaluated.stop) & (grid % EVALUATED_STRIDE == 0)
     )
-    is_evaluated[is_evaluated] = said[grid[is_evaluated] - fold.start]
+    is_evaluated[is_evaluated] = is_forecast[grid[is_evaluated] - fold.start]
     last = fold.start - EMBARGO
     span = Span(table, profile, anchors[is_evaluated])
     teaching = {
@@ -723,8 +741,8 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
         return None
     losses: Losses = {task: {} for task in profile.tasks}
 
-    def keep(name: str, made: Mapping[str, Any]) -> None:
-        for task, values in made.items():
+    def keep(name: str, forecasts: Mapping[str, Any]) -> None:
+        for task, values in forecasts.items():
             losses[task][name] = measure_errors(span, task, np.asarray(values))[1]
 
     keep(NAIVE, span.naive)
@@ -732,9 +750,9 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
         rows = int(train.anchors[0]), int(train.anchors[-1]) + 1
         scaling = fit_scaling(train, rows, table_columns(profile))
         for name in BESIDE:
-            keep(f"{name}, {told(bars)}", BASELINES[name].fit(train, scaling)(span))
+            keep(f"{name}, {window_name(bars)}", BASELINES[name].fit(train, scaling)(span))
         fitted = fit_ensemble(train)
-        keep(f"{FORMULA}, {told(bars)}", regressed(fitted, span, fitted.ranges(span)))
+        keep(f"{FORMULA}, {window_name(bars)}", regressed(fitted, span, fitted.ranges(span)))
     for name, logs in ranges.items():
         keep(name, regressed(fitted, span, np.exp(logs[grid[is_evaluated] - fold.start])))
     return Decoded(losses, span.bar_numbers)
@@ -742,11 +760,13 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
 
 def regressed(fitted: RangeFormula, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
     """Make of ranges what the regression of `calibration: ensemble` makes of them."""
-    terms = move_terms(np, span.naive_closes, ranges_WH)
-    made = {}
+    terms = move_terms(np, span.standing, ranges_WH)
+    forecasts = {}
     for task, coefficients in fitted.moves.items():
-        made[task] = span.moved(task, np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients))
-    return made
+        forecasts[task] = span.moved(
+            task, np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients)
+        )
+    return forecasts
 
 
 DECODED: Final = (
@@ -759,26 +779,26 @@ DECODED: Final = (
 
 def decode_all(timeframe: str, folds: Sequence[Fold], candles: Sequence[Candles]) -> dict[str, Any]:
     """Judge the methods that count on OHLC, bands and volatility."""
-    found = []
+    by_fold = []
     for number, fold in enumerate(folds):
         cells = []
-        for place, those in enumerate(candles):
+        for place, series_candles in enumerate(candles):
             ranges = {
-                name: made[:, place]
-                for name, made in fold.made.items()
+                name: forecasts[:, place]
+                for name, forecasts in fold.forecasts.items()
                 if name.removesuffix(f" + {OWN}") in DECODED
             }
-            one = decoded(fold, place, those, ranges)
-            if one is not None:
-                cells.append(one)
-        found.append((f"{fold.kind} {ORIGINS[timeframe][number][0]}", cells))
-        tell(f"decoded fold {number + 1}")
-    return show_decoded(timeframe, found)
+            cell = decoded(fold, place, series_candles, ranges)
+            if cell is not None:
+                cells.append(cell)
+        by_fold.append((f"{fold.kind} {ORIGINS[timeframe][number][0]}", cells))
+        print_progress(f"decoded fold {number + 1}")
+    return show_decoded(timeframe, by_fold)
 
 
 def show_decoded(timeframe: str, folds: Sequence[tuple[str, Sequence[Decoded]]]) -> dict[str, Any]:
     """Print medians over series as multiples of naive, and each method beside the fold's best baseline."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for task in folds[0][1][0].losses:
         names = [name for name in folds[0][1][0].losses[task] if name != NAIVE]
         baselines = [name for name in names if name.partition(",")[0] in BASELINES]
@@ -789,43 +809,51 @@ def show_decoded(timeframe: str, folds: Sequence[tuple[str, Sequence[Decoded]]])
             print(f"  {fold}: best baseline {best}")
             for name in names:
                 tests = {other: contest(cells, task, name, other) for other in (best, OWN)}
-                told_tests = "".join(f"{one!s:>30}" for one in tests.values())
+                told_tests = "".join(f"{test!s:>30}" for test in tests.values())
                 print(f"    {name:<66} {middle[name]:.4f}{told_tests}")
                 against = {other: vars(one) for other, one in tests.items()}
-                found[f"{task} / {fold} / {name}"] = {"naive": middle[name], "against": against}
-    return found
+                result[f"{task} / {fold} / {name}"] = {"naive": middle[name], "against": against}
+    return result
 
 
 def median_multiple(cells: Sequence[Decoded], task: str, name: str, other: str) -> float:
-    return float(np.median([one.losses[task][name].mean() / one.losses[task][other].mean() for one in cells]))
+    """Return the median over series of a method's error relative to another's."""
+    return float(
+        np.median([cell.losses[task][name].mean() / cell.losses[task][other].mean() for cell in cells])
+    )
 
 
 def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> Beside:
     """Put a method beside another as a back-test does: the series of a close averaged first."""
-    bars = np.concatenate([one.bar_numbers for one in cells])
+    bars = np.concatenate([cell.bar_numbers for cell in cells])
     moved = np.concatenate(
-        [(one.losses[task][name] - one.losses[task][other]) / one.losses[task][NAIVE].mean() for one in cells]
+        [
+            (cell.losses[task][name] - cell.losses[task][other]) / cell.losses[task][NAIVE].mean()
+            for cell in cells
+        ]
     )
     numbers, places = np.unique(bars, return_inverse=True)
     mean = np.bincount(places, weights=moved) / np.bincount(places)
     test = diebold_mariano(mean, horizon_bars=HORIZON, bar_numbers=numbers)
-    ratios = [one.losses[task][name].mean() / one.losses[task][other].mean() for one in cells]
+    ratios = [cell.losses[task][name].mean() / cell.losses[task][other].mean() for cell in cells]
     flat = np.array(ratios)
     return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
 
 
-def tell(what: str) -> None:
-    sys.stderr.write(f"{time.process_time():7.1f} s  {what}\n")
+def print_progress(message: str) -> None:
+    """Print a line to standard error, with the processor seconds so far."""
+    sys.stderr.write(f"{time.process_time():7.1f} s  {message}\n")
 
 
 def main() -> int:
+    """Evaluate all methods on all folds, print the tables and write the JSON; return the exit code."""
     options = parse(sys.argv[1:])
     results = {}
     for timeframe in options.timeframe:
         market, candles = read_market(timeframe, options.cache)
         folds = [*folds_of(market, timeframe)]
         for fold in folds:
-            tell(f"{timeframe}: {fold.kind}, {fold.start:,} bars before")
+            print_progress(f"{timeframe}: {fold.kind}, {fold.start:,} bars before")
             ask_formulas(fold)
             for kind in options.ask:
                 ASKED[kind](fold)
@@ -846,6 +874,7 @@ ASKED: Final[Mapping[str, Callable[[Fold], None]]] = {
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--timeframe", nargs="+", default=["15m", "1h"], choices=sorted(ORIGINS))
     parser.add_argument("--cache", type=Path, default=Path("runs/research"), help="where candles are kept")

@@ -1,13 +1,13 @@
-"""A simulation, no measurement: how long very many series would take on many workers, from measured pieces.
+"""Simulate how long very many series would take on many workers, from measured times.
 
     python scripts/simulate_universe.py --run runs/frontier --parent-ms 41 --workers 2 10 100
     python scripts/simulate_universe.py --model-s 600 --parent-ms 41
 
-Of a finished run the seconds that each series took a worker are read from `timing.json`, and drawn again with
-a fixed seed for as many series as are asked for; `--model-s` says one number instead. One parent hands them
-out, one by one, to whoever is free; each costs it `--parent-ms` of its own processor, as measured by
-`scripts/bench_universe.py`, and meanwhile nobody else is served. Workers start TensorFlow once. Network,
-shared disks and slow machines among many are not simulated.
+The seconds that each series of a finished run took a worker are read from its `timing.json`, and drawn again
+with a fixed seed for as many series as requested; `--model-s` gives one number instead. One parent hands the
+series out, one by one, to workers that are free; each costs it `--parent-ms` of its own processor time, as
+measured by `scripts/bench_universe.py`, and meanwhile it serves no other worker. Workers start TensorFlow
+once. Network, shared disks and slow machines among many are not simulated.
 """
 
 from __future__ import annotations

@@ -19,17 +19,17 @@ KINDS = ("files", "lines", "code", "imports", "documentation")
 def main() -> None:
     """Print the table."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "v8")
-    rooms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    packages: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root).parts
-        rooms[inside[0] if len(inside) > 1 else "."] += measure(path)
-    total = sum(rooms.values(), Counter())
-    for name, found in [
+        packages[inside[0] if len(inside) > 1 else "."] += measure(path)
+    total = sum(packages.values(), Counter())
+    for name, counts in [
         ("package", None),
-        *sorted(rooms.items(), key=lambda room: -room[1]["lines"]),
+        *sorted(packages.items(), key=lambda item: -item[1]["lines"]),
         ("all", total),
     ]:
-        print(f"{name:12}" + "".join(f"{kind if found is None else found[kind]:>15}" for kind in KINDS))
+        print(f"{name:12}" + "".join(f"{kind if counts is None else counts[kind]:>15}" for kind in KINDS))
 
 
 def measure(path: Path) -> Counter[str]:
@@ -57,15 +57,15 @@ def documented(node: ast.AST) -> Iterator[int]:
     """List the lines of texts that stand alone in a module, a class or at the head of a function."""
     match node:
         case ast.Module() | ast.ClassDef():
-            told = node.body
+            statements = node.body
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            told = node.body[:1]
+            statements = node.body[:1]
         case _:
             return
-    for one in told:
-        match one:
+    for statement in statements:
+        match statement:
             case ast.Expr(value=ast.Constant(value=str())):
-                yield from span(one)
+                yield from span(statement)
 
 
 def span(node: ast.stmt) -> range:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from v8.invocation import collected_later, command, explained_start
-from v8.machine.processes import Order, ask
+from v8.machine.processes import MeasurementRequest, run_processes
 from v8.profile import load_profile
 from v8.runs.workers import Process
 
@@ -246,7 +246,9 @@ def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Pat
 
 
 def test_processes_that_we_start_do_not_look_for_modules_in_the_working_folder(trap: Path) -> None:
-    (answer,) = ask([Order(profile=load_profile("range_paths"), measurements=[{"measure": "backend"}])])
+    (answer,) = run_processes(
+        [MeasurementRequest(profile=load_profile("range_paths"), measurements=[{"measure": "backend"}])]
+    )
     assert (answer.exit_code, trap.exists()) == (0, False), answer.errors
     assert "PYTHONSAFEPATH" not in os.environ
     worker = Process("v8-worker", send_path)

@@ -19,7 +19,7 @@ from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
 from v8.ledger.database import Ledger
-from v8.machine.choices import kept
+from v8.machine.choices import cached_measurement
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.store import CandleStore
@@ -131,12 +131,12 @@ def test_a_ledger_and_what_lies_beside_it_are_files(beside: str, tmp_path: Path)
 def test_what_only_saves_time_is_done_without(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     kind, candles = float, open_source("demo").candles(SERIES, 300)
-    kept(kind, "speed", {}, lambda: 1.0)
+    cached_measurement(kind, "speed", {}, lambda: 1.0)
     (measured,) = (tmp_path / "machine").iterdir()
     store = FeatureStore()
     with in_place_of(measured, "pipe"), in_place_of(store.path(candles), "pipe"):
         found: list[Any] = []
-        assert said(lambda: found.append(kept(kind, "speed", {}, lambda: 2.0))) == ""
+        assert said(lambda: found.append(cached_measurement(kind, "speed", {}, lambda: 2.0))) == ""
         assert said(lambda: found.append(store.table(candles, ["close", "rsi"]))) == ""
     assert found[0] == 2.0
     assert (found[1].column("rsi") == compute_table(candles, ["close", "rsi"]).column("rsi")).all()

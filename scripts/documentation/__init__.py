@@ -1,1 +1,1 @@
-"""The site: pages of `docs/`, a reference written from the code, links that are looked at."""
+"""The documentation site: pages of `docs/`, a reference generated from the code, and a check of all links."""

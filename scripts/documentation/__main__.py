@@ -1,8 +1,8 @@
-"""Builds the site, checks its links, serves it; `scripts/docs` sets up what it needs and calls it.
+"""Build the site, check its links, or serve it; `scripts/docs` installs what it needs and calls this.
 
     scripts/docs build | check | serve [PORT] | translated PAGE...
 
-The site is put together in `build/docs`, one build a language, and lies in `build/site`.
+The pages are put together in `build/docs`, one build a language; the site lies in `build/site`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from documentation.links import broken_links
-from documentation.pages import ENGLISH, REPOSITORY, lagging, mark_translated, stage
+from documentation.pages import ENGLISH, lagging, mark_translated, stage
+from documentation.reference import REPOSITORY
 
 SITE: Final = REPOSITORY / "build" / "site"
 PORT: Final = 8010
@@ -33,9 +34,12 @@ def main(words: list[str]) -> None:
         case ["check"]:
             build()
             check()
-        case ["serve", *port] if len(port) < 2:
+        case ["serve"]:
             build()
-            serve(int(*port or [PORT]))
+            serve(PORT)
+        case ["serve", port]:
+            build()
+            serve(int(port))
         case ["translated", _, *_]:
             for page in words[1:]:
                 mark_translated(page)
@@ -48,7 +52,16 @@ def build() -> None:
     shutil.rmtree(SITE, ignore_errors=True)
     for settings in stage(REPOSITORY / "build" / "docs"):
         language = settings.parent.name
-        words = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", settings]
+        words = [
+            sys.executable,
+            "-m",
+            "zensical",
+            "build",
+            "--clean",
+            "--strict",
+            "--config-file",
+            str(settings),
+        ]
         if subprocess.run(words, check=False).returncode:
             sys.exit(f"docs/{language}: the builder warned, see above")
         is_root = language == ENGLISH  # whose page for what is not there serves every language

@@ -1,4 +1,4 @@
-"""Links of the built site: each must lead to a page that was built, and to a place of it that is there."""
+"""Checks the links of the built site: each must lead to a page that was built, and to an anchor on it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note links and places of one element."""
-        told = {name: value for name, value in attrs if value}
-        self.places |= {told[name] for name in ("id", "name") if name in told}
-        if "href" in told:
-            self.links.append(told["href"])
-        source = told.get("src") or (told.get("href", "") if tag == "link" else "")
-        is_fetched = tag in ("script", "img") or (tag == "link" and told.get("rel") not in NAMED)
+        values = {name: value for name, value in attrs if value}
+        self.places |= {values[name] for name in ("id", "name") if name in values}
+        if "href" in values:
+            self.links.append(values["href"])
+        source = values.get("src") or (values.get("href", "") if tag == "link" else "")
+        is_fetched = tag in ("script", "img") or (tag == "link" and values.get("rel") not in NAMED)
         if is_fetched and urlsplit(source).scheme in OTHER[:2]:
             self.fetched.append(source)
 
@@ -45,12 +45,12 @@ def broken_links(site: Path) -> Iterator[str]:
     """Yield a sentence for every link of a site that leads nowhere, and for what comes from other hosts."""
     pages = {file.resolve(): Page(file.read_text("utf-8")) for file in sorted(site.rglob("*.html"))}
     for file, page in pages.items():
-        where = file.relative_to(site.resolve())
-        yield from (f"{where}: fetches {address} from another host" for address in page.fetched)
+        page_name = file.relative_to(site.resolve())
+        yield from (f"{page_name}: fetches {address} from another host" for address in page.fetched)
         for link in dict.fromkeys(page.links):
             why = _why_broken(link, file, site.resolve(), pages)
             if why:
-                yield f"{where}: {link} {why}"
+                yield f"{page_name}: {link} {why}"
 
 
 def _why_broken(link: str, file: Path, site: Path, pages: dict[Path, Page]) -> str | None:

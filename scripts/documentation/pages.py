@@ -1,8 +1,9 @@
-"""Pages of both languages: put together for the builder, and what a translation says of the page it is of.
+"""Collects the pages of both languages for the builder, and records which English page a translation is of.
 
-A page of `docs/zh-TW` holds in its front matter the digest of the English page that it translates. When that
-changes the translation lags behind, until somebody has looked at both and `scripts/docs translated PAGE` has
-written the new digest. Pages that are not translated stand in the Chinese site, too, and say so at their top.
+The front matter of a page of `docs/zh-TW` holds the digest of the English page that it translates. When the
+English page changes, the translation is out of date until somebody has compared both and
+`scripts/docs translated PAGE` has written the new digest. The Chinese site shows pages without a translation
+in English, with a note at the top.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def lagging() -> Iterator[str]:
         file = DOCS / CHINESE / page
         if not file.is_file():
             yield f"docs/{CHINESE}/{page}: is missing; docs/{ENGLISH}/{page} is to be translated"
-        elif (told := _FRONT.match(file.read_text("utf-8"))) is None or told[1] != digest(page):
+            continue
+        front_matter = _FRONT.match(file.read_text("utf-8"))
+        if front_matter is None or front_matter[1] != digest(page):
             yield (
                 f"docs/{CHINESE}/{page}: lags behind docs/{ENGLISH}/{page}; compare them, then call "
                 f"scripts/docs translated {page}"

@@ -1,7 +1,7 @@
-"""Pages that are written from the code each time the site is built, so that they cannot lag behind it.
+"""Pages that are generated from the code each time the site is built, so that they are never out of date.
 
 Options come from the command line itself, keys of a profile from its types and the sentences below them, the
-fields of the API from what the server says of itself, Python from docstrings, features from their registry.
+fields of the API from its OpenAPI description, Python from docstrings, features from their registry.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pydantic
 import typer.main
 import yaml
 from pydantic_core import PydanticUndefined
+from typer.core import TyperGroup
 
 from v8.app import answers
 from v8.cli.app import app
@@ -75,36 +76,37 @@ def pages() -> dict[str, Callable[[], str]]:
 def commands() -> str:
     """Write every command with its arguments, options, defaults and examples."""
     group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
     listed = group.commands
-    shorts = [(f"[`{name}`](#{name})", one.get_short_help_str(200)) for name, one in listed.items()]
+    shorts = [(f"[`{name}`](#{name})", single.get_short_help_str(200)) for name, single in listed.items()]
     parts = [
         "# Commands",
         "`scripts/v8 COMMAND` from a checkout, `python -m v8 COMMAND` where v8 is installed. Each command's "
         "`--help` says the same as this page. Exit codes stand in [files and exit codes](files.md).",
         table(("command", "what it does"), shorts),
     ]
-    for name, one in listed.items():
-        parts += [f"## `{name}` {{#{name}}}", *_command(name, one)]
+    for name, single in listed.items():
+        parts += [f"## `{name}` {{#{name}}}", *_command(name, single)]
     return joined(parts)
 
 
-def _command(name: str, one: Any) -> Iterator[str]:
-    context = one.make_context(name, [], resilient_parsing=True)
-    yield inspect.cleandoc(str(one.help))
+def _command(name: str, click_command: Any) -> Iterator[str]:
+    context = click_command.make_context(name, [], resilient_parsing=True)
+    yield inspect.cleandoc(str(click_command.help))
     words = " ".join(context.command.collect_usage_pieces(context))
     yield f"```text\nscripts/v8 {name} {words}\n```"
-    records = [param.get_help_record(context) for param in one.params]
-    rows = [(f"`{flag.strip()}`", *_parted_help(said)) for flag, said in filter(None, records)]
+    records = [param.get_help_record(context) for param in click_command.params]
+    rows = [(f"`{flag.strip()}`", *_parted_help(help_text)) for flag, help_text in filter(None, records)]
     yield table(("argument or option", "meaning", "default, limits"), rows)
-    if one.epilog:
-        yield f"```console\n{_examples(one.epilog)}\n```"
+    if click_command.epilog:
+        yield f"```console\n{_examples(click_command.epilog)}\n```"
 
 
-def _parted_help(said: str) -> tuple[str, str]:
+def _parted_help(help_text: str) -> tuple[str, str]:
     """Part what is said of an option from what stands in brackets behind it."""
-    found = re.fullmatch(r"(.*?)(?:\s*\[([^\]]*)\])?", said, re.DOTALL)
-    assert found
-    return escaped(" ".join(found[1].split())), code(found[2].removeprefix("default: ")) if found[2] else ""
+    match = re.fullmatch(r"(.*?)(?:\s*\[([^\]]*)\])?", help_text, re.DOTALL)
+    assert match
+    return escaped(" ".join(match[1].split())), code(match[2].removeprefix("default: ")) if match[2] else ""
 
 
 def _examples(epilog: str) -> str:
@@ -114,7 +116,7 @@ def _examples(epilog: str) -> str:
 
 def profile_keys() -> str:
     """Write every key of a profile with its meaning, unit, limits and default."""
-    told = _told_keys(Profile)
+    keys_of_profile = _told_keys(Profile)
     sections = {
         "split": _model(Profile, "split"),
         "tasks": _model(Profile, "tasks"),
@@ -126,7 +128,7 @@ def profile_keys() -> str:
         "A profile is one YAML file. Every key stands in every file that v8 ships; those with a default may "
         "be left out. An unknown key is refused by its name, and so is a value out of its limits.",
         "## The profile",
-        table(HEADER, told),
+        table(HEADER, keys_of_profile),
     ]
     for name, model in sections.items():
         parts += [f"## `{name}`", first_sentence(model), table(HEADER, _told_keys(model, f"{name}."))]
@@ -144,10 +146,10 @@ HEADER: Final = ("key", "meaning", "unit", "type and limits", "default")
 def _model(owner: type[pydantic.BaseModel], key: str) -> type[pydantic.BaseModel]:
     """Return the type of the section under a key, or of its items."""
     waiting: list[Any] = [owner.model_fields[key].annotation]
-    for found in waiting:
-        if inspect.isclass(found) and issubclass(found, pydantic.BaseModel):
-            return found
-        waiting += typing.get_args(found)
+    for annotation in waiting:
+        if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
+            return annotation
+        waiting += typing.get_args(annotation)
     raise LookupError(key)
 
 
@@ -156,10 +158,10 @@ def _told_keys(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tu
     for name, field in model.model_fields.items():
         limits = " and ".join(_limits(field))
         kind = _kind(field.annotation)
-        shown = f"{kind}, {limits}" if limits else kind
+        limited_kind = f"{kind}, {limits}" if limits else kind
         meaning = meanings.get(name) or f"A section: its keys stand below under {name}."
         default = "" if field.default is PydanticUndefined else code(_plain(field.default))
-        yield f"`{prefix}{name}`", escaped(meaning), unit(name, meaning), escaped(shown), default
+        yield f"`{prefix}{name}`", escaped(meaning), unit(name, meaning), escaped(limited_kind), default
 
 
 def unit(name: str, meaning: str = "") -> str:
@@ -170,9 +172,9 @@ def unit(name: str, meaning: str = "") -> str:
 
 
 def _limits(field: Any) -> Iterator[str]:
-    for each in field.metadata:
+    for constraint in field.metadata:
         for name, sign in LIMITS.items():
-            bound = getattr(each, name, None)
+            bound = getattr(constraint, name, None)
             if bound is not None:
                 yield f"{sign} {bound:,}"
 
@@ -185,12 +187,10 @@ def _kind(annotation: Any) -> str:
         return _kind(inner[0])
     if origin is typing.Literal:
         return " or ".join(map(str, inner))
-    if origin is tuple:
-        return f"list of {_kind(inner[0])}"
-    if origin is dict:
-        return "mapping"
+    if origin in (tuple, dict):
+        return "mapping" if origin is dict else f"list of {_kind(inner[0])}"
     if inner:
-        return " or ".join("null" if each is type(None) else _kind(each) for each in inner)
+        return " or ".join("null" if argument is type(None) else _kind(argument) for argument in inner)
     if inspect.isclass(annotation) and issubclass(annotation, pydantic.BaseModel):
         return "section"
     names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -206,28 +206,28 @@ def _plain(value: Any) -> str:
 
 @cache
 def _tree(owner: type) -> ast.ClassDef:
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(found, ast.ClassDef)
-    return found
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(node, ast.ClassDef)
+    return node
 
 
 def sentences(model: type) -> dict[str, str]:
     """Return the text that stands below each field of a class, and of those it derives from."""
-    found = {}
+    texts = {}
     for owner in reversed(model.__mro__):
         if not issubclass(owner, pydantic.BaseModel) or owner is pydantic.BaseModel:
             continue
         body = _tree(owner).body
         for field, below in pairwise(body):
             match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
-    return found
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
-def first_sentence(thing: Any) -> str:
+def first_sentence(documented: Any) -> str:
     """Return the first line of a docstring, for Markdown."""
-    return escaped((inspect.getdoc(thing) or "").partition("\n")[0])
+    return escaped((inspect.getdoc(documented) or "").partition("\n")[0])
 
 
 def json_fields() -> str:
@@ -239,19 +239,19 @@ def json_fields() -> str:
         "`NAME.` stands for any name, `[].` for each of a list. A newer v8 may add keys; it reads files of "
         "older ones. The API's answers have [a page of their own](api.md).",
     ]
-    for name, about in files.items():
-        rows = [(f"`{key}`", escaped(said)) for key, said in told_fields(about["fields"])]
-        parts += [f"## {name}", about["about"], table(("field", "meaning"), rows)]
+    for name, file in files.items():
+        rows = [(f"`{key}`", escaped(text)) for key, text in told_fields(file["fields"])]
+        parts += [f"## {name}", file["about"], table(("field", "meaning"), rows)]
     return joined(parts)
 
 
 def told_fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every key of a file with its meaning; a class stands for its fields and their remarks."""
-    for key, said in fields.items():
-        if isinstance(said, str):
-            yield key, said
+    for key, text in fields.items():
+        if isinstance(text, str):
+            yield key, text
             continue
-        module, _, name = said["of"].rpartition(".")
+        module, _, name = text["of"].rpartition(".")
         owner = getattr(import_module(module), name)
         yield from ((f"{key}.{field}", remark) for field, remark in remarks(owner).items())
 
@@ -260,14 +260,14 @@ def remarks(owner: type) -> dict[str, str]:
     """Return what stands behind each field of a class in its line, or below it."""
     lines = textwrap.dedent(inspect.getsource(owner)).splitlines()
     body = _tree(owner).body
-    found = {}
+    texts = {}
     for field, below in zip(body, [*body[1:], None], strict=True):
         match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                found[name] = " ".join(said.split())
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.split())
             case ast.AnnAssign(target=ast.Name(id=name), end_lineno=int(last)), _:
-                found[name] = _dropped(field) or lines[last - 1].rpartition("  # ")[2].strip()
-    return found
+                texts[name] = _dropped(field) or lines[last - 1].rpartition("  # ")[2].strip()
+    return texts
 
 
 def _dropped(field: ast.AnnAssign) -> str:
@@ -297,32 +297,33 @@ def api() -> str:
     return joined(parts)
 
 
-def _operation(told: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
-    yield escaped(told["summary"])
-    yield escaped(told.get("description", ""))
-    parameters = told.get("parameters")
+def _operation(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
+    yield escaped(operation["summary"])
+    yield escaped(operation.get("description", ""))
+    parameters = operation.get("parameters")
     if parameters:
         rows = [
             (
-                f"`{one['name']}`",
-                one["in"],
-                escaped(one.get("description", "")),
-                code(str(one.get("example", ""))),
+                f"`{parameter['name']}`",
+                parameter["in"],
+                escaped(parameter.get("description", "")),
+                code(str(parameter.get("example", ""))),
             )
-            for one in parameters
+            for parameter in parameters
         ]
         yield table(("parameter", "in", "meaning", "example"), rows)
-    rows = [
-        (status, escaped(one["description"]), _answered(one)) for status, one in told["responses"].items()
+    answers = [
+        (status, escaped(answer["description"]), _answered(answer))
+        for status, answer in operation["responses"].items()
     ]
-    yield table(("status", "answer", "form"), rows)
-    metrics = told.get("x-metrics")
+    yield table(("status", "answer", "form"), answers)
+    metrics = operation.get("x-metrics")
     if metrics:
-        yield table(("metric", "meaning"), [(f"`{name}`", escaped(said)) for name, said in metrics.items()])
+        yield table(("metric", "meaning"), [(f"`{name}`", escaped(text)) for name, text in metrics.items()])
 
 
 def _answered(answer: Mapping[str, Any]) -> str:
-    return ", ".join(_form(one["schema"]) for one in answer.get("content", {}).values())
+    return ", ".join(_form(content["schema"]) for content in answer.get("content", {}).values())
 
 
 def _form(schema: Mapping[str, Any]) -> str:
@@ -337,7 +338,8 @@ def _form(schema: Mapping[str, Any]) -> str:
     kind = " or ".join(kind) if isinstance(kind, list) else kind
     if "items" in schema:
         return f"list of {_form(schema['items'])}"
-    if isinstance(inner := schema.get("additionalProperties"), dict):
+    inner = schema.get("additionalProperties")
+    if isinstance(inner, dict):
         return f"mapping to {_form(inner)}"
     return f"{kind} ({schema['format']})" if "format" in schema else str(kind)
 
@@ -361,76 +363,81 @@ def python() -> str:
         "mend it.",
     ]
     for name in sorted(package.__all__):
-        thing = getattr(package, name)
-        thing = thing if inspect.isclass(thing) or inspect.isroutine(thing) else _called(thing)
-        parts += [f"## `v8.{name}` {{#{name.lower()}}}", *_documented(f"v8.{name}", thing)]
-        if inspect.isclass(thing):
-            for member, about in _members(thing):
-                parts += [f"### `{name}.{member}` {{#{name.lower()}-{member}}}", *_documented(member, about)]
+        value = getattr(package, name)
+        if not inspect.isclass(value) and not inspect.isroutine(value):
+            value = _called(value)
+        parts += [f"## `v8.{name}` {{#{name.lower()}}}", *_documented(f"v8.{name}", value)]
+        if inspect.isclass(value):
+            for member, method in _members(value):
+                parts += [f"### `{name}.{member}` {{#{name.lower()}-{member}}}", *_documented(member, method)]
     return joined(parts)
 
 
-def _called(thing: Any) -> Any:
+def _called(value: Any) -> Any:
     """Return the function behind a package that can be called."""
-    if thing.__name__ == "v8.windows":
+    if value.__name__ == "v8.windows":
         return import_module("v8.api.windows").windows
-    return import_module("v8.api.forecaster").features if thing.__name__ == "v8.features" else thing
+    return import_module("v8.api.forecaster").features if value.__name__ == "v8.features" else value
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:
     """Yield what is public of a class and its own, in the order of the classes it derives from."""
-    seen = set()
-    for each in owner.__mro__:
-        if not each.__module__.startswith("v8"):
+    names = set()
+    for base in owner.__mro__:
+        if not base.__module__.startswith("v8"):
             continue
-        for name, held in vars(each).items():
-            about = getattr(held, "__func__", held)
-            is_told = callable(about) or hasattr(about, "fget") or hasattr(about, "func")
-            if name.startswith("_") or name in seen or not is_told or not inspect.getdoc(about):
+        for name, held in vars(base).items():
+            member = getattr(held, "__func__", held)
+            is_told = callable(member) or hasattr(member, "fget") or hasattr(member, "func")
+            if name.startswith("_") or name in names or not is_told or not inspect.getdoc(member):
                 continue
-            seen.add(name)
-            yield name, about
+            names.add(name)
+            yield name, member
 
 
-def _documented(name: str, thing: Any) -> Iterator[str]:
-    routine = getattr(thing, "fget", None) or getattr(thing, "func", None)
+def _documented(name: str, value: Any) -> Iterator[str]:
+    routine = getattr(value, "fget", None) or getattr(value, "func", None)
     if routine is None:
-        yield f"```python\n{name}{_signature(thing)}\n```"
-    yield docstring(inspect.getdoc(routine or thing) or "")
+        yield f"```python\n{name}{_signature(value)}\n```"
+    yield docstring(inspect.getdoc(routine or value) or "")
 
 
-def _signature(thing: Any) -> str:
+def _signature(value: Any) -> str:
     """Write the parameters as they stand in the code, without the one that is given by itself."""
-    routine = inspect.unwrap(vars(thing).get("__init__", thing) if inspect.isclass(thing) else thing)
-    found = ast.parse(textwrap.dedent(inspect.getsource(routine))).body[0]
-    if not isinstance(found, ast.FunctionDef):
+    routine = inspect.unwrap(vars(value).get("__init__", value) if inspect.isclass(value) else value)
+    definition = ast.parse(textwrap.dedent(inspect.getsource(routine))).body[0]
+    if not isinstance(definition, ast.FunctionDef):
         return ""
-    words = list(_parameters(found.args))
+    words = list(_parameters(definition.args))
     words = words[1:] if words and words[0] in ("self", "cls") else words
-    after = f" -> {ast.unparse(found.returns)}" if found.returns and found.name != "__init__" else ""
+    after = (
+        f" -> {ast.unparse(definition.returns)}"
+        if definition.returns and definition.name != "__init__"
+        else ""
+    )
     line = f"({', '.join(words)}){after}"
     return line if len(line) < LONGEST_LINE else "(\n    " + ",\n    ".join(words) + f",\n){after}"
 
 
-def _parameters(told: ast.arguments) -> Iterator[str]:
-    named = [*told.posonlyargs, *told.args]
-    missing: list[ast.expr | None] = [None] * (len(named) - len(told.defaults))
-    for one, default in zip(named, [*missing, *told.defaults], strict=True):
-        yield _parameter(one, default)
-    if told.vararg:
-        yield f"*{ast.unparse(told.vararg)}"
-    elif told.kwonlyargs:
+def _parameters(arguments: ast.arguments) -> Iterator[str]:
+    named = [*arguments.posonlyargs, *arguments.args]
+    missing: list[ast.expr | None] = [None] * (len(named) - len(arguments.defaults))
+    for argument, default in zip(named, [*missing, *arguments.defaults], strict=True):
+        yield _parameter(argument, default)
+    if arguments.vararg:
+        yield f"*{ast.unparse(arguments.vararg)}"
+    elif arguments.kwonlyargs:
         yield "*"
-    for one, default in zip(told.kwonlyargs, told.kw_defaults, strict=True):
-        yield _parameter(one, default)
-    if told.kwarg:
-        yield f"**{ast.unparse(told.kwarg)}"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _parameter(argument, default)
+    if arguments.kwarg:
+        yield f"**{ast.unparse(arguments.kwarg)}"
 
 
-def _parameter(one: ast.arg, default: ast.expr | None) -> str:
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
     if default is None:
-        return ast.unparse(one)
-    return ast.unparse(one) + (" = " if one.annotation else "=") + ast.unparse(default)
+        return ast.unparse(argument)
+    return ast.unparse(argument) + (" = " if argument.annotation else "=") + ast.unparse(default)
 
 
 def docstring(text: str) -> str:
@@ -447,14 +454,16 @@ def _section(title: str, body: str) -> str:
         return escaped(" ".join(body.split()))
     items = re.split(r"^(?=\S)", body, flags=re.MULTILINE)[1:]
     rows = (item.partition(":") for item in items)
-    return "\n".join(f"* `{name.strip()}`: {escaped(' '.join(said.split()))}" for name, _, said in rows)
+    return "\n".join(f"* `{name.strip()}`: {escaped(' '.join(text.split()))}" for name, _, text in rows)
 
 
 def _prose(text: str) -> str:
     """Fence examples, and leave the rest as it is."""
     blocks = re.split(r"\n\s*\n", textwrap.dedent(text).strip("\n"))
-    shown = (f"```pycon\n{one}\n```" if one.lstrip().startswith(">>>") else escaped(one) for one in blocks)
-    return "\n\n".join(shown)
+    parts = (
+        f"```pycon\n{block}\n```" if block.lstrip().startswith(">>>") else escaped(block) for block in blocks
+    )
+    return "\n\n".join(parts)
 
 
 def features(*, is_examined: bool = True) -> str:
@@ -481,11 +490,11 @@ def features(*, is_examined: bool = True) -> str:
 
 
 def _outputs(is_examined: bool) -> Iterator[tuple[str, ...]]:
-    for name, one in sorted(ta_features.outputs().items()):
-        taken = ", ".join(f"{key}={_default(value)}" for key, value in one.defaults.items())
-        inputs = ", ".join(one.inputs)
+    for name, output in sorted(ta_features.outputs().items()):
+        defaults = ", ".join(f"{key}={_default(value)}" for key, value in output.defaults.items())
+        inputs = ", ".join(output.inputs)
         verdict = _verdict(f"ta.{name}") if is_examined else ""
-        yield f"`ta.{name}`", one.indicator.__name__, inputs, code(taken), verdict
+        yield f"`ta.{name}`", output.indicator.__name__, inputs, code(defaults), verdict
 
 
 def _default(value: Any) -> str:
@@ -494,16 +503,16 @@ def _default(value: Any) -> str:
 
 def _verdict(name: str) -> str:
     try:
-        found = ta_features.package_feature(name)
+        feature = ta_features.package_feature(name)
     except ta_features.RefusedError as error:
         return escaped(f"refused: {error}")
-    return f"{found.sentence.rpartition(', ')[2]}; {warmup_bars([name]):,} bars before the first"
+    return f"{feature.sentence.rpartition(', ')[2]}; {warmup_bars([name]):,} bars before the first"
 
 
 def environment() -> str:
     """Write the variables that v8 reads, each with the sentence that stands in `docs/fields.yaml`."""
-    told: dict[str, str] = yaml.safe_load((FIELDS.parent / "variables.yaml").read_text("utf-8"))
-    rows = [(f"`{name}`", escaped(said)) for name, said in told.items()]
+    sentences_by_name: dict[str, str] = yaml.safe_load((FIELDS.parent / "variables.yaml").read_text("utf-8"))
+    rows = [(f"`{name}`", escaped(text)) for name, text in sentences_by_name.items()]
     return joined(
         [
             "# Environment variables",
@@ -515,13 +524,13 @@ def environment() -> str:
 
 def variables() -> set[str]:
     """Find the variables that the package reads, by their names in its code."""
-    found: set[str] = set()
+    names: set[str] = set()
     for folder, _, files in os.walk(REPOSITORY / "v8"):
         for name in files:
             if name.endswith(".py"):
                 text = (Path(folder) / name).read_text("utf-8")
-                found |= set(re.findall(r'"(V8_[A-Z_]+)"', text))
-    return found
+                names |= set(re.findall(r'"(V8_[A-Z_]+)"', text))
+    return names
 
 
 def table(header: Sequence[str], rows: Rows) -> str:

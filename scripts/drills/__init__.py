@@ -1,1 +1,1 @@
-"""Drills: faults and kills done for real to the command line; `scripts/drill.py` runs them."""
+"""Drills: real faults and kills of the command line; `scripts/drill.py` runs them."""

@@ -1,7 +1,7 @@
-"""A candle archive on loopback whose one month misbehaves, in the way the fault says, until it is healed.
+"""Drills with a candle archive on loopback of which one month is faulty until it is repaired.
 
-A call that meets the fault either refuses in a sentence or ends with the candles and weights of an archive
-that never misbehaved; nothing in between. Once the archive is healed the same command ends so.
+A call that meets the fault either fails with an error message or ends with the candles and weights of an
+archive without faults; nothing in between. Once the archive is repaired, the same command succeeds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def head(status: str, *lines: str) -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", "Connection: close", *lines, "", ""]).encode()
 
 
-def whole(content: bytes) -> bytes:
+def http_answer(content: bytes) -> bytes:
     """Write a good answer."""
     return head("200 OK", f"Content-Length: {len(content)}") + content
 
@@ -73,7 +73,7 @@ class Archive:
         elif content is None:
             to.sendall(head("404 Not Found", "Content-Length: 0"))
         else:
-            to.sendall(whole(content))
+            to.sendall(http_answer(content))
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -83,9 +83,9 @@ class Archive:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with suppress(OSError):
-                    asked = self.request.makefile("rb")
-                    path = asked.readline().split()[1].decode()
-                    while asked.readline().strip():
+                    request = self.request.makefile("rb")
+                    path = request.readline().split()[1].decode()
+                    while request.readline().strip():
                         pass
                     archive.answer(path, self.request)
 
@@ -126,7 +126,8 @@ def packed(members: dict[str, bytes]) -> bytes:
 
 def path_of(month: str) -> str:
     """Return the path of a month's zip."""
-    return f"{FOLDER.format(*SERIES.split('-'))}{SERIES}-{month}.zip"
+    symbol, timeframe = SERIES.split("-")
+    return f"{FOLDER.format(symbol, timeframe)}{SERIES}-{month}.zip"
 
 
 def checksum_of(content: bytes, path: str) -> bytes:
@@ -143,7 +144,7 @@ def with_checksum(path: str, content: bytes) -> dict[str, bytes]:
 def rows_of(month: str) -> bytes:
     """Return the rows of one month as the archive has them, drawn from the demo market."""
     frame = open_source("demo").candles(Series.parse(SERIES), 24 * 122).to_frame()
-    rows = frame[frame.index.strftime("%Y-%m") == month]
+    rows = frame[pd.DatetimeIndex(frame.index).strftime("%Y-%m") == month]
     opened = pd.Series(rows.index.astype("datetime64[ms, UTC]").astype("int64"), index=rows.index)
     columns = [opened, *(rows[name] for name in ("open", "high", "low", "close", "volume"))]
     content: str = pd.concat([*columns, *[opened * 0] * 6], axis=1).to_csv(index=False, header=False)
@@ -192,7 +193,7 @@ def go_on(to: socket.socket, content: bytes, stop: threading.Event) -> None:
 
 def stall(to: socket.socket, content: bytes, stop: threading.Event) -> None:
     """Send half, then nothing more."""
-    to.sendall(whole(content)[: -len(content) // 2])
+    to.sendall(http_answer(content)[: -len(content) // 2])
     stop.wait()
 
 
@@ -208,7 +209,7 @@ def refused(status: str, *lines: str) -> Send:
 
 def sent(make: Callable[[bytes], bytes]) -> Send:
     """Answer 200 with other content."""
-    return partial(send_bytes, lambda content: whole(make(content)))
+    return partial(send_bytes, lambda content: http_answer(make(content)))
 
 
 def raw(make: Callable[[bytes], bytes]) -> Send:
@@ -248,7 +249,7 @@ QUICK = {
     "a status line of escapes": (ZIP, raw(lambda content: head("418 \x1b[2J\x07" * 20))),
 }
 RETRIED = {
-    "cut body for ever": (ZIP, raw(lambda content: whole(content)[: -len(content) // 2])),
+    "cut body for ever": (ZIP, raw(lambda content: http_answer(content)[: -len(content) // 2])),
     "connection closed for ever": (ZIP, raw(lambda content: b"")),
     "500 for ever": (ZIP, refused("500 Internal Server Error")),
     "503 for ever, Retry-After `soon`": (ZIP, refused("503 Service Unavailable", "Retry-After: soon")),
@@ -305,11 +306,11 @@ def meet(path: str, send: Send | None, files: dict[str, bytes], ground: Ground, 
             place.require(
                 _result(ground, place, met.output) == expected, "went on in silence with other candles"
             )
-        place.require(met.status in (0, 3), f"exit {met.status}: {met.said}")
+        place.require(met.status in (0, 3), f"exit {met.status}: {met.message}")
         archive.faults.clear()
         archive.files = good_files()
         healed = place.call(words)
-        place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.said}")
+        place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
         if _result(ground, place, healed.output) != expected:
             place.lost.append("the candles or weights of an archive that never misbehaved")
         place.require_tidy()
@@ -344,11 +345,13 @@ def password_in_address(ground: Ground, place: Place) -> str:
         met = place.call(words)
         archive.faults.clear()
         healed = place.call(words)
-    place.require(met.status == 3, f"exit {met.status}: {met.said}")
-    place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.said}")
-    told = [name for name in ("output", "errors") for one in (met, healed) if "S3cret" in getattr(one, name)]
-    told += [str(path) for path in place.folder.rglob("*") if _holds(path, b"S3cret")]
-    place.require(not told, f"the password is in {', '.join(told[:4])}")
+    place.require(met.status == 3, f"exit {met.status}: {met.message}")
+    place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
+    leaks = [
+        name for name in ("output", "errors") for ended in (met, healed) if "S3cret" in getattr(ended, name)
+    ]
+    leaks += [str(path) for path in place.folder.rglob("*") if _holds(path, b"S3cret")]
+    place.require(not leaks, f"the password is in {', '.join(leaks[:4])}")
     return "nowhere but in memory"
 
 
@@ -374,9 +377,9 @@ def _reference(ground: Ground, archive: Archive) -> str:
         with Archive(files=good_files()).serving() as url:
             place.more_env["V8_VISION_URL"] = url
             ended = place.call(_words(ground, place))
-        kept = place.folder / "result"
-        kept.write_text(_result(ground, place, ended.output))
-        return kept
+        file = place.folder / "result"
+        file.write_text(_result(ground, place, ended.output))
+        return file
 
     return ground.once("good archive", ask).read_text()
 

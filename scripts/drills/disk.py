@@ -1,7 +1,8 @@
-"""Disks that are full or read-only, for real, and run folders that are damaged or somebody's own.
+"""Drills with disks that are really full or read-only, and with damaged or foreign run folders.
 
-Small disks are mounted (tmpfs); who may not mount is told so. A call that meets the fault finishes or says
-in a sentence what it needs; once there is room again, the same command ends with the same weights.
+Small disks are mounted (tmpfs), which not every user may do; such a drill then says so. A call that meets the
+fault succeeds or prints an error message that says what it needs; once there is space again, the same command
+ends with the same weights.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ Damage = Callable[[Path], object]
 
 def _mount(*words: str) -> None:
     try:
-        done = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
+        completed = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise ImpossibleHereError("there is no `mount`") from error
-    if done.returncode:
-        raise ImpossibleHereError(done.stderr.strip().splitlines()[-1])
+    if completed.returncode:
+        raise ImpossibleHereError(completed.stderr.strip().splitlines()[-1])
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def full_runs(free_bytes: int, ground: Ground, place: Place) -> str:
         words = [*place.job(), "--runs", str(disk / "runs")]
         ballast = fill(disk, free_bytes)
         met = place.call(words)
-        place.require(met.status in (0, 4, 6), f"exit {met.status}: {met.said}")
+        place.require(met.status in (0, 4, 6), f"exit {met.status}: {met.message}")
         ballast.unlink()
         place.continued(words, expected, disk / "runs" / "tiny")
     return "says so in a sentence; with room, the same weights" if met.status else "the same weights"
@@ -118,11 +119,11 @@ def finished_read_only(ground: Ground, place: Place) -> str:
         _mount("-o", "remount,ro", str(disk))
         run = str(disk / "runs" / "tiny")
         again = place.call([*place.job(), "--runs", str(disk / "runs")])
-        place.require(again.status == 0, f"the finished run again: exit {again.status}: {again.said}")
+        place.require(again.status == 0, f"the finished run again: exit {again.status}: {again.message}")
         report = place.call(["report", run])
-        place.require(report.status in (0, 6), f"report: exit {report.status}: {report.said}")
+        place.require(report.status in (0, 6), f"report: exit {report.status}: {report.message}")
         forecast = place.call(["predict", run, "--series", SERIES, "--source", "demo", "--allow-old"])
-        place.require(forecast.status == 0, f"predict: exit {forecast.status}: {forecast.said}")
+        place.require(forecast.status == 0, f"predict: exit {forecast.status}: {forecast.message}")
         place.require(digests(disk) == before, "the run was changed")
     return "works, nothing is written"
 
@@ -139,7 +140,7 @@ def damaged_result(name: str, damage: Damage, ground: Ground, place: Place) -> s
     damage(run / name)
     before = digests(run)
     met = place.call(place.job())
-    place.require(met.status in (0, 3, 4), f"exit {met.status}: {met.said}")
+    place.require(met.status in (0, 3, 4), f"exit {met.status}: {met.message}")
     after = digests(run)
     if met.status:
         changed = [path for path, digest in before.items() if after.get(path) != digest]
@@ -156,16 +157,16 @@ def damaged_result(name: str, damage: Damage, ground: Ground, place: Place) -> s
 def foreign(prepare: Damage, ground: Ground, place: Place) -> str:
     """Start a run where files lie that v8 did not write: none of them is written over."""
     run = place.run
-    prepare(run) if run.exists() else prepare(_made(run))
+    prepare(run) if run.exists() else prepare(_new_folder(run))
     before = digests(run)
     met = place.call([*place.job(), "--epochs", "1"])
-    place.require(met.status in (0, 2, 3), f"exit {met.status}: {met.said}")
+    place.require(met.status in (0, 2, 3), f"exit {met.status}: {met.message}")
     after = digests(run)
     place.lost.extend(f"the user's {name}" for name, digest in before.items() if after.get(name) != digest)
     return "refused in a sentence" if met.status else "left alone"
 
 
-def _made(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
 
@@ -181,7 +182,7 @@ def refused_place(words: list[str], ground: Ground, place: Place) -> str:
     """Name a place for runs that cannot be one."""
     filled = [word.format(place.folder) for word in words]
     met = place.call([*place.job(), *filled])
-    place.require(met.status in (2, 3, 6), f"exit {met.status}: {met.said}")
+    place.require(met.status in (2, 3, 6), f"exit {met.status}: {met.message}")
     place.require_tidy()
     return "refused in a sentence"
 
@@ -190,7 +191,7 @@ def refused_place(words: list[str], ground: Ground, place: Place) -> str:
 def first_call_corrected(ground: Ground, place: Place) -> str:
     """Ask for too few candles, then for enough, in the same run folder."""
     met = place.call([*place.job(), "--bars", "40"])
-    place.require(met.status in (2, 3, 4), f"exit {met.status}: {met.said}")
+    place.require(met.status in (2, 3, 4), f"exit {met.status}: {met.message}")
     place.continued(place.job(), weights_of(ground.undisturbed()))
     return "refused in a sentence; corrected, the same weights"
 
@@ -200,7 +201,7 @@ def _cut_off(ground: Ground) -> Path:
         place.more_env["V8_DRILL_AT"] = "checkpoint.npz after 2"
         ended = place.finish(place.start(place.job(), program=FATAL_WRITES), is_killed=True)
         if ended.status != -signal.SIGKILL:
-            raise RuntimeError(f"the run was to be killed at its second checkpoint: {ended.said}")
+            raise RuntimeError(f"the run was to be killed at its second checkpoint: {ended.message}")
         return place.run
 
     return ground.once("cut off", make)
@@ -270,7 +271,9 @@ FOREIGN: dict[str, Damage] = {
     "own `leaderboard.csv` in the run's place": lambda run: (run / "leaderboard.csv").write_text(
         "my,table\n"
     ),
-    "own model in the run's place": lambda run: (_made(run / SERIES) / "model.keras").write_bytes(b"mine"),
+    "own model in the run's place": lambda run: (_new_folder(run / SERIES) / "model.keras").write_bytes(
+        b"mine"
+    ),
 }
 
 for _free in (0, 4_096, 40_000, 150_000, 400_000, 3_000_000):

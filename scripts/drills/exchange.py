@@ -1,8 +1,8 @@
-"""An exchange on loopback whose API misbehaves until it is healed: wrong candles, and a wrong time.
+"""Drills with an exchange on loopback whose API is faulty until it is repaired: wrong candles, a wrong time.
 
-A `predict --source live` that meets the fault either refuses in a sentence or prints the forecast of an
-exchange that never misbehaved; what it keeps of the fault must not outlive it: healed, the same command
-prints that forecast. The exchange stands in 2040, so that the clock of any machine differs from its time.
+A `predict --source live` that meets the fault either fails with an error message or prints the forecast of an
+exchange without faults. What it stores of the fault must not outlive it: after the repair, the same command
+prints that forecast. The exchange's time is in 2040, so that it differs from the clock of any machine.
 """
 
 # ruff: noqa: E402 - the exchange lies beside the tests
@@ -140,7 +140,7 @@ def trained(place: Place) -> Path:
     write_past(place.folder / "candles", SERIES, NUM_PAST)
     ended = place.call(place.job(more=("--source", "files", "--data-dir", str(place.folder / "candles"))))
     if ended.status != 0:
-        raise RuntimeError(f"the run to forecast with ended with {ended.status}: {ended.said}")
+        raise RuntimeError(f"the run to forecast with ended with {ended.status}: {ended.message}")
     return place.run
 
 
@@ -148,7 +148,7 @@ def forecast(place: Place, exchange: ExchangeApi) -> tuple[int | None, str, str]
     """Forecast once; return the exit code, what is said and the forecast as it is printed."""
     place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
     ended = place.call(["predict", str(place.run), "--series", SERIES, "--source", "live", "--format", "csv"])
-    return ended.status, ended.said, ended.output
+    return ended.status, ended.message, ended.output
 
 
 def expected(place: Place, run: Path) -> Path:
@@ -156,9 +156,9 @@ def expected(place: Place, run: Path) -> Path:
     shutil.copytree(run, place.run)
     with ExchangeApi(NOW_S) as exchange:
         exchange.put(SERIES, candles())
-        status, said, printed = forecast(place, exchange)
+        status, message, printed = forecast(place, exchange)
     if status != 0:
-        raise RuntimeError(f"the forecast that nobody disturbs ended with {status}: {said}")
+        raise RuntimeError(f"the forecast that nobody disturbs ended with {status}: {message}")
     (place.folder / "expected.csv").write_text(printed)
     return place.folder / "expected.csv"
 
@@ -176,8 +176,8 @@ def meet_a_fault(fault: Misbehaviour, ground: Ground, place: Place) -> str:
         if status == 0 and not fault.is_believed:
             place.require(printed == undisturbed, f"a false forecast: {printed.splitlines()[1][:80]}")
         exchange.faults = []
-        again, said, printed = forecast(place, exchange)
-    place.require(again == 0, f"healed, it ended with {again}: {said}")
+        again, message, printed = forecast(place, exchange)
+    place.require(again == 0, f"healed, it ended with {again}: {message}")
     place.require(again != 0 or printed == undisturbed, "healed, another forecast")
     return "a sentence; healed, the same forecast" if status else "the same forecast"
 

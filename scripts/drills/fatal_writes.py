@@ -43,12 +43,12 @@ def _is_the_one(label: str) -> bool:
     chosen = os.environ.get("V8_DRILL_AT")
     if chosen:
         return f"{label} {_counted[label]}" == chosen
-    with Path(os.environ["V8_DRILL_SEEN"]).open("a+") as seen:
-        fcntl.flock(seen, fcntl.LOCK_EX)
-        seen.seek(0)
-        is_new = label not in seen.read().splitlines()
+    with Path(os.environ["V8_DRILL_SEEN"]).open("a+") as label_file:
+        fcntl.flock(label_file, fcntl.LOCK_EX)
+        label_file.seek(0)
+        is_new = label not in label_file.read().splitlines()
         if is_new:
-            seen.write(f"{label}\n")
+            label_file.write(f"{label}\n")
     return is_new
 
 
@@ -57,7 +57,7 @@ def _die() -> None:
     signal.pause()
 
 
-os.replace = fatal_replace
+os.replace = fatal_replace  # type: ignore[assignment]
 
 if __name__ == "__main__":
     from v8.cli.app import main

@@ -1,9 +1,8 @@
-"""Where drills take place: a folder with a user's files, processes with limits, and what must hold.
+"""The environment of a drill: a folder with a user's files, limited processes, checks after each call.
 
-Everything goes through the product's own command line in processes of their own. After each call this
-must hold: it ended within its limit, with a documented exit code, without a traceback, and said nothing
-longer than a message may be. At the end of each drill the user's own files are what they were, and
-nothing with a temporary name is left.
+Everything goes through the command line in processes of their own. After each call this must hold: it ended
+within its time limit, with a documented exit code, without a traceback, and printed nothing longer than a
+message may be. At the end of each drill the user's own files are unchanged, and no temporary file is left.
 """
 
 from __future__ import annotations
@@ -97,12 +96,12 @@ class Ended:
     seconds: float
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """The error, or else the last line of standard error or output."""
         lines = [line for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
         lines = [line for line in lines if not _LOG_LINE.match(line)]
-        told = [line for line in lines if line.startswith(("error: ", SERIES))] or lines
-        return told[-1][:300] if told else "nothing"
+        errors = [line for line in lines if line.startswith(("error: ", SERIES))] or lines
+        return errors[-1][:300] if errors else "nothing"
 
 
 @dataclass
@@ -120,7 +119,7 @@ class Place:
     more_env: dict[str, str] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    _told: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)
+    _outputs: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("home", "tmp", "runs"):
@@ -143,7 +142,7 @@ class Place:
     @property
     def env(self) -> dict[str, str]:
         """The environment of every call here."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "V8_"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "V8_"))}
         own = {
             "PYTHONPATH": str(REPOSITORY),
             "V8_HOME": str(self.folder / "home"),
@@ -152,7 +151,7 @@ class Place:
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
         }
-        return {**kept, **own, **self.more_env}
+        return {**inherited, **own, **self.more_env}
 
     def job(self, *series: str, more: Sequence[str] = ()) -> list[str]:
         """Return the words of the tiny main job."""
@@ -172,7 +171,7 @@ class Place:
             stderr=errors,
             start_new_session=True,
         )
-        self._told[process.pid] = output, errors
+        self._outputs[process.pid] = output, errors
         return process
 
     def finish(
@@ -186,7 +185,7 @@ class Place:
             kill(process)
             process.wait()
             status = None
-        output, errors = map(_read, self._told[process.pid])
+        output, errors = map(_read, self._outputs[process.pid])
         ended = Ended(status, output, errors, time.monotonic() - started)
         self._examine(ended, is_killed=is_killed)
         return ended
@@ -197,16 +196,16 @@ class Place:
 
     def told_so_far(self, process: subprocess.Popen[bytes]) -> str:
         """Read what a call that goes on has written to standard error."""
-        return os.pread(self._told[process.pid][1].fileno(), 1 << 16, 0).decode(errors="replace")
+        return os.pread(self._outputs[process.pid][1].fileno(), 1 << 16, 0).decode(errors="replace")
 
     def require(self, is_so: bool, trouble: str) -> None:
         """Note a trouble unless something is so."""
         if not is_so:
             self.troubles.append(trouble)
 
-    def require_same(self, found: dict[str, str], expected: dict[str, str]) -> None:
+    def require_same(self, weights: dict[str, str], expected: dict[str, str]) -> None:
         """Note weights that are not those of the run that nobody disturbed."""
-        others = [name for name in expected if found.get(name) != expected[name]]
+        others = [name for name in expected if weights.get(name) != expected[name]]
         if others:
             self.lost.append(f"weights of {', '.join(others)}")
 
@@ -218,7 +217,7 @@ class Place:
     def continued(self, words: Sequence[str], expected: dict[str, str], run: Path | None = None) -> Ended:
         """Call again without the fault: it must finish, with the same weights, and leave nothing behind."""
         ended = self.call(words)
-        self.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.said}")
+        self.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.message}")
         self.require_same(weights_of(run or self.run), expected)
         self.require_tidy()
         return ended
@@ -238,7 +237,7 @@ class Place:
         if ended.status is None:
             self.troubles.append("hung")
         elif ended.status not in DOCUMENTED and not is_killed:
-            self.troubles.append(f"exit {ended.status}: {ended.said}")
+            self.troubles.append(f"exit {ended.status}: {ended.message}")
         text = f"{ended.output}\n{ended.errors}"
         if "Traceback" in text:
             self.troubles.append(f"a traceback: {text.strip().splitlines()[-1][:160]}")
@@ -264,7 +263,7 @@ class Ground:
     seed: int = 0
     size: str = "usual"
     archive: Path | None = None
-    _made: dict[str, Path] = field(default_factory=dict)
+    _once_results: dict[str, Path] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def place(self, name: str) -> Place:
@@ -277,9 +276,9 @@ class Ground:
     def once(self, name: str, make: Callable[[Place], Path]) -> Path:
         """Return what `make` made the first time: a run folder that others compare with or copy."""
         with self._lock:
-            if name not in self._made:
-                self._made[name] = make(self.place(name))
-            return self._made[name]
+            if name not in self._once_results:
+                self._once_results[name] = make(self.place(name))
+            return self._once_results[name]
 
     def undisturbed(self) -> Path:
         """Return the tiny run of the demo market that nobody disturbed."""
@@ -320,14 +319,14 @@ class Outcome:
 
     Args:
         drill: Which.
-        said: What happened, in a few words.
+        message: What happened, in a few words.
         lost: What was lost; empty when nothing was.
         troubles: Whatever must not happen and did.
         seconds: How long it took.
     """
 
     drill: Drill
-    said: str
+    message: str
     lost: tuple[str, ...]
     troubles: tuple[str, ...]
     seconds: float
@@ -351,20 +350,20 @@ def drill(kind: str, fault: str, size: str = "usual") -> Callable[[Do], Do]:
     return register
 
 
-def carry_out(one: Drill, ground: Ground) -> Outcome:
+def carry_out(drill: Drill, ground: Ground) -> Outcome:
     """Do a drill; what it raises is a trouble of its own."""
-    place = ground.place(f"{one.kind} {one.fault}")
+    place = ground.place(f"{drill.kind} {drill.fault}")
     started = time.monotonic()
     try:
-        said = one.do(ground, place)
+        message = drill.do(ground, place)
         place.close()
     except ImpossibleHereError as error:
-        said = f"not possible here: {error}"
+        message = f"not possible here: {error}"
     except Exception as error:  # noqa: BLE001 - the other drills go on, and this one has failed
-        said = "the drill itself failed"
+        message = "the drill itself failed"
         place.troubles.append(f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - started
-    return Outcome(one, said, tuple(place.lost), tuple(place.troubles), seconds)
+    return Outcome(drill, message, tuple(place.lost), tuple(place.troubles), seconds)
 
 
 def _read(stream: IO[str]) -> str:

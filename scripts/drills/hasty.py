@@ -1,4 +1,4 @@
-"""The command line with a Hub client that is patient for seconds, not for minutes.
+"""The command line with a Hub client that retries for seconds, not for minutes.
 
 python scripts/drills/hasty.py publish runs/aligned --repo you/fleet
 """
@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import v8.hub.client
 from v8.cli.app import main
 
-HASTY = {"timeout_s": 3.0, "first_s": 0.2}
-
-v8.hub.client.HubRetryPolicy = partial(v8.hub.client.HubRetryPolicy, **HASTY)  # type: ignore[misc]
+v8.hub.client.HubRetryPolicy = partial(  # type: ignore[misc, assignment]
+    v8.hub.client.HubRetryPolicy, timeout_s=3.0, first_s=0.2
+)
 
 if __name__ == "__main__":
     main()

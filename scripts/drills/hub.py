@@ -1,6 +1,6 @@
-"""Publishing and pulling against a Hub on loopback: the one of the tests; the client is as it is, with xet.
+"""Drills of publishing and pulling with the Hub of the tests on loopback; the client is the real one.
 
-Whatever happens there is never more than one commit, never half of one, and the same command again ends
+Whatever happens, there is never more than one commit and never half of one, and the same command again ends
 with exactly what was to be published, or pulled.
 """
 
@@ -36,6 +36,16 @@ FOR_EVER = 10_000
 
 Prepare = Callable[[Any], None]
 """Lets something go wrong at a Hub."""
+
+
+def _answer_with(route: str, status: int, hub: Any) -> None:
+    """Let the Hub answer the next request of a route with an error."""
+    hub.answer(route, status)
+
+
+def _lose_answer(route: str, hub: Any) -> None:
+    """Let the Hub lose its next answer to a route."""
+    hub.lose_answer(route)
 
 
 class DeadlyHub(loopback.LoopbackHub):
@@ -79,14 +89,14 @@ def _made_run(place: Place) -> Path:
         "print(made_runs.RunMaker(folder / 'made', file)())\n"
     )
     paths = os.pathsep.join(str(REPOSITORY / part) for part in ("", "tests/hub", "tests/parts"))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(place.folder)],
         env={**place.env, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=True,
     )
-    return Path(done.stdout.splitlines()[-1])
+    return Path(completed.stdout.splitlines()[-1])
 
 
 def require_published(place: Place, hub: Any) -> None:
@@ -107,12 +117,12 @@ def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         run_before = digests(Path(words[1]))
         prepare(hub)
         met = place.call(words, HUB_LIMIT_S, program=HASTY)
-        place.require(met.status in (0, 5), f"exit {met.status}: {met.said}")
+        place.require(met.status in (0, 5), f"exit {met.status}: {met.message}")
         hub.behave()
         if met.status:
             again = place.call(words)
             place.require(
-                again.status == 0, f"the same command again ended with {again.status}: {again.said}"
+                again.status == 0, f"the same command again ended with {again.status}: {again.message}"
             )
         require_published(place, hub)
         place.require(digests(Path(words[1])) == run_before, "the run folder was changed")
@@ -127,10 +137,10 @@ def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place
         hub.is_done_first = is_done_first
         with killed_after(place.start(words)) as hub.victim:
             ended = place.finish(hub.victim, is_killed=True)
-        place.require(ended.status == -signal.SIGKILL, f"was not killed: {ended.said}")
+        place.require(ended.status == -signal.SIGKILL, f"was not killed: {ended.message}")
         hub.victim = None
         again = place.call(words)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
         require_published(place, hub)
         place.require_tidy()
     return "again: one commit"
@@ -141,11 +151,11 @@ def publish_twice_at_once(ground: Ground, place: Place) -> str:
     """Start two publishers of one run at the same moment."""
     with at_hub(ground, place) as (hub, words):
         both = [place.start(words), place.start(words)]
-        ended = [place.finish(one, HUB_LIMIT_S) for one in both]
-        for one in ended:
-            place.require(one.status in (0, 3, 5), f"exit {one.status}: {one.said}")
+        ended = [place.finish(publisher, HUB_LIMIT_S) for publisher in both]
+        for publisher in ended:
+            place.require(publisher.status in (0, 3, 5), f"exit {publisher.status}: {publisher.message}")
         again = place.call(words)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
         require_published(place, hub)
         place.require_tidy()
     return "one commit"
@@ -157,7 +167,7 @@ def publish_strange(make_strange: Callable[[Path], object], ground: Ground, plac
         make_strange(Path(words[1]))
         before = digests(place.folder.parent)
         met = place.call(words)
-        place.require(met.status in (3, 5), f"exit {met.status}: {met.said}")
+        place.require(met.status in (3, 5), f"exit {met.status}: {met.message}")
         place.require(REPO not in hub.repos or not hub.commits(REPO), "it was published")
         after = {
             name: digest for name, digest in digests(place.folder.parent).items() if "/home/" not in name
@@ -177,7 +187,7 @@ def publish_fewer(ground: Ground, place: Place) -> str:
         del content["series"]["ETHUSDT-1h"]
         record.write_text(json.dumps(content))
         again = place.call(words)
-        place.require(again.status == 0, f"exit {again.status}: {again.said}")
+        place.require(again.status == 0, f"exit {again.status}: {again.message}")
         if "models/ETHUSDT-1h/model.keras" not in hub.files(REPO):
             place.lost.append("models/ETHUSDT-1h at the Hub")
     return "the other models stay"
@@ -221,7 +231,7 @@ def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
                     kill(process, signal.SIGINT)
                     time.sleep(0.3 * is_twice)
                 ended = place.finish(process, HANG_S)
-            place.require(ended.status == 130, f"exit {ended.status}: {ended.said}")
+            place.require(ended.status == 130, f"exit {ended.status}: {ended.message}")
             place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s after Ctrl-C")
         hub.behave()
         place.call(words)
@@ -245,10 +255,10 @@ def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         prepare(hub)
         pulling = ["pull", "--repo", REPO]
         met = place.call(pulling, HUB_LIMIT_S)
-        place.require(met.status in (0, 3, 5), f"exit {met.status}: {met.said}")
+        place.require(met.status in (0, 3, 5), f"exit {met.status}: {met.message}")
         hub.behave()
         again = place.call(pulling)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
         _require_pulled(place, hub)
     return (
         "gave up in a sentence; again: every file as published" if met.status else "every file as published"
@@ -296,12 +306,12 @@ PUBLISHES: dict[str, tuple[str, Prepare]] = {
     "the Hub is down": ("usual", lambda hub: hub.cut("whoami", times=FOR_EVER)),
 }
 for _route in ROUTES:
-    PUBLISHES[f"`{_route}` 500 once"] = ("long", lambda hub, route=_route: hub.answer(route, 500))
+    PUBLISHES[f"`{_route}` 500 once"] = ("long", partial(_answer_with, _route, 500))
     PUBLISHES[f"`{_route}` 429 once, no Retry-After"] = (
         "long",
-        lambda hub, route=_route: hub.answer(route, 429),
+        partial(_answer_with, _route, 429),
     )
-    PUBLISHES[f"answer to `{_route}` lost"] = ("long", lambda hub, route=_route: hub.lose_answer(route))
+    PUBLISHES[f"answer to `{_route}` lost"] = ("long", partial(_lose_answer, _route))
 PULLS: dict[str, tuple[str, Prepare]] = {
     "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=FOR_EVER)),
     "pull: a model damaged on its way": ("small", lambda hub: hub.flip("lfs-get")),
@@ -319,9 +329,11 @@ for _fault, (_size, _prepare) in PUBLISHES.items():
     DRILLS.append(Drill(KIND, _fault, partial(publish_under, _prepare), _size))
 for _route in ROUTES:
     _size = {"commit": "small", "lfs-put": "usual"}.get(_route, "long")
-    for _done, _how in ((True, "after"), (False, "before")):
+    for _is_done, _how in ((True, "after"), (False, "before")):
         _words = f"killed {_how} `{_route}` was done"
-        DRILLS.append(Drill(KIND, _words, partial(publish_killed, _route, _done), _size if _done else "long"))
+        DRILLS.append(
+            Drill(KIND, _words, partial(publish_killed, _route, _is_done), _size if _is_done else "long")
+        )
 for _route in ("lfs-put", "commit"):
     DRILLS.append(
         Drill(KIND, f"Ctrl-C while `{_route}` is silent", partial(publish_interrupted, _route), "usual")

@@ -1,4 +1,4 @@
-"""Ctrl-C at random times: once ends in seconds, twice at once; calling again gives the same weights."""
+"""Drills with Ctrl-C at random times: a call ends in seconds, and the next one gives the same weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interrupt(ground: Ground, place: Place, words: list[str], delay_s: float, *,
         ended = place.finish(process, HANG_S)
     if ended.status == 130:
         is_told = "Continue with" in ended.errors or "Repeat the same command" in ended.errors
-        place.require(is_told or is_twice, f"does not say how to continue: {ended.said}")
+        place.require(is_told or is_twice, f"does not say how to continue: {ended.message}")
     # The tests measure no speed, they guard against a hang.
     limit_s = HANG_S if ground.size == "small" else AT_ONCE_S if is_twice else SOON_S
     place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s")

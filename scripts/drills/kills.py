@@ -1,6 +1,6 @@
-"""SIGKILL: at random times and after checkpoints to everything, the parent or a worker, and at each write.
+"""Drills with SIGKILL at random times, after checkpoints and at each write, of all processes or one of them.
 
-The same command again and again must end with the weights of a run that nobody disturbed, to the bit.
+The same command again and again must end with the weights of an undisturbed run, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -61,7 +62,7 @@ KILLS_OF_SIZE = {"small": 1, "usual": 4, "long": 20}
 KILLS_PER_RUN = 5
 """A run that is killed so often goes on undisturbed, is compared, and the next begins in a new folder."""
 
-WHOM = ("everything", "everything", "the parent", "a worker")
+VICTIMS = ("everything", "everything", "the parent", "a worker")
 
 
 Moment = Callable[[subprocess.Popen[bytes], float], None]
@@ -90,10 +91,10 @@ def kill_after_checkpoints(ground: Ground, place: Place) -> str:
     """Kill runs that have got on since they began, each time anew: the next call continues them."""
 
     def moment(run: Path) -> Moment:
-        seen = _checkpoints(run)  # of the calls before
+        old_checkpoints = _checkpoints(run)  # of the calls before
 
         def wait(process: subprocess.Popen[bytes], longest_s: float) -> None:
-            while process.poll() is None and not _have_got_on(run, seen):
+            while process.poll() is None and not _have_got_on(run, old_checkpoints):
                 time.sleep(0.05)
             _wait(process, place.chance.uniform(0.0, 2.0))
 
@@ -102,8 +103,8 @@ def kill_after_checkpoints(ground: Ground, place: Place) -> str:
     num_kills, runs = kill_often("aligned", MANY_EPOCHS, ground, place, moment)
     epochs = [_resumed_from(run) for run in runs]
     place.require(all(map(any, epochs)), f"no series of a run went on from its checkpoint: {epochs}")
-    told = ", ".join(map(str, sorted({epoch for found in epochs for epoch in found})))
-    return f"{num_kills} kills, continued at last after epoch {told}, the same weights to the bit"
+    epoch_text = ", ".join(map(str, sorted({epoch for epochs_of_run in epochs for epoch in epochs_of_run})))
+    return f"{num_kills} kills, continued at last after epoch {epoch_text}, the same weights to the bit"
 
 
 def kill_often(
@@ -124,7 +125,9 @@ def kill_often(
     with serving_folder(ground.archive, place) as source:
         straight = place.call(job(profile, budget, source, place.folder / "straight"))
         if straight.status != 0:
-            raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
+            raise RuntimeError(
+                f"the run that nobody disturbs ended with {straight.status}: {straight.message}"
+            )
         expected = weights_of(place.folder / "straight" / profile)
         wanted = KILLS_OF_SIZE[ground.size]
         killed = list[Path]()
@@ -151,11 +154,11 @@ def kill_once(place: Place, words: Sequence[str], moment: Moment, longest_s: flo
     moment(process, longest_s)
     if process.poll() is not None:
         return replace(place.finish(process), seconds=time.monotonic() - started)
-    whom = place.chance.choice(WHOM)
-    if whom == "a worker" and _kill_a_worker(place, process):  # its series goes on within the same call
+    victim = place.chance.choice(VICTIMS)
+    if victim == "a worker" and _kill_a_worker(place, process):  # its series goes on within the same call
         place.finish(process)
         return None
-    if whom == "the parent":
+    if victim == "the parent":
         process.kill()
     else:
         kill(process)
@@ -172,16 +175,16 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 def _checkpoints(run: Path) -> set[tuple[str, int]]:
     """Return the checkpoints of a run, each with its time of writing in ns."""
-    found = set()
+    checkpoints = set()
     for path in run.glob(CHECKPOINTS):
         with suppress(FileNotFoundError):  # it goes when its series is finished
-            found.add((str(path), path.stat().st_mtime_ns))
-    return found
+            checkpoints.add((str(path), path.stat().st_mtime_ns))
+    return checkpoints
 
 
-def _have_got_on(run: Path, seen: set[tuple[str, int]]) -> bool:
+def _have_got_on(run: Path, old_checkpoints: set[tuple[str, int]]) -> bool:
     """Whether every series that is not finished has written another checkpoint."""
-    names = {Path(path).parents[1].name for path, _ in _checkpoints(run) - seen}
+    names = {Path(path).parents[1].name for path, _ in _checkpoints(run) - old_checkpoints}
     return all(name in names or (run / name / "metadata.json").exists() for name in PAIR)
 
 
@@ -195,7 +198,7 @@ def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
     """Kill one of a call's workers; tell whether there was one."""
     with suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children()
-        workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+        workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
         if workers:
             place.chance.choice(workers).kill()
             return True
@@ -206,8 +209,8 @@ def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
 def kill_at_each_write(ground: Ground, place: Place) -> str:
     """Cut a run off at each write once, before and after the rename."""
     expected = weights_of(ground.undisturbed())
-    seen = place.folder.parent / "seen"
-    place.more_env["V8_DRILL_SEEN"] = str(seen)
+    label_file = place.folder.parent / "seen"
+    place.more_env["V8_DRILL_SEEN"] = str(label_file)
     most = NUM_WRITES_OF_SIZE[ground.size]
     num_kills = 0
     while num_kills < most:
@@ -226,7 +229,9 @@ def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
         undisturbed = full_job(profile, source, place.folder / "straight")
         straight = place.call(undisturbed, FULL_LIMIT_S)
         if straight.status != 0:
-            raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
+            raise RuntimeError(
+                f"the run that nobody disturbs ended with {straight.status}: {straight.message}"
+            )
         run = place.folder / "killed" / profile
         words = full_job(profile, source, run.parent)
         expected = place.folder / "straight" / profile
@@ -234,7 +239,7 @@ def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
         for moment in FATAL_MOMENTS:
             _require_death_at(place, words, moment)
         ended = place.call(words, FULL_LIMIT_S)
-        place.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.said}")
+        place.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.message}")
         place.require_tidy()
     place.require_same_contents(contents_of(run), contents_of(expected))
     num_epochs = _resumed_from(run)[0]
@@ -284,7 +289,7 @@ for _profile in FULL_PROFILES:
             KIND,
             f"`{_profile}` of full size killed within an epoch, around writing a checkpoint, while writing "
             "the model and its metadata",
-            lambda ground, place, profile=_profile: kill_full_size(profile, ground, place),
+            partial(kill_full_size, _profile),
             "full",
         )
     )
@@ -294,7 +299,7 @@ for _profile in PROFILES:
         Drill(
             KIND,
             f"two series of `{_profile}` killed at random times: everything, the parent, a worker",
-            lambda ground, place, profile=_profile: kill_at_random(profile, ground, place),
+            partial(kill_at_random, _profile),
             "usual",
         )
     )

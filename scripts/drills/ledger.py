@@ -1,8 +1,8 @@
-"""SIGKILL at random times to `forecast --every`: its ledger must be the one of a watch that nobody disturbed.
+"""Drills with SIGKILL of `forecast --every`: its ledger must equal that of an undisturbed one.
 
-An exchange on loopback serves two timeframes; its clock goes on by a close when all of the one before stands
-in the ledger. Every row is compared: when it was written, every number of the model and of every baseline,
-and every score.
+An exchange on loopback serves two timeframes; its clock moves on by a close when all rows of the previous one
+are in the ledger. Every row is compared: when it was written, every number of the model and of every
+baseline, and every score.
 """
 
 # ruff: noqa: E402 - the exchange lies beside the tests
@@ -38,7 +38,7 @@ def train(place: Place) -> None:
     words = place.job(*NAMES, more=("--source", "files", "--data-dir", str(place.folder / "candles")))
     ended = place.call(words)
     if ended.status != 0:
-        raise RuntimeError(f"the run to watch ended with {ended.status}: {ended.said}")
+        raise RuntimeError(f"the run to watch ended with {ended.status}: {ended.message}")
 
 
 def watch(place: Place, exchange: ExchangeApi, name: str, kills: Mapping[int, float]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def kill_a_watch(ground: Ground, place: Place) -> str:
     for table, expected in straight.items():
         place.require(len(expected) > 0, f"no {table}")
         if killed[table] != expected:
-            num = sum(one not in killed[table] for one in expected)
+            num = sum(row not in killed[table] for row in expected)
             place.lost.append(f"{num} of {len(expected)} {table}, {len(killed[table])} found")
     num_rows = sum(map(len, straight.values()))
     return f"{len(kills)} kills, the same {num_rows} rows to the bit"

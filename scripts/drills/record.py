@@ -1,8 +1,8 @@
-"""The live record on its way out: days that others changed in its dataset, receivers that never end.
+"""Drills of the published live record: days that others changed in its dataset, receivers that never end.
 
-A day that is not what the ledger wrote is refused with exit code 5 and left as it stands, but for one that
-holds its rows twice, which `--repair` sends again. A receiver of messages may take 300 s in all; they wait
-for the next call.
+A day that differs from the ledger is refused with exit code 5 and left unchanged, except for one that holds
+its rows twice, which `--repair` sends again. Sending messages to a receiver may take 300 s in all; the others
+wait for the next call.
 """
 
 # ruff: noqa: E402 - Hub, receiver and entries lie beside the tests
@@ -24,7 +24,7 @@ from drills.ledger import NAMES, NUM_LATER, NUM_PAST, train
 sys.path[:0] = [str(REPOSITORY / "tests" / "hub"), str(REPOSITORY / "tests" / "parts")]
 
 import loopback
-from broken_http import RawServer
+from broken_http import RawServer, drip
 from exchange_api import ExchangeApi
 from later_candles import BEGIN_S, with_future
 from ledger_entries import FIRST_S, made_entry
@@ -112,18 +112,18 @@ def publish_over(change: Change, is_repairable: bool, ground: Ground, place: Pla
             "HF_HOME": str(place.folder.parent / "hf-home"),
         }
         first = place.call(words)
-        place.require(first.status == 0, f"publishing ended with {first.status}: {first.said}")
+        place.require(first.status == 0, f"publishing ended with {first.status}: {first.message}")
         good = hub.files(DATASET)[path]
         hub.commit(DATASET, {path: change(good)})
         changed = hub.files(DATASET)[path]
         refused = place.call(words)
-        place.require(refused.status == 5, f"exit {refused.status}: {refused.said}")
+        place.require(refused.status == 5, f"exit {refused.status}: {refused.message}")
         place.require(path in refused.errors, "the day is not named")
         repaired = place.call([*words, "--repair"])
         expected = (0, good) if is_repairable else (5, changed)
         place.require(
             (repaired.status, hub.files(DATASET)[path]) == expected,
-            f"--repair ended with {repaired.status}: {repaired.said}",
+            f"--repair ended with {repaired.status}: {repaired.message}",
         )
     return (
         "refused with the day; repaired" if is_repairable else "refused with the day, and left as it stands"
@@ -131,7 +131,7 @@ def publish_over(change: Change, is_repairable: bool, ground: Ground, place: Pla
 
 
 DRIPS: dict[str, Sequence[bytes | float]] = {
-    "a header of 1 byte/s": [b"HTTP/1.1 200 OK\r\nX: ", *[b"x", 1.0] * 1_000],
+    "a header of 1 byte/s": [b"HTTP/1.1 200 OK\r\nX: ", *drip(b"x", 1.0, 1_000)],
     "100 Continue for ever": [b"HTTP/1.1 100 Continue\r\n\r\n", 0.5] * 2_000,
 }
 
@@ -148,11 +148,11 @@ def post_to(pieces: Sequence[bytes | float], ground: Ground, place: Place) -> st
         exchange.now_s = BEGIN_S + AFTER_CLOSE_S
         with closing(RawServer(list(pieces))) as dripping:
             met = place.call([*words, dripping.url], program=(str(MOVED_CLOCK),))
-        place.require(met.status == 5, f"exit {met.status}: {met.said}")
+        place.require(met.status == 5, f"exit {met.status}: {met.message}")
         place.require(met.seconds < RECEIVER_LIMIT_S + STARTS_S, f"took {met.seconds:.0f} s")
         with WebhookReceiver() as receiver:
             healed = place.call([*words, receiver.url], program=(str(MOVED_CLOCK),))
-            place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.said}")
+            place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
             if len({*receiver.forecasts}) != len(NAMES) or len(receiver.forecasts) != len(NAMES):
                 place.lost.append(f"messages: {len(receiver.forecasts)} of {len(NAMES)}")
     return "gave up in a sentence; healed, every message once"

@@ -1,4 +1,7 @@
-"""Connections to `app` that say nothing or drip: who asks is answered, and the operator reads little."""
+"""Drills with connections to `app` that send nothing or very slowly: other clients are answered all the same.
+
+What the server prints meanwhile must stay short.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,15 @@ def served(place: Place, run: Path) -> Iterator[tuple[subprocess.Popen[bytes], t
     """Serve a run with few files to open, while the block lasts."""
     if not hasattr(psutil.Process, "rlimit"):
         raise ImpossibleHereError("another process' limits cannot be set")
-    with killed_after(place.start(["app", run, "--source", "demo", "--port", "0"])) as process:
+    with killed_after(place.start(["app", str(run), "--source", "demo", "--port", "0"])) as process:
         psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE, (NUM_FILES, NUM_FILES))
-        while not (found := re.search(r"http://([\d.]+):(\d+)/", place.told_so_far(process))):
+        match = None
+        while not match:
             if process.poll() is not None:
                 raise RuntimeError(f"the page is not served: {place.told_so_far(process)}")
             time.sleep(0.1)
-        yield process, (found[1], int(found[2]))
+            match = re.search(r"http://([\d.]+):(\d+)/", place.told_so_far(process))
+        yield process, (match[1], int(match[2]))
 
 
 def crowd(ground: Ground, place: Place, send: Send) -> str:
@@ -55,9 +60,9 @@ def crowd(ground: Ground, place: Place, send: Send) -> str:
     own.rlimit(limit, (max(before[0], 2 * NUM_CONNECTIONS), before[1]))
     with served(place, ground.undisturbed()) as (process, address), ExitStack() as stack:
         for number in range(NUM_CONNECTIONS):
-            one = stack.enter_context(socket.create_connection(address, 60))
+            connection = stack.enter_context(socket.create_connection(address, 60))
             with suppress(ConnectionError):  # a crowd is sent away
-                one.sendall(send(number))
+                connection.sendall(send(number))
         place.require(is_heard(address), "who asks is not answered")
         share = busy(process.pid)
         place.require(share <= MOST_BUSY, f"keeps {share:.0%} of a core busy")

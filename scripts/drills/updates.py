@@ -1,7 +1,8 @@
-"""SIGKILL at each write of `update`: the old model serves until a decision is saved, always the same one.
+"""Drills with SIGKILL at each write of `update`: the old model serves until a decision is saved.
 
-A tiny run's candles go on by more than its test span. One update is left alone; another, of a copy of the
-run, is killed before and after each of its writes and called again. After every kill what serves is whole.
+The candles of a tiny run are extended by more than its test span. One update is undisturbed; another, of a
+copy of the run, is killed before and after each of its writes and called again. After every kill the models
+that serve are complete, and the decision is always the same.
 """
 
 # ruff: noqa: E402 - the candles lie beside the tests
@@ -35,7 +36,7 @@ def train(place: Place) -> None:
     write_past(candles, SERIES, NUM_PAST)
     ended = place.call(place.job(more=("--source", "files", "--data-dir", str(candles))))
     if ended.status != 0:
-        raise RuntimeError(f"the run to update ended with {ended.status}: {ended.said}")
+        raise RuntimeError(f"the run to update ended with {ended.status}: {ended.message}")
     with_future(SERIES, NUM_PAST, NUM_LATER).to_csv(candles / f"{SERIES}.csv")
 
 
@@ -47,8 +48,10 @@ def update_words(place: Place, run: Path) -> list[str]:
 
 def decided(run: Path) -> list[dict[str, Any]]:
     """Return what was decided about a run, without when and who began it."""
-    found = json.loads((run / "serving.json").read_text())["decisions"]
-    return [{key: one[key] for key in one.keys() - {"decided_at", "stale"}} for one in found]
+    decisions = json.loads((run / "serving.json").read_text())["decisions"]
+    return [
+        {key: decision[key] for key in decision.keys() - {"decided_at", "stale"}} for decision in decisions
+    ]
 
 
 def require_whole(place: Place) -> None:
@@ -66,7 +69,7 @@ def kill_an_update(ground: Ground, place: Place) -> str:
     shutil.copytree(place.run, straight)
     ended = place.call(update_words(place, straight))
     if ended.status != 0:
-        raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.said}")
+        raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.message}")
     place.more_env["V8_DRILL_SEEN"] = str(place.folder.parent / "seen")
     num_kills = 0
     words = update_words(place, place.run)

@@ -1,1 +1,1 @@
-"""Fuzzing: inputs made from valid ones by chance, and what v8 must say about each; see `scripts/fuzz.py`."""
+"""Fuzzing: randomly changed inputs, and what v8 must do with each; see `scripts/fuzz.py`."""

@@ -1,9 +1,9 @@
-"""Calls of the Python API with arguments of any kind in any place, some of them unknown or one too many."""
+"""Calls of the Python API with arguments of any kind, some of them unknown or one too many."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,19 +17,19 @@ from v8.market.sources.source import open_source
 
 
 @functools.cache
-def _calls(run: Path, series: Series) -> tuple[tuple[Callable[..., Any], Mapping[str, Any]], ...]:
+def _calls(run: Path, series: Series) -> tuple[tuple[Any, Mapping[str, Any]], ...]:
     """List functions with arguments that they take; none that trains, and none that asks anybody."""
     frame = open_source("demo").candles(series, 800).to_frame()
     forecaster = v8.load(run, str(series))
     finished = v8.Run(run)
-    beside = {"covariates": None}
-    given = {"candles": frame, **beside}
-    late = {"start": "2030-01-01"}
-    none = {**given, "profile": "none.yaml"}
+    no_covariates = {"covariates": None}
+    candles: dict[str, Any] = {"candles": frame, **no_covariates}
+    late: dict[str, Any] = {"start": "2030-01-01"}
+    none = {**candles, "profile": "none.yaml"}
     windows = np.ones((1, forecaster.lookback_bars, len(forecaster.features)))
     return (
         (v8.load, {"source": run, "series": str(series), "revision": None}),
-        (v8.features, {**given, "profile": "frontier", "series": str(series)}),
+        (v8.features, {**candles, "profile": "frontier", "series": str(series)}),
         (
             v8.train,
             {**none, "series": str(series), "runs": "r", "bars": 9, "device": "cpu"},
@@ -40,15 +40,15 @@ def _calls(run: Path, series: Series) -> tuple[tuple[Callable[..., Any], Mapping
         ),
         (v8.Run, {"path": run}),
         (v8.Forecaster.load, {"folder": run / str(series), "revision": None}),
-        (forecaster.predict, {**given, "now_s": None, "max_age_bars": None}),
-        (forecaster.forecast_history, {**given, "stride": 500, "start": None, "end": None, "now_s": None}),
+        (forecaster.predict, {**candles, "now_s": None, "max_age_bars": None}),
+        (forecaster.forecast_history, {**candles, "stride": 500, "start": None, "end": None, "now_s": None}),
         (
             forecaster.forecast,
             {"windows_NTF": windows},
         ),
-        (forecaster.joined, {**given, "now_s": None, "reaches": True}),
-        (forecaster.evaluate, {**given, **late}),
-        (forecaster.evaluate, {**given, **late}),
+        (forecaster.joined, {**candles, "now_s": None, "reaches": True}),
+        (forecaster.evaluate, {**candles, **late}),
+        (forecaster.evaluate, {**candles, **late}),
         (finished.__getitem__, {"series": str(series)}),
     )
 
@@ -81,10 +81,10 @@ def call_at_random(
     arguments = dict(good)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         name = random.choice([*good])
-        what = random.randrange(8)
-        if what == 0:
+        change = random.randrange(8)
+        if change == 0:
             arguments.pop(name, None)
-        elif what == 1:
+        elif change == 1:
             arguments[random.choice((f"{name}s", name[:-1], "learning_rate", "x" * 5_000, "--"))] = None
         else:
             arguments[name] = random.choice(others)

@@ -1,7 +1,7 @@
-"""Inputs of every kind: a valid one, changed by chance in ways that know its structure.
+"""Inputs of every kind: a valid one, randomly changed with knowledge of its structure.
 
-A case follows from its kind, the seed and its number alone. It is files and words; how they are used is
-written in `fuzzing.targets`.
+A case depends on its kind, the seed and its number only. It consists of files and words; `fuzzing.targets`
+passes them to v8.
 """
 
 from __future__ import annotations
@@ -130,7 +130,20 @@ ODD_NUMBERS = (
         float("nan"),
     ),
 )
-ODD_VALUES = (*ODD_TEXTS, *ODD_NUMBERS, None, True, False, [], {}, [[]], {"a": {}}, [None], [1, "a"], {"": 0})
+ODD_VALUES: tuple[Any, ...] = (
+    *ODD_TEXTS,
+    *ODD_NUMBERS,
+    None,
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    [None],
+    [1, "a"],
+    {"": 0},
+)
 
 
 @dataclass(frozen=True)
@@ -157,9 +170,9 @@ class Case:
     @classmethod
     def from_json(cls, text: str) -> Case:
         """Read what `to_json` wrote."""
-        told = json.loads(text)
-        files = {path: base64.b64decode(content) for path, content in told["files"].items()}
-        return cls(told["kind"], told["name"], files, tuple(told["words"]))
+        tree = json.loads(text)
+        files = {path: base64.b64decode(content) for path, content in tree["files"].items()}
+        return cls(tree["kind"], tree["name"], files, tuple(tree["words"]))
 
 
 def make_case(kind: str, seed: int, number: int, run: Path) -> Case:
@@ -206,22 +219,22 @@ def changed_tree(random: Random, tree: Any) -> Any:
             random.choice((places[:20], places, [p for p in places if isinstance(p[0], dict)]))
         )
         value = container[key]
-        what = random.randrange(7)
-        if what == 0:
+        change = random.randrange(7)
+        if change == 0:
             container.pop(key)
-        elif what == 1:
+        elif change == 1:
             container[key] = json.loads(json.dumps(random.choice(random.choice(places))))
-        elif what == 2:
+        elif change == 2:
             container[key] = functools.reduce(
                 lambda inner, _: [inner], range(random.choice((1, 5, 60))), value
             )
-        elif what == 3 and isinstance(value, int | float) and not isinstance(value, bool):
+        elif change == 3 and isinstance(value, int | float) and not isinstance(value, bool):
             container[key] = random.choice(
                 (-value, value * 10, value + 1, value * 1e300, str(value), value / 3)
             )
-        elif what == 4 and isinstance(container, dict):
+        elif change == 4 and isinstance(container, dict):
             container[random.choice(ODD_TEXTS)] = container.pop(key)
-        elif what == 5 and isinstance(container, list):
+        elif change == 5 and isinstance(container, list):
             container[:] = container * random.choice((2, 3, 20))
         else:
             container[key] = random.choice(ODD_VALUES)
@@ -234,19 +247,19 @@ def changed_tree(random: Random, tree: Any) -> Any:
 def _profile(random: Random, run: Path) -> Case:
     name = random.choice(("aligned", "frontier", "stable", "v7", "universe"))
     text = config_path(name).read_text("utf-8")
-    way = random.choice(("tree", "tree", "line", "token", "bytes", "yaml"))
-    if way == "tree":
+    method = random.choice(("tree", "tree", "line", "token", "bytes", "yaml"))
+    if method == "tree":
         tree = changed_tree(random, yaml.safe_load(text))
         content = yaml.dump(tree, allow_unicode=True).encode("utf-8", "surrogatepass")
-    elif way == "bytes":
+    elif method == "bytes":
         content = changed_bytes(random, text.encode())
-    elif way == "yaml":
+    elif method == "yaml":
         content = (text + random.choice(_YAML)).encode("utf-8", "surrogatepass")
     else:
-        content = _changed_text(random, text, by_line=way == "line").encode("utf-8", "surrogatepass")
+        content = _changed_text(random, text, by_line=method == "line").encode("utf-8", "surrogatepass")
     if random.random() < 0.05:
         content = content.decode("utf-8", "replace").encode(random.choice(("utf-16", "utf-8-sig", "utf-32")))
-    return Case("profiles", f"{name}, {way}", {f"{name}.yaml": content})
+    return Case("profiles", f"{name}, {method}", {f"{name}.yaml": content})
 
 
 _YAML = (
@@ -399,9 +412,9 @@ _FRAME_CHANGES: tuple[Callable[[Random, pd.DataFrame, Any], pd.DataFrame], ...] 
 
 
 def _candle_file(random: Random, run: Path) -> Case:
-    way = random.choice(("csv", "csv", "csv", "parquet"))
-    content = _csv(random) if way == "csv" else _parquet(random)
-    return Case("candles", way, {f"{SERIES}.{way}": content})
+    method = random.choice(("csv", "csv", "csv", "parquet"))
+    content = _csv(random) if method == "csv" else _parquet(random)
+    return Case("candles", method, {f"{SERIES}.{method}": content})
 
 
 def _archive(random: Random, run: Path) -> Case:
@@ -422,7 +435,7 @@ def _frame(random: Random, run: Path) -> Case:
     return Case("frames", "frame", words=(str(random.randrange(2**31)),))
 
 
-def told(random: Random) -> tuple[Any, str, pd.DataFrame]:
+def odd_candles(random: Random) -> tuple[Any, str, pd.DataFrame]:
     """Return candles as they are handed over, what is wrong with them, and what they are."""
     return *candles_told(random, _candles(), SERIES), _candles()
 
@@ -444,7 +457,7 @@ def _change(random: Random, run: Path) -> Case:
     return Case("changes", "change", words=(str(random.randrange(2**31)),))
 
 
-def _told(random: Random, run: Path) -> Case:
+def _odd_candles_case(random: Random, run: Path) -> Case:
     return Case("told", "told", words=(str(random.randrange(2**31)),))
 
 
@@ -460,12 +473,12 @@ def _covariates(random: Random, run: Path) -> Case:
 @functools.cache
 def _written(run: Path) -> dict[str, bytes]:
     """Read the files of a run folder by their path, and the manifest it would be published with."""
-    found = {str(file.relative_to(run)): file for file in run.rglob("*") if file.is_file()}
-    kept = [path for path in found if not path.startswith(".") and "report" not in path]
+    files = {str(file.relative_to(run)): file for file in run.rglob("*") if file.is_file()}
+    names = [path for path in files if not path.startswith(".") and "report" not in path]
     with TemporaryDirectory() as folder:
-        found["manifest.json"] = Path(folder) / "manifest.json"
+        files["manifest.json"] = Path(folder) / "manifest.json"
         stage_run(run, Path(folder), "user/name")
-        return {path: found[path].read_bytes() for path in (*kept, "manifest.json")}
+        return {path: files[path].read_bytes() for path in (*names, "manifest.json")}
 
 
 def _record(random: Random, run: Path) -> Case:
@@ -500,9 +513,9 @@ def _plan() -> bytes:
     """Return the plan of a back-test of three folds, as one writes it."""
     series = (SERIES, Series("ETHUSDT", "1h"))
     profile = load_profile("range_paths")
-    asked = AskedBacktest(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
-    histories = {one: History(0, 40_000 * one.bar_s) for one in series}
-    return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
+    plan = AskedBacktest(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
+    histories = {one_series: History(0, 40_000 * one_series.bar_s) for one_series in series}
+    return json.dumps(asdict(replace(plan, folds=lay_folds(histories, profile, 3), missing={}))).encode()
 
 
 def _backtest(random: Random, run: Path) -> Case:
@@ -511,14 +524,14 @@ def _backtest(random: Random, run: Path) -> Case:
         return Case("plans", "bytes", {PLAN_FILE: changed_bytes(random, content)})
     tree = json.loads(content)
     folds = tree["folds"]
-    way = random.choice(("tree", "tree", "fold", "profile"))
-    if way == "fold":
+    method = random.choice(("tree", "tree", "fold", "profile"))
+    if method == "fold":
         folds.insert(random.randrange(4), json.loads(json.dumps(random.choice(folds))))
-    elif way == "profile":
+    elif method == "profile":
         tree["profile"] = changed_tree(random, tree["profile"])
     else:
         tree = changed_tree(random, tree)
-    return Case("plans", way, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
+    return Case("plans", method, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
 
 
 # --- records of searches ---------------------------------------------------------------------------------
@@ -609,7 +622,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "candles": _candle_file,
     "archives": _archive,
     "frames": _frame,
-    "told": _told,
+    "told": _odd_candles_case,
     "covariates": _covariates,
     "records": _record,
     "plans": _backtest,

@@ -1,4 +1,4 @@
-"""Days of a public ledger as anybody may leave them in its repository, and their comparison with ours."""
+"""Days of a public ledger with random changes in its repository, and their comparison with our own."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def _with_column(random: Random, table: pa.Table) -> pa.Table:
 
 def _with_pandas(random: Random, table: pa.Table) -> pa.Table:
     """Replace what pandas says of the columns."""
-    said = random.choice((b"{zz", b"", b"\xff", b"[]", b"7", b'{"columns": 7}', b'{"index_columns": [[]]}'))
-    return table.replace_schema_metadata({"pandas": said})
+    content = random.choice(
+        (b"{zz", b"", b"\xff", b"[]", b"7", b'{"columns": 7}', b'{"index_columns": [[]]}')
+    )
+    return table.replace_schema_metadata({"pandas": content})
 
 
 def _with_rows(random: Random, table: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What people hand over: candles written in another way, or with one thing wrong, and tables beside them."""
+"""Candles as users may pass them: written in another form, or with one fault; and tables of covariates."""
 
 from __future__ import annotations
 
@@ -90,6 +90,12 @@ def _moved(frame: pd.DataFrame, by_ms: int, name: str = "open_time") -> pd.DataF
     return frame.assign(open_time=frame["open_time"] + by_ms).rename(columns={"open_time": name})
 
 
+_ORDERS = (
+    ["close", "high", "low", "open"],
+    ["open", "close", "high", "low"],
+    ["low", "high", "open", "close"],
+    ["high", "low", "open", "close"],
+)
 WRONG: dict[str, Change] = {
     "another timeframe": lambda random, frame, series: frame.assign(
         **{random.choice(("interval", "Timeframe", "granularity")): random.choice(("1h", "5m", 3_600, "1M"))}
@@ -134,12 +140,6 @@ WRONG: dict[str, Change] = {
 }
 """What can be wrong with candles; each must be refused."""
 
-_ORDERS = (
-    ["close", "high", "low", "open"],
-    ["open", "close", "high", "low"],
-    ["low", "high", "open", "close"],
-    ["high", "low", "open", "close"],
-)
 _UNNAMED = {"order of columns"}
 
 

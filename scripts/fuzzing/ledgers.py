@@ -1,4 +1,4 @@
-"""A small ledger, one or several of whose bytes are others, and all that reads and adds to one."""
+"""A small ledger of which some bytes are changed, and everything that reads it or adds to it."""
 
 from __future__ import annotations
 

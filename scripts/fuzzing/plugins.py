@@ -1,4 +1,4 @@
-"""Plug-ins that register one thing, sound or with something wrong about it, and what is to come of them."""
+"""Plug-ins that register one thing, valid or with one fault, and what v8 must do with them."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def use_plugin(folder: Path, kind: str, series: Series) -> None:
             if outcome.reason is None or not outcome.trace or not outcome.reason.isprintable():
                 raise AssertionError(f"a failing baseline ended as {outcome}")
         elif kind in ("looking", SOUND):
-            known = load_profile("aligned")
-            known.but(features=(*known.features, "mine"))
+            profile = load_profile("aligned")
+            profile.but(features=(*profile.features, "mine"))
         if kind not in ("failing", SOUND):
             raise AssertionError(f"accepted, although something is wrong: {kind}")
     except V8Error as error:
@@ -108,6 +108,6 @@ def use_plugin(folder: Path, kind: str, series: Series) -> None:
 def _unload() -> None:
     for registry in (BASELINES, FEATURES):
         dict.pop(registry, "mine", None)
-    for known in (plugins.loaded, strays):
-        known.clear()
+    for cache in (plugins.loaded, strays):
+        cache.clear()
     ancestry.cache_clear()

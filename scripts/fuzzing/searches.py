@@ -1,4 +1,4 @@
-"""The record of a search that Optuna keeps, changed, in a folder of any name; and what goes on from it."""
+"""The study of a search, as Optuna stores it, with changes, in a folder of any name; and its continuation."""
 
 from __future__ import annotations
 

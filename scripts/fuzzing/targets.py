@@ -1,4 +1,4 @@
-"""What v8 does with a case, in the process that is told to, and the evaluation of it."""
+"""Passes a case to v8 in a child process, and evaluates the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pandas as pd
 from odd_values import ARRAYS, OBJECTS
 
 from fuzzing.calls import call_at_random
-from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
+from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_candles, odd_frame
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
@@ -79,12 +79,12 @@ def _frames(case: Case) -> None:
     checked_candles(odd_frame(Random(int(case.words[0]))), SERIES)
 
 
-def _told(case: Case) -> None:
+def _odd_candles(case: Case) -> None:
     """Read candles as they were handed over: what is wrong is refused, what is right is what it was."""
-    given, wrong, frame = told(Random(int(case.words[0])))
-    known = checked_candles(frame, SERIES).digest
+    candles, wrong, frame = odd_candles(Random(int(case.words[0])))
+    digest_of_frame = checked_candles(frame, SERIES).digest
     try:
-        table = read_csv_table(given, SERIES, "a CSV") if isinstance(given, bytes) else given
+        table = read_csv_table(candles, SERIES, "a CSV") if isinstance(candles, bytes) else candles
         digest = checked_candles(table, SERIES).digest
     except V8Error as error:
         if wrong:
@@ -92,7 +92,7 @@ def _told(case: Case) -> None:
         raise AssertionError(f"refused, although nothing is wrong: {error}") from error
     if wrong:
         raise AssertionError(f"accepted, {wrong}")
-    if digest != known:
+    if digest != digest_of_frame:
         raise AssertionError("accepted as other candles than they are")
 
 
@@ -169,9 +169,9 @@ def _changes(case: Case) -> None:
 
 
 def _words(case: Case) -> None:
-    told = io.StringIO()
+    output = io.StringIO()
     errors = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
             app(args=list(case.words), prog_name="python -m v8")
         except SystemExit as end:
@@ -179,9 +179,9 @@ def _words(case: Case) -> None:
     fault = next(filter(None, map(_fault_of, errors.getvalue().splitlines())), None)
     if fault:
         raise AssertionError(fault)
-    strange = [letter for letter in told.getvalue() if not letter.isprintable() and letter != "\n"]
-    if strange:
-        raise AssertionError(f"{strange[0]!r} on standard output")
+    unprintable = [letter for letter in output.getvalue() if not letter.isprintable() and letter != "\n"]
+    if unprintable:
+        raise AssertionError(f"{unprintable[0]!r} on standard output")
     if code:
         raise _ExitedError(str(code))
 
@@ -199,7 +199,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "candles": _candles,
     "archives": _archives,
     "frames": _frames,
-    "told": _told,
+    "told": _odd_candles,
     "covariates": _covariates,
     "records": _records,
     "plans": _plans,
@@ -222,17 +222,17 @@ def evaluate(case: Case, folder: Path) -> Verdict:
         (work / path).write_bytes(content)
     os.chdir(work)
     before = _largest_bytes()
-    begun = time.process_time()
+    started = time.process_time()
     outcome, why = _carried_out(case)
-    took_s = time.process_time() - begun
+    took_s = time.process_time() - started
     grew = _largest_bytes() - before
     os.chdir(folder)
-    strangers = {path.name for path in folder.iterdir()} - {"case", "home", "said.txt", "now.json", "cache"}
-    strangers |= {path.name for path in (folder / "case").iterdir()} - {"work", "staged"}
+    unexpected = {path.name for path in folder.iterdir()} - {"case", "home", "said.txt", "now.json", "cache"}
+    unexpected |= {path.name for path in (folder / "case").iterdir()} - {"work", "staged"}
     shutil.rmtree(folder / "case")
-    if strangers:
+    if unexpected:
         outcome = "failed"
-        why = f"written outside: {sorted(strangers)}"
+        why = f"written outside: {sorted(unexpected)}"
     elif outcome != "failed" and took_s > CPU_LIMIT_S:
         outcome = "failed"
         why = f"took {took_s:.1f} s of processor time"
@@ -275,8 +275,9 @@ def serve(folder: Path, seed: int, run: Path) -> None:
     Answers on standard output: `begin`, then a verdict. The case at work lies in `now.json`.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT)
-    os.dup2(said, 1), os.dup2(said, 2)
+    log = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", DeprecationWarning)
     os.environ |= {"V8_HOME": str(folder / "home"), "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
@@ -287,7 +288,7 @@ def serve(folder: Path, seed: int, run: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit + 3 * MEMORY_LIMIT_BYTES,) * 2)
     for line in sys.stdin:
         try:
-            case = _asked(line.strip(), seed, run)
+            case = _requested_case(line.strip(), seed, run)
         except Exception as error:  # noqa: BLE001 - a fault of the fuzzer itself, which must not end it
             traceback.print_exc()
             answers.write(f"begin\n{json.dumps(asdict(Verdict('fuzzer', 'failed', repr(error))))}\n")
@@ -297,7 +298,7 @@ def serve(folder: Path, seed: int, run: Path) -> None:
         answers.write(json.dumps(asdict(evaluate(case, folder))) + "\n")
 
 
-def _asked(line: str, seed: int, run: Path) -> Case:
+def _requested_case(line: str, seed: int, run: Path) -> Case:
     kind, _, number = line.partition(" ")
     return make_case(kind, seed, int(number), run) if number else Case.from_json(Path(line).read_text())
 

@@ -1,4 +1,4 @@
-"""Who competes on a machine."""
+"""The programs that `bench_training.py` compares, and how each uses the cores of a machine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Ground:
         formats: Of `FORMATS`, in which the product trains.
         fleet_sizes: Models that train in one program.
         is_compiled: Whether PyTorch's network competes compiled, too.
-        ways: Of `WAYS`, to share out the cores of a CPU.
+        sharing_names: Of `WAYS`, to share out the cores of a CPU.
     """
 
     backends: Sequence[str]
@@ -71,18 +71,18 @@ class Ground:
     formats: Sequence[str]
     fleet_sizes: Sequence[int]
     is_compiled: bool = False
-    ways: Sequence[str] = WAYS
+    sharing_names: Sequence[str] = WAYS
 
     @property
     def sharing(self) -> list[tuple[str, int, bool]]:
         """How a contender may share out the machine: words, processes, and whether each has one thread."""
         if self.has_gpu or self.num_workers == 1:
             return [("1 process", 1, not self.has_gpu)]
-        ways = {
+        sharings = {
             "processes": (f"{self.num_workers} processes", self.num_workers, True),
             "threads": ("all threads", 1, False),
         }
-        return [ways[name] for name in self.ways]
+        return [sharings[name] for name in self.sharing_names]
 
     def line_up(self) -> Iterator[Contender]:
         """Name all who train."""
@@ -119,8 +119,11 @@ class Ground:
                     spec = {"kind": "torch", "format": form, "is_time_major": major == "time"}
                     for is_compiled in (False, True) if self.is_compiled else (False,):
                         words = f"PyTorch {form}, {major}-major, {'compiled, ' * is_compiled}{how}"
-                        settled = spec | {"is_compiled": is_compiled, "num_threads": 1 if is_single else None}
-                        yield Contender(words, settled, self.backends[0], num_processes, is_single)
+                        settings = spec | {
+                            "is_compiled": is_compiled,
+                            "num_threads": 1 if is_single else None,
+                        }
+                        yield Contender(words, settings, self.backends[0], num_processes, is_single)
 
     def _product(self) -> Iterator[Contender]:
         how, num_processes, is_single = self.sharing[0]

@@ -1,4 +1,4 @@
-"""The processes of the contenders, and taking turns: one crew measures while all others wait."""
+"""The processes of the contenders, and their turns: one contender measures while all others wait."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def compete(
                 is_matmul = "matmul" in contender.kind
                 answers = _ask_at_once(crew, min(seconds, MATMUL_S) if is_matmul else seconds)
                 _note(contender, answers)
-                tell(f"round {number} of {num_rounds}: {contender.name} {contender.rates[-1]:,.0f}")
+                print_progress(f"round {number} of {num_rounds}: {contender.name} {contender.rates[-1]:,.0f}")
 
 
 def _note(contender: Contender, answers: Sequence[dict[str, Any]]) -> None:
@@ -127,13 +127,16 @@ def _start_all(
     """Start and compile every contender, as many at a time as there are cores; return those that can."""
 
     def start(contender: Contender) -> Child:
-        tell(f"compiling: {contender.name}")
+        print_progress(f"compiling: {contender.name}")
         spec = {**common, **contender.spec, "is_single_threaded": contender.is_single_threaded}
         return stack.enter_context(Child(spec, contender.backend, variables))
 
     pool = ThreadPoolExecutor(num_usable_cores())
     try:
-        started = [[pool.submit(start, each) for _ in range(each.num_processes)] for each in contenders]
+        started = [
+            [pool.submit(start, contender) for _ in range(contender.num_processes)]
+            for contender in contenders
+        ]
         crews = [[future.result() for future in crew] for crew in started]
     finally:
         pool.shutdown(cancel_futures=True)  # one that fails ends all
@@ -154,6 +157,7 @@ def _ask_at_once(crew: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
         return list(pool.map(lambda child: child.ask(seconds), crew))
 
 
-def tell(what: str) -> None:
-    sys.stderr.write(what + "\n")
+def print_progress(message: str) -> None:
+    """Print a line to standard error."""
+    sys.stderr.write(message + "\n")
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""What the rates of a competition say: against stock Keras, the best PyTorch set-up, and the ceilings.
+"""Ratios of the measured speeds: to stock Keras, to the best PyTorch set-up, and to the ceilings.
 
-The best round of each counts, because other programs only slow. Where they do, processor time is the fairer
-measure: it leaves out the time that a contender had to wait for a core.
+The best round of each counts, because other programs only make it slower. If they do, processor time is the
+fairer measure: it leaves out the time that a contender waited for a core.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ FULL_FLEET = 40
 
 def ceilings(matmuls: Sequence[Contender]) -> dict[str, Any]:
     """Return the best rate of each number format, GFLOP/s, and all."""
-    rates = {each.name: max(each.rates) for each in matmuls}
-    forms = dict.fromkeys(each.spec["format"] for each in matmuls)
-    best = {form: max(rates[each.name] for each in matmuls if each.spec["format"] == form) for form in forms}
+    rates = {matmul.name: max(matmul.rates) for matmul in matmuls}
+    forms = dict.fromkeys(matmul.spec["format"] for matmul in matmuls)
+    best = {
+        form: max(rates[matmul.name] for matmul in matmuls if matmul.spec["format"] == form) for form in forms
+    }
     return {"matmul_gflop_per_s": rates, "ceiling_gflop_per_s": best}
 
 
@@ -40,7 +42,11 @@ def table(
         num_cores: Cores that a process without a bound may use.
     """
     flop = training_flop_per_window(profile)
-    rows = [_row(each, flop, ceiling_gflop_per_s, num_cores) for each in contenders if not each.refusal]
+    rows = [
+        _row(contender, flop, ceiling_gflop_per_s, num_cores)
+        for contender in contenders
+        if not contender.refusal
+    ]
     stock = _best(rows, "stock")
     peer = _best(rows, "torch")
     least_cpu_s = min((row["cpu_s_per_1000"] for row in rows if row["spec"]["kind"] == "torch"), default=None)
@@ -53,18 +59,20 @@ def table(
         "ceiling_windows_per_s": {form: 1e9 * rate / flop for form, rate in ceiling_gflop_per_s.items()},
         "rows": rows,
         "fleets": list(_fleets(rows, profile)),
-        "refusals": {each.name: each.refusal for each in contenders if each.refusal},
+        "refusals": {contender.name: contender.refusal for contender in contenders if contender.refusal},
     }
 
 
-def _row(each: Contender, flop: float, ceiling_gflop_per_s: dict[str, float], cores: int) -> dict[str, Any]:
-    rate = max(each.rates)
-    num_cores = each.num_processes if each.is_single_threaded else cores
+def _row(
+    contender: Contender, flop: float, ceiling_gflop_per_s: dict[str, float], cores: int
+) -> dict[str, Any]:
+    rate = max(contender.rates)
+    num_cores = contender.num_processes if contender.is_single_threaded else cores
     return {
-        **asdict(each),
+        **asdict(contender),
         "windows_per_s": rate,
         "windows_per_s_and_core": rate / num_cores,
-        "cpu_s_per_1000": min(each.cpu_s),
+        "cpu_s_per_1000": min(contender.cpu_s),
         "ceiling_pct": {
             form: ceiling_pct(rate, flop, limit * num_cores / cores)
             for form, limit in ceiling_gflop_per_s.items()

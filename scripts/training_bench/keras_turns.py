@@ -1,4 +1,4 @@
-"""What Keras' contenders do in their turns: products of matrices, stock `fit`, the product, fleets.
+"""The turns of contenders on Keras: products of matrices, stock `fit`, the trainer of v8, fleets.
 
 Shape legend: N windows, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
@@ -17,6 +17,7 @@ from keras import ops
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
+from v8.errors import DivergedError
 from v8.hardware import device_of, has_gpu, peak_bytes_of
 from v8.training.pipeline import epoch_iterator, on_device
 from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
@@ -55,7 +56,7 @@ def matmul_turn(spec: dict[str, Any]) -> Turn:
     return turn
 
 
-class Clock(keras.callbacks.Callback):
+class Clock(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Takes the time of epochs, and ends `fit` after so many seconds."""
 
     def __init__(self, num_windows: int, seconds: float) -> None:
@@ -85,7 +86,7 @@ def stock_turn(spec: dict[str, Any]) -> Turn:
         clock = Clock(len(x_NTF), seconds)
         size = profile.training.batch_size
         network.fit(x_NTF, y, batch_size=size, epochs=ENDLESS, verbose=0, callbacks=[clock])
-        return Stretch.told(clock.stretches) | {"num_epochs": len(clock.stretches)}
+        return Stretch.summary(clock.stretches) | {"num_epochs": len(clock.stretches)}
 
     turn(0.0)
     return turn
@@ -139,7 +140,7 @@ def product_turn(spec: dict[str, Any]) -> Turn:
 
     def turn(seconds: float) -> dict[str, Any]:
         stretches = trainer.fit_for(data, seconds)
-        return Stretch.told(stretches) | {"num_epochs": len(stretches), "train_loss": trainer.loss}
+        return Stretch.summary(stretches) | {"num_epochs": len(stretches), "train_loss": trainer.loss}
 
     turn(0.0)
     return turn
@@ -176,8 +177,8 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
                 break
             due = number + max(1, int(number * min(1.0, seconds / 8 / elapsed)))
         device = device_of(state.weights)
-        told = {"num_steps": number, "device": device, "peak_memory_bytes": peak_bytes_of(device)}
-        return Stretch.told([watch.after(num_windows)]) | told
+        facts = {"num_steps": number, "device": device, "peak_memory_bytes": peak_bytes_of(device)}
+        return Stretch.summary([watch.after(num_windows)]) | facts
 
     turn(0.0)
     return turn
@@ -192,6 +193,8 @@ def quality_turn(spec: dict[str, Any]) -> Turn:
 
     def turn(seconds: float) -> dict[str, Any]:
         ((_, result),) = trainer.fit_fleet([Member(data, 1)])
+        if isinstance(result, DivergedError):
+            raise result
         return {
             "windows_per_s": statistics.median(record.windows_per_s for record in result.history),
             "validation_loss": result.history[-1].validation_loss,

@@ -36,7 +36,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         place("cpu", "auto", "1")  # the product's own way to make a worker single-threaded
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
             profile = load_sized_profile(spec)
-            compile_loops(choose_loops(profile, tell=lambda text: print(text, file=sys.stderr)))
+            compile_loops(choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr)))
     if spec["kind"] == "backend":
         from v8.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
 
@@ -54,4 +54,5 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
 
 
 def answer(figures: dict[str, Any]) -> None:
+    """Write figures to standard output as one line of JSON."""
     print(json.dumps(figures), flush=True)

@@ -1,4 +1,4 @@
-"""What all contenders train on: demo candles of a profile."""
+"""The training data of all contenders: demo candles of a profile."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def with_batch(profile: Profile, batch_size: int) -> Profile:
 
 
 def demo_series(profile: Profile, num_bars: int, num_series: int) -> list[SeriesData]:
+    """Return the prepared data of some series of the demo market."""
     source = DemoSource()
     universe = load_universe()
     chosen = [universe[number % len(universe)] for number in range(num_series)]
     candles = [source.candles(series, num_bars) for series in chosen]
-    return [prepare_series(compute_table(each, table_columns(profile)), profile) for each in candles]
+    return [prepare_series(compute_table(own, table_columns(profile)), profile) for own in candles]
 
 
 def arrays_of(data: SeriesData) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:

@@ -1,4 +1,4 @@
-"""The tables of a competition, on the screen and as a picture."""
+"""The tables of `bench_training.py`, on the terminal and as a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from training_bench.crews import tell
+from training_bench.crews import print_progress
 
 HEADINGS = ("windows/s", "rounds", "a core", "x stock", "x PyTorch", "by CPU", "CPU-s/1,000", "of ceilings")
 WIDTHS = (10, 18, 9, 9, 10, 8, 12, 12)
@@ -30,6 +30,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def show_table(table: dict[str, Any]) -> None:
+    """Print the table of one batch size."""
     print(f"\nbatch {table['batch_size']}")
     print(f"{'':<50}" + "".join(f"{one:>{width}}" for one, width in zip(HEADINGS, WIDTHS, strict=True)))
     for row in table["rows"]:
@@ -43,22 +44,25 @@ def show_table(table: dict[str, Any]) -> None:
 
 
 def cells(row: dict[str, Any]) -> list[tuple[str, int]]:
-    told = (
+    """Return the texts of one row, each with the width of its column."""
+    texts = (
         f"{row['windows_per_s']:,.0f}",
         f"{min(row['rates']):,.0f}-{max(row['rates']):,.0f}",
         f"{row['windows_per_s_and_core']:,.0f}",
-        *(shown(row[name]) for name in ("times_stock", "times_torch", "times_torch_by_cpu")),
+        *(ratio_text(row[name]) for name in ("times_stock", "times_torch", "times_torch_by_cpu")),
         f"{row['cpu_s_per_1000']:,.3f}",
         " ".join(f"{share:.0f}" for share in row["ceiling_pct"].values()) + " %",
     )
-    return list(zip(told, WIDTHS, strict=True))
+    return list(zip(texts, WIDTHS, strict=True))
 
 
-def shown(times: float | None) -> str:
+def ratio_text(times: float | None) -> str:
+    """Return a ratio as text, a dash if there is none."""
     return "-" if times is None else f"{times:.2f}"
 
 
 def show_fleet(fleet: dict[str, Any]) -> None:
+    """Print how fast a fleet trains, compared with its models one after another."""
     times = fleet["times_one_after_another"]
     print(
         f"{fleet['format']}: a fleet of {fleet['num_models']} is {times:.2f} times as fast as its models one "
@@ -70,7 +74,7 @@ def show_fleet(fleet: dict[str, Any]) -> None:
 def plot(result: dict[str, Any], path: Path) -> None:
     """Draw the first table into a PNG, if matplotlib is there."""
     if not find_spec("matplotlib"):
-        tell("no plot: matplotlib is not installed")
+        print_progress("no plot: matplotlib is not installed")
         return
     import matplotlib as mpl  # noqa: PLC0415 - slow, and not everywhere
 
@@ -83,7 +87,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     colours = ["tab:blue" if row["spec"]["kind"] in {"product", "fleet"} else "tab:gray" for row in rows]
     rates = [row["windows_per_s"] for row in rows]
     bars = axes.barh([row["name"] for row in rows], rates, color=colours)
-    labels = [f"{row['windows_per_s']:,.0f}  (x{shown(row['times_stock'])})" for row in rows]
+    labels = [f"{row['windows_per_s']:,.0f}  (x{ratio_text(row['times_stock'])})" for row in rows]
     axes.bar_label(bars, labels, padding=4)
     ceiling = table["ceiling_windows_per_s"]["float32"]
     axes.axvline(ceiling, color="tab:red", linestyle="--", label=f"float32 matmul ceiling, {ceiling:,.0f}")

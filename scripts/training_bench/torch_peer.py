@@ -1,13 +1,13 @@
-"""The same network and training loop in plain PyTorch, as a good engineer would write them there.
+"""The same network and training loop in plain PyTorch, as an experienced user would write them.
 
 Its layers, initial heads, dropout (one draw a sequence), norms, losses, Adam and clipping are those of the
 profile, weight for weight (a test copies a network of Keras over and compares), out of the box: nn.LSTM,
 which is oneDNN's on a CPU and cuDNN's on a GPU, the fused Adam, denormal numbers flushed as TensorFlow does.
 The second bias that nn.LSTM has beside Keras' one stays zero and is not trained. Windows lie on the device.
 
-torch.compile needs a C++ compiler on a CPU, which many machines lack, so it competes on request only.
+torch.compile needs a C++ compiler on a CPU, which many machines lack, so it is measured on request only.
 
-Families other than those of LSTMs have no peer here.
+Families without LSTMs are not implemented here.
 
 Shape legend: B batch, T time (lookback or horizon), F features, D channels, H horizon, C columns of a task.
 """
@@ -41,7 +41,7 @@ MATMUL_SIZES: Mapping[str, int] = {"cpu": 1_024, "cuda": 8_192}
 AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
     """Layers of LSTMs, each normalised, of whose channels some are dropped: `Layers.recurrent` of v8.
 
     Args:
@@ -67,7 +67,7 @@ class Recurrent(nn.Module):
         self.time_axis = 0 if is_time_major else 1
         self.is_sequence = is_sequence
         directions = 2 if is_bidirectional else 1
-        widths = [num_inputs, *(directions * each for each in units)]
+        widths = [num_inputs, *(directions * unit for unit in units)]
         options = {"batch_first": not is_time_major, "bidirectional": is_bidirectional}
         self.lstms = nn.ModuleList(
             nn.LSTM(width, each, **options) for width, each in zip(widths, units, strict=False)
@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
         return x
 
 
-class Head(nn.Module):
+class Head(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
     """A task's last layer: a zero kernel and a bias of its own for each step.
 
     Args:
@@ -116,7 +116,7 @@ class Head(nn.Module):
         return y_BHC + self.bias
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
     """Family `bilstm_seq2seq`: windows (B, T, F) to each task's (B, H, C)."""
 
     def __init__(self, profile: Profile, *, is_time_major: bool) -> None:
@@ -143,7 +143,7 @@ class Seq2Seq(nn.Module):
         return {name: head(x) for name, head in self.heads.items()}
 
 
-class Dense(nn.Module):
+class Dense(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
     """Family `lstm_dense`: windows (B, T, F) to each task's (B, H, C)."""
 
     def __init__(self, profile: Profile, *, is_time_major: bool) -> None:
@@ -172,6 +172,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {"bilstm_seq2seq": Seq2Seq, "
 
 
 def heads_of(profile: Profile, num_inputs: int, *, is_stepwise: bool, is_time_major: bool) -> nn.ModuleDict:
+    """Build the dense layers of each task."""
     return nn.ModuleDict(
         {
             name: Head(
@@ -192,7 +193,7 @@ def build_peer(profile: Profile, *, is_time_major: bool) -> nn.Module:
 
 def adam(network: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Return Keras' Adam, or its AdamW, of what is trained, in one kernel a step."""
-    trained = [one for one in network.parameters() if one.requires_grad]
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     options: dict[str, Any] = {"lr": settings.learning_rate, "eps": EPSILON_ADAM, "fused": True}
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(trained, weight_decay=settings.weight_decay, **options)
@@ -209,6 +210,7 @@ def total_loss(profile: Profile, forecast: Mapping[str, Any], actual: Mapping[st
 
 
 def bound_gradients(network: nn.Module, settings: TrainingSettings) -> None:
+    """Clip the gradients as the profile says."""
     if not settings.clip_norm:
         return
     if settings.gradient_clip == "value":
@@ -218,10 +220,11 @@ def bound_gradients(network: nn.Module, settings: TrainingSettings) -> None:
 
 
 def found_device() -> str:
+    """Return the device that PyTorch computes on."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def settle(num_threads: int | None) -> None:
+def set_threads(num_threads: int | None) -> None:
     """Set what holds for the whole process."""
     if num_threads:
         torch.set_num_threads(num_threads)
@@ -232,7 +235,7 @@ def settle(num_threads: int | None) -> None:
 def matmul_turn(spec: dict[str, Any]) -> Turn:
     """Multiply large square matrices in the `format` of `spec`; the rate is GFLOP/s."""
     device = found_device()
-    settle(1 if spec["is_single_threaded"] else None)
+    set_threads(1 if spec["is_single_threaded"] else None)
     size = MATMUL_SIZES[device]
     matrices = torch.randn(2, size, size, device=device).to(getattr(torch, spec["format"]))
 
@@ -264,7 +267,7 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
     profile = load_sized_profile(spec)
     (data,) = demo_series(profile, spec["bars"], 1)
     device = found_device()
-    settle(spec["num_threads"])
+    set_threads(spec["num_threads"])
     network = build_peer(profile, is_time_major=spec["is_time_major"]).to(device)
     optimiser = adam(network, profile.training)
     half = AUTOCAST[spec["format"]]
@@ -293,10 +296,10 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
         stretches: list[Stretch] = [clocked(epoch)]
         while time.perf_counter() < end:
             stretches.append(clocked(epoch))
-        told = {"num_epochs": len(stretches), "device": device, "version": torch.__version__}
+        facts = {"num_epochs": len(stretches), "device": device, "version": torch.__version__}
         if device == "cuda":
-            told["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
-        return Stretch.told(stretches) | told
+            facts["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+        return Stretch.summary(stretches) | facts
 
     try:
         turn(0.0)

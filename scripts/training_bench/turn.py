@@ -1,4 +1,4 @@
-"""A turn: what a contender did in some seconds, by the clock and in processor time."""
+"""A turn: how many windows a contender trained on in some seconds, by the clock and in processor time."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Stretch:
     cpu_s: float
 
     @staticmethod
-    def told(stretches: Sequence[Stretch]) -> dict[str, float]:
+    def summary(stretches: Sequence[Stretch]) -> dict[str, float]:
         """Return windows/s of the median stretch; windows and processor time of all."""
         return {
-            "rate": statistics.median(each.num_windows / each.seconds for each in stretches),
-            "num_windows": sum(each.num_windows for each in stretches),
-            "cpu_s": sum(each.cpu_s for each in stretches),
+            "rate": statistics.median(stretch.num_windows / stretch.seconds for stretch in stretches),
+            "num_windows": sum(stretch.num_windows for stretch in stretches),
+            "cpu_s": sum(stretch.cpu_s for stretch in stretches),
         }
 
 

@@ -143,7 +143,7 @@ def test_answers_are_sent_at_once() -> None:
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "EXTRA", ("starlette", "no_such_server"))
+    monkeypatch.setattr(commands, "APP_PACKAGES", ("starlette", "no_such_server"))
     done = CliRunner().invoke(app, ["app", "runs/a"])
     assert done.exit_code == 2
     assert "needs the extra `app` of v8, a small server; got none installed. Run: " in done.stderr

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from v8.machine.doctor import Findings, ask_driver, failure_of, report_of
-from v8.machine.processes import Order, ask
+from v8.machine.processes import MeasurementRequest, run_processes
 from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
@@ -175,7 +175,7 @@ def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callab
 
 def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
-    (answer,) = ask([Order(profile=make_profile(), measurements=wanted)])
+    (answer,) = run_processes([MeasurementRequest(profile=make_profile(), measurements=wanted)])
     assert [line["size"] for line in answer.measured] == [8]
     failure = failure_of(answer, wanted)
     assert failure is not None

@@ -39,16 +39,16 @@ def row(**content: object) -> dict[str, object]:
 
 def test_a_cell_tells_kernels_memory_and_the_largest_fleet() -> None:
     # 16 kernels for 6 steps are 2.7; 3 of 15 GiB are 20 %, and 40 models x 5 fit.
-    assert gpu_paper.shown(row()) == "1,131, 2.7 a time step; 3.22 GB, 20.0%; 200"
-    assert gpu_paper.shown(row(loops=[])) == "1,131; 3.22 GB, 20.0%; 200"
-    assert gpu_paper.shown({"error": "no"}) == "does not compile"
-    assert gpu_paper.shown(None) == "not tried"
+    assert gpu_paper.cell_text(row()) == "1,131, 2.7 a time step; 3.22 GB, 20.0%; 200"
+    assert gpu_paper.cell_text(row(loops=[])) == "1,131; 3.22 GB, 20.0%; 200"
+    assert gpu_paper.cell_text({"error": "no"}) == "does not compile"
+    assert gpu_paper.cell_text(None) == "not tried"
 
 
 def test_the_table_has_a_line_for_each_profile_and_gpu() -> None:
     lines = gpu_paper.table([row(), row(precision="mixed_bfloat16", error="no")]).splitlines()
     assert lines[0] == "| profile | GPU | float32 | mixed_bfloat16 | mixed_float16 |"
-    assert lines[2:] == [f"| `aligned` | T4 | {gpu_paper.shown(row())} | does not compile | not tried |"]
+    assert lines[2:] == [f"| `aligned` | T4 | {gpu_paper.cell_text(row())} | does not compile | not tried |"]
 
 
 def test_the_table_stands_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

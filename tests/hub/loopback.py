@@ -447,7 +447,11 @@ class LoopbackHub:
             {"_id": str(place), "type": kind, "id": name, "position": place}
             for place, (kind, name) in enumerate(found.items)
         ]
-        about = {"slug": slug, "title": found.title, "owner": {"name": slug.partition("/")[0]}}
+        about: dict[str, Any] = {
+            "slug": slug,
+            "title": found.title,
+            "owner": {"name": slug.partition("/")[0]},
+        }
         about |= {"items": items, "lastUpdated": "2026-11-23T00:00:00.000Z", "position": 0}
         return _json(about | {"private": found.is_private, "theme": "green", "upvotes": 0})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deaf import DEAF
 
-from v8.machine.interruption import LEAVE_S, deferred_interrupts
+from v8.machine.interruption import EXIT_TIMEOUT_S, deferred_interrupts
 
 HANG_S = 60.0
 """A process that lives longer has hung, so that its test fails instead of waiting."""
@@ -75,7 +75,7 @@ def test_another_thread_leaves_the_signals_alone() -> None:
 WATCHED = """
 import hashlib, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from v8.machine.interruption import deferred_interrupts, leave, set_last_words, watch_interrupts
+from v8.machine.interruption import deferred_interrupts, exit_interrupted, set_exit_message, watch_interrupts
 watch_interrupts()
 """
 
@@ -124,12 +124,12 @@ with deferred_interrupts() as check:
 
 
 @pytest.mark.parametrize("code", [IN_C, IN_THREADS, DEFERRED], ids=["in C", "in threads", "held back"])
-@pytest.mark.parametrize(("num_signals", "leave_s"), [(1, LEAVE_S), (2, 600)])
+@pytest.mark.parametrize(("num_signals", "leave_s"), [(1, EXIT_TIMEOUT_S), (2, 600)])
 def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_s: float) -> None:
     """At 4c79749 each of them lived on until its work was done. A second signal waits for nothing."""
     prelude = (
-        f"sys.modules['v8.machine.interruption'].LEAVE_S = {leave_s}\n"
-        "set_last_words('interrupted: go on with this')\n"
+        f"sys.modules['v8.machine.interruption'].EXIT_TIMEOUT_S = {leave_s}\n"
+        "set_exit_message('interrupted: go on with this')\n"
     )
     status, output, errors = interrupted(prelude + code, num_signals=num_signals)
     assert (status, output) == (130, "")
@@ -164,7 +164,8 @@ def test_a_signal_that_comes_when_all_is_done_changes_nothing() -> None:
 
 
 def test_leaving_does_not_wait_for_threads() -> None:
-    code = "ThreadPoolExecutor(1).submit(time.sleep, 600)\nprint('ready')\ntime.sleep(0.5)\nleave()\n"
+    code = "ThreadPoolExecutor(1).submit(time.sleep, 600)\n"
+    code += "print('ready')\ntime.sleep(0.5)\nexit_interrupted()\n"
     status, _, errors = interrupted(code, num_signals=0)
     assert status == 130
     assert errors == "interrupted: every file is whole or absent. Repeat the same command to go on.\n"
@@ -176,8 +177,8 @@ def test_last_words_do_not_go_the_way_of_native_lines() -> None:
         "from v8.machine.starting import quiet_start\n"
         "os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)\n"  # with it nothing is kept quiet
         "with quiet_start():\n    pass\n"
-        "set_last_words('interrupted: go on with this')\n"
-        "print('ready')\ntime.sleep(0.5)\nleave()\n"
+        "set_exit_message('interrupted: go on with this')\n"
+        "print('ready')\ntime.sleep(0.5)\nexit_interrupted()\n"
     )
     _, _, errors = interrupted(code, num_signals=0)
     assert errors == "interrupted: go on with this\n"
@@ -185,12 +186,12 @@ def test_last_words_do_not_go_the_way_of_native_lines() -> None:
 
 LATE = """\
 import atexit, sys, threading, time
-from v8.machine.interruption import leave_at_once
+from v8.machine.interruption import exit_without_teardown
 
 threading.Thread(target=lambda: (time.sleep(0.3), print("a thread's last line"))).start()
 atexit.register(print, "what was put off", flush=True)
 print("a line that is still in the buffer")
-leave_at_once(4)
+exit_without_teardown(4)
 sys.exit("not left")
 """
 
@@ -209,7 +210,9 @@ def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
 
 def test_who_leaves_at_once_asks_nothing_of_a_stream_that_is_closed() -> None:
     """`predict | head`: Typer wraps standard error where a pipe broke, and absl then closes what it wraps."""
-    line = LATE.replace("leave_at_once(4)", "atexit.register(sys.stderr.close); leave_at_once(4)")
+    line = LATE.replace(
+        "exit_without_teardown(4)", "atexit.register(sys.stderr.close); exit_without_teardown(4)"
+    )
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (4, b"")
 

@@ -12,8 +12,8 @@ import pytest
 
 from v8.artifacts.run_folder import Loops
 from v8.machine import choices
-from v8.machine.choices import FLAGS, GPU_LOOPS, STEPWISE, choose_loops, compile_loops
-from v8.machine.processes import Answer
+from v8.machine.choices import FLAGS, GPU_LOOPS, TASK_PER_OPERATION, choose_loops, compile_loops
+from v8.machine.processes import ProcessResult
 from v8.networks.cost import training_flop_per_window
 from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
@@ -27,8 +27,8 @@ SPEEDS = [600.0, 750.0, 700.0]
 @pytest.fixture(autouse=True)
 def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    monkeypatch.setenv("XLA_FLAGS", STEPWISE)
-    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", 1.0)
+    monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
+    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", 1.0)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
@@ -39,12 +39,12 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
         asked.append(profile)
         return [{"float32": speed} if speed else {} for speed in waiting.pop(0)]
 
-    monkeypatch.setattr(choices, "_timed", timed)
+    monkeypatch.setattr(choices, "_time_steps", timed)
     return asked
 
 
 def settled(profile: Profile) -> str:
-    compile_loops(choose_loops(profile, tell=lambda text: None))
+    compile_loops(choose_loops(profile, on_message=lambda text: None))
     return os.environ["XLA_FLAGS"]
 
 
@@ -69,7 +69,7 @@ def test_loops_become_one_kernel_where_that_is_clearly_faster(
 def test_a_network_is_measured_once(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = told(monkeypatch, SPEEDS)
     assert settled(make_profile()) == FLAGS["whole"]
-    monkeypatch.setenv("XLA_FLAGS", STEPWISE)  # another process begins
+    monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)  # another process begins
     assert settled(make_profile()) == FLAGS["whole"]
     assert len(asked) == 1
 
@@ -81,7 +81,7 @@ def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
     settled(make_profile())
     (file,) = (tmp_path / "machine").iterdir()
     file.write_text(json.dumps({"found": SPEEDS[:2]}))
-    monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+    monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
     assert (settled(make_profile()), len(asked)) == (FLAGS["whole"], 2)
 
 
@@ -91,7 +91,7 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
-    compile_loops(choose_loops(make_profile(), tell=lambda text: None))
+    compile_loops(choose_loops(make_profile(), on_message=lambda text: None))
     compile_loops("whole")
     assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
@@ -102,23 +102,23 @@ def test_a_short_training_is_not_worth_the_measurement(
     asked, profile = told(monkeypatch), make_profile()
     num_windows = profile.training.epochs * profile.newest_bars
     least = 1.01 * num_windows * training_flop_per_window(profile)
-    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", least)
-    assert (settled(profile), asked) == (STEPWISE, [])
+    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", least)
+    assert (settled(profile), asked) == (TASK_PER_OPERATION, [])
 
 
 def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders: list[Any] = []
+    measured: list[Any] = []
 
-    def ask(given: Any, **options: Any) -> list[Any]:
-        orders.extend(given)
-        return [Answer(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
+    def run_processes(requests: Any, **options: Any) -> list[Any]:
+        measured.extend(requests)
+        return [ProcessResult(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
-    monkeypatch.setattr(choices, "ask", ask)
+    monkeypatch.setattr(choices, "run_processes", run_processes)
     assert settled(make_profile()) == FLAGS["whole"]
-    assert [order.environment["XLA_FLAGS"] for order in orders] == list(FLAGS.values())
-    assert all(order.measurements == orders[0].measurements for order in orders)
+    assert [request.environment["XLA_FLAGS"] for request in measured] == list(FLAGS.values())
+    assert all(request.measurements == measured[0].measurements for request in measured)
 
 
 def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[str, str]]:
@@ -126,15 +126,15 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
     environments = list[dict[str, str]]()
     by_variables = {json.dumps(GPU_LOOPS[loops]): speed for loops, speed in speeds.items()}
 
-    def ask(orders: Any, **options: Any) -> list[Any]:
-        (order,) = orders
-        environments.append(order.environment)
-        speed = by_variables.get(json.dumps(order.environment))
+    def run_processes(requests: Any, **options: Any) -> list[Any]:
+        (request,) = requests
+        environments.append(request.environment)
+        speed = by_variables.get(json.dumps(request.environment))
         if speed is None:  # the process crashed
-            return [Answer((), None, 0.0, -6, "")]
-        return [Answer(({"float32": speed},), None, 0.0, 0, "")]
+            return [ProcessResult((), None, 0.0, -6, "")]
+        return [ProcessResult(({"float32": speed},), None, 0.0, 0, "")]
 
-    monkeypatch.setattr(choices, "ask", ask)
+    monkeypatch.setattr(choices, "run_processes", run_processes)
     monkeypatch.delenv("XLA_FLAGS")
     for name in ("XLA_FLAGS", STEPS_VARIABLE):  # what is chosen is set, and must not outlive the test
         monkeypatch.setenv(name, "")
@@ -148,7 +148,7 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_10=130.0, gpu_double_buffering=90.0)
     lines = list[str]()
     for _ in range(2):
-        assert choose_loops(make_profile(), may_have_gpu=True, tell=lines.append) == "gpu_trips_of_10"
+        assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_10"
     assert environments == [dict(variables) for variables in GPU_LOOPS.values()]  # each alone, and once
     assert lines[-1] == "Loops run as gpu_trips_of_10: 1.30 times as fast on this GPU."
     compile_loops("gpu_trips_of_10")
@@ -162,17 +162,17 @@ def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]
 ) -> None:
     gpu_speeds(monkeypatch, **speeds)
-    assert choose_loops(make_profile(), may_have_gpu=True, tell=lambda text: None) == "gpu"
+    assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
 
 
 def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_command_buffers=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
-    assert choose_loops(make_profile(), may_have_gpu=True, tell=lambda text: None) == "gpu"
+    assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
     compile_loops("gpu_command_buffers")
     assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
 
 
 def test_what_a_gpu_likes_changes_nothing_on_a_cpu() -> None:
     compile_loops("gpu_command_buffers")
-    assert os.environ["XLA_FLAGS"] == STEPWISE
+    assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION

@@ -6,27 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
-from v8.machine.processes import Order, Wanted, ask
+from v8.machine.processes import Measurement, MeasurementRequest, run_processes
 from v8.profile import Profile
 from v8.runs.measuring import measure
 
-BACKEND: Wanted = {"measure": "backend"}
-MATMUL: Wanted = {"measure": "matmul", "seconds": 0.01, "size": 8}
+BACKEND: Measurement = {"measure": "backend"}
+MATMUL: Measurement = {"measure": "matmul", "seconds": 0.01, "size": 8}
 
 
 @pytest.fixture(scope="module")
-def order(make_profile: Callable[..., Profile]) -> Order:
-    return Order(profile=make_profile(), measurements=[BACKEND, MATMUL])
+def order(make_profile: Callable[..., Profile]) -> MeasurementRequest:
+    return MeasurementRequest(profile=make_profile(), measurements=[BACKEND, MATMUL])
 
 
-def test_measurements_are_taken_one_after_another(order: Order) -> None:
-    backend, matmul = measure(Order.model_validate_json(order.model_dump_json()))
+def test_measurements_are_taken_one_after_another(order: MeasurementRequest) -> None:
+    backend, matmul = measure(MeasurementRequest.model_validate_json(order.model_dump_json()))
     assert backend["backend"] in backend["versions"]
     assert matmul["size"] == 8
 
 
-def test_processes_answer_at_once_and_line_by_line(order: Order) -> None:
-    answers = ask([order, order])
+def test_processes_answer_at_once_and_line_by_line(order: MeasurementRequest) -> None:
+    answers = run_processes([order, order])
     for answer in answers:
         backend, matmul = answer.measured
         assert backend["backend"] in backend["versions"]
@@ -35,16 +35,16 @@ def test_processes_answer_at_once_and_line_by_line(order: Order) -> None:
         assert answer.start_s > 0.5  # nobody starts TensorFlow faster
 
 
-def test_a_process_that_hangs_is_given_up(order: Order) -> None:
-    (answer,) = ask([order], limit_s=0.5)
+def test_a_process_that_hangs_is_given_up(order: MeasurementRequest) -> None:
+    (answer,) = run_processes([order], limit_s=0.5)
     assert answer.refusal == "a measuring process took more than 0.5 s"
     assert (answer.measured, answer.start_s) == ((), 0.0)
 
 
-def test_an_error_of_ours_comes_back_as_its_sentence(order: Order) -> None:
+def test_an_error_of_ours_comes_back_as_its_sentence(order: MeasurementRequest) -> None:
     nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "fleet_size": 1}
     wanted = [MATMUL, {"measure": "training", "device": "cpu", **nowhere}]
-    (answer,) = ask([Order(profile=order.profile, measurements=wanted)])
+    (answer,) = run_processes([MeasurementRequest(profile=order.profile, measurements=wanted)])
     assert len(answer.measured) == 1
     assert answer.refusal is not None
     assert "nonsense" in answer.refusal

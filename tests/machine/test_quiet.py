@@ -56,7 +56,7 @@ def test_whoever_asks_for_information_sees_all_of_it_but_what_is_untrue(level: s
 
 
 def test_a_program_of_somebody_else_is_left_as_it_was() -> None:
-    passing = PROGRAM.replace("quiet_start()", "quiet_start(is_passing=True)")
+    passing = PROGRAM.replace("quiet_start()", "quiet_start(is_temporary=True)")
     done = run(f"import os\nbefore = sorted(os.listdir('/dev/fd'))\n{LEFT}\n{passing}", None)
     assert done.returncode == 3, done.stderr
     lines = done.stderr.splitlines()

@@ -96,14 +96,19 @@ BROKEN: dict[str, list[bytes | float]] = {
 }
 
 
+def drip(piece: bytes, pause_s: float, times: int) -> list[bytes | float]:
+    """Return a piece to send many times, with a pause behind each."""
+    return [piece, pause_s] * times
+
+
 STALLED: dict[str, tuple[list[bytes | float], bool]] = {
     "no answer at all": ([], False),
     "a status and silence": ([b"HTTP/1.1 200 OK\r\n"], False),
     "half a body and silence": ([answer("Content-Length: 9")], False),
-    "headers that drip": ([b"HTTP/1.1 200 OK\r\nX: ", *[b"x", 0.05] * 600], True),
-    "a body that drips": ([answer("Content-Length: 9000"), *[b"x", 0.05] * 600], True),
+    "headers that drip": ([b"HTTP/1.1 200 OK\r\nX: ", *drip(b"x", 0.05, 600)], True),
+    "a body that drips": ([answer("Content-Length: 9000"), *drip(b"x", 0.05, 600)], True),
     "chunks that drip": (
-        [answer("Transfer-Encoding: chunked", body=b""), *[b"1\r\nx\r\n", 0.05] * 600],
+        [answer("Transfer-Encoding: chunked", body=b""), *drip(b"1\r\nx\r\n", 0.05, 600)],
         True,
     ),
     "1xx for ever": ([b"HTTP/1.1 100 Continue\r\n\r\n", 0.05], True),

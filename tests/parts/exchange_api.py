@@ -118,9 +118,8 @@ class ExchangeApi(LocalServer):
         if "open_time" in frame.columns:
             opens_s = frame["open_time"].to_numpy(np.int64) // 1_000
         else:
-            opens_s = (
-                frame.index.tz_convert("UTC").tz_localize(None).to_numpy("datetime64[s]").astype(np.int64)
-            )
+            index = pd.DatetimeIndex(frame.index).tz_convert("UTC").tz_localize(None)
+            opens_s = index.to_numpy("datetime64[s]").astype(np.int64)
         rows = map(tuple, frame[list(OHLCV)].to_numpy(np.float64).tolist())
         self._candles.setdefault(series, {}).update(zip(opens_s.tolist(), rows, strict=True))
         self._renew(series)
@@ -276,6 +275,7 @@ class _Handler(QuietHandler):
         self.end_headers()
         content = content[: len(content) - fault.cut_bytes]
         self.close_connection = fault.cut_bytes > 0
-        for piece in content and ([content] if not fault.drip_s else [bytes([byte]) for byte in content]):
+        pieces = [content] if not fault.drip_s else [bytes([byte]) for byte in content]
+        for piece in pieces if content else []:
             self.wfile.write(piece)
             time.sleep(fault.drip_s)

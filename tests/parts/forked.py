@@ -90,7 +90,7 @@ class Forked(subprocess.Popen[Any]):
         self._keeper.sendall(len(content).to_bytes(8) + content)
         self.pid = int.from_bytes(_received(self._keeper, 8))
         self._child_created = True
-        self._close_pipe_fds(*ends)
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]  # typeshed lists no private methods
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         self._keeper.setblocking(not wait_flags & os.WNOHANG)
@@ -102,13 +102,13 @@ class Forked(subprocess.Popen[Any]):
         return self.pid, status
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        if self.returncode is None and self._child_created and self._waitpid_lock.acquire(blocking=False):
+        if self.returncode is None and self._child_created and self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]
             try:
                 pid, status = self._try_wait(os.WNOHANG)
                 if pid:
-                    self._handle_exitstatus(status)
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
             finally:
-                self._waitpid_lock.release()
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
 
 
@@ -205,7 +205,7 @@ class _Hidden(MetaPathFinder, Loader):
 
 
 def _import(names: Sequence[str]) -> None:
-    with import_module("v8.machine.starting").quiet_start(is_passing=True):
+    with import_module("v8.machine.starting").quiet_start(is_temporary=True):
         for name in names:
             import_module(name)
     for name in [each for each in sys.modules if each.partition(".")[0] == READS_ENVIRONMENT]:

@@ -30,7 +30,7 @@ class ForkedPlace(ground.Place):
         output, errors = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))  # noqa: SIM115
         streams = {"stdout": output, "stderr": errors}
         process = Forked(words, tf=True, cwd=self.folder, env=self.env, start_new_session=True, **streams)
-        self._told[process.pid] = output, errors
+        self._outputs[process.pid] = output, errors
         return self.finish(process, limit_s)
 
 

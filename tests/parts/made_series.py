@@ -59,7 +59,7 @@ class MadeSeries:
     def recut(self, change: Callable[[str, np.ndarray], np.ndarray]) -> MadeSeries:
         """The same windows of a table of which every column, told by its name, is changed."""
         table = self.train.table
-        runs = {name: (change(name, table.column(name).copy()),) for name in table.columns}
+        runs: dict[str, Any] = {name: (change(name, table.column(name).copy()),) for name in table.columns}
         changed = replace(table, runs=runs)
         spans = {name: Span(changed, span.profile, span.anchors) for name, span in self.spans.items()}
         return replace(self, spans=spans)

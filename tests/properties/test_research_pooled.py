@@ -88,7 +88,7 @@ def test_no_method_learns_from_what_it_is_evaluated_on() -> None:
         fold = fold_of(one, grid)
         research.ask_formulas(fold)
         research.ask_pools(fold)
-        made.append(fold.made)
+        made.append(fold.forecasts)
     assert len(made[0]) > 20
     for name, said in made[0].items():
         assert np.isfinite(said[:KNOWN]).all(), name
@@ -103,7 +103,7 @@ def test_the_figures_are_those_of_plain_arithmetic() -> None:
     told = research.beside([fold], research.OWN, research.REFERENCE)
     actual = fold.target_NSH[fold.evaluated][..., [0, 2, 5, 9]]
     errors = [
-        np.nanmean(np.abs(fold.made[name][..., [0, 2, 5, 9]] - actual), axis=(0, 2))
+        np.nanmean(np.abs(fold.forecasts[name][..., [0, 2, 5, 9]] - actual), axis=(0, 2))
         for name in (research.OWN, research.REFERENCE)
     ]
     assert told.median == pytest.approx(np.median(errors[0] / errors[1]))

@@ -23,7 +23,7 @@ from outputs import write_outputs
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.printing import print_newer
 from v8.errors import DataError, StorageError
-from v8.machine.choices import FLAGS, STEPWISE
+from v8.machine.choices import FLAGS, TASK_PER_OPERATION
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -511,7 +511,7 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
 ) -> None:
     """Though this machine would choose otherwise."""
     for name, begun in (("whole", "whole_of_16"), ("short", None)):
-        monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+        monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
         plan = make_plan(make_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:

@@ -187,7 +187,7 @@ class Forecaster(Shown, artifacts.Forecaster):
         cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
     ) -> Self:
         """Load the artefact in `folder` as every forecaster is loaded; TensorFlow starts without chatter."""
-        with quiet_start(is_passing=True):
+        with quiet_start(is_temporary=True):
             return super().load(folder, revision=revision, models=models)
 
     __init__ = in_python(artifacts.Forecaster.__init__)

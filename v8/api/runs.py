@@ -23,7 +23,7 @@ from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
 from v8.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.invocation import command
-from v8.machine.processes import ask
+from v8.machine.processes import run_processes
 from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable
 from v8.market.series import Series, series_advice
@@ -261,7 +261,9 @@ def train(
     asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, evaluate=evaluate)
     order = asked.model_copy(update={"command": command("run", *_words(asked))})
     # A process of our own trains, which a Ctrl-C here stops after its batch.
-    (answer,) = ask([order], program="v8.cli.runs", tell=print if progress else lambda line: None)
+    (answer,) = run_processes(
+        [order], program="v8.cli.runs", on_message=print if progress else lambda line: None
+    )
     if answer.error:
         raise answer.error
     if not answer.measured:

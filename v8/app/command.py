@@ -11,10 +11,10 @@ from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
 from v8.app.page import Shown
 from v8.app.places import FleetForecasts, LedgerReader, Place
 from v8.app.server import WAIT_S, Site, application, listening, server_of
-from v8.cli.commands import LOOPBACK
+from v8.cli.options import LOOPBACK
 from v8.cli.printing import tell
 from v8.errors import ProfileError
-from v8.machine.interruption import set_last_words
+from v8.machine.interruption import set_exit_message
 from v8.machine.starting import quiet_start
 from v8.market.sources.source import CandleSource, present_of
 from v8.runs.engines import place as place_models
@@ -58,7 +58,7 @@ def serve_page(
             got = f"no {TOKEN_VARIABLE}"
             raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
         tell(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
-    set_last_words("stopped: the page is not served any more.")
+    set_exit_message("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         issue = FleetForecasts(candles)

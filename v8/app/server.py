@@ -29,7 +29,7 @@ from v8.app.desk import RETRY_S, Desk, Promise
 from v8.app.guard import MOST_AT_ONCE, Guard, Policy, address_of, json_answer, refused
 from v8.errors import DataError, ProfileError, V8Error
 from v8.language import LANGUAGES, language, preferred
-from v8.machine.interruption import stop_signals_answered_by
+from v8.machine.interruption import stop_signals_handled_by
 from v8.market.series import Series
 from v8.reports.markup import STYLE, Html, join
 from v8.storage import digest_bytes, packaged
@@ -259,7 +259,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        with stop_signals_answered_by(self.handle_exit):
+        with stop_signals_handled_by(self.handle_exit):
             yield
 
 

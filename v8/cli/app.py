@@ -1,15 +1,15 @@
 """The command line: its commands, and how errors become exit codes.
 
-The codes stand beside the errors (`v8.errors`); 0 is all good, 130 interrupted. A run whose every series
-failed for its candles or features exits 3: then the source is at fault, not a series. Heavy imports happen
-inside commands, so that `--help` and usage errors answer at once.
+Each error class has its exit code (`v8.errors`); 0 is success, 130 interrupted. A run in which every series
+failed because of its candles or features exits with 3: then the source is at fault, not a series. Heavy
+imports happen inside commands, so that `--help` and usage errors answer quickly.
 """
 
 import inspect
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
@@ -21,32 +21,32 @@ from v8.cli.options import with_plugins
 from v8.comparison.command import compare_profiles
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
-from v8.machine.interruption import leave, leave_at_once, watch_interrupts
-from v8.net import reporting_waiting_to
+from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
+from v8.net import told_of_waiting
 from v8.version import VERSION, commit
 
-_UsageError: Any = typer.BadParameter.__mro__[1]
-"""What click, or the copy of it within typer, raises for words that it does not understand."""
+_UsageError: Any = typer.BadParameter.__base__
+"""Base class of the errors that click, or the copy of it within typer, raises for a wrong command line."""
 
-_MAX_WORD: Final = 4_096
-"""Letters of one word of a command line; no path is longer."""
+_MAX_WORD_LETTERS: Final = 4_096
+"""Most letters of one word of a command line; no path is longer."""
 
 
 class _Commands(TyperGroup):
-    """Checks the words, prints every error as one line, and exits with its code."""
+    """All commands: checks their words, prints every error as one line, and exits with its code."""
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        with _one_line():
-            _require_words(args)
+        with _errors_on_one_line():
+            _require_printable(args)
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _one_line(), reporting_waiting_to(lambda text: typer.echo(text, err=True)):
+        with _errors_on_one_line(), told_of_waiting(lambda text: typer.echo(text, err=True)):
             return super().invoke(ctx)
 
 
 class _Command(TyperCommand):
-    """Refuses an empty text for any option or argument: a shell writes one where a variable is not set."""
+    """One command; refuses an empty text as a value, which a shell passes where a variable is not set."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
@@ -56,23 +56,29 @@ class _Command(TyperCommand):
 
 
 def _require_no_empty_text(parameter: Any, value: object) -> None:
-    """Refuse an empty text among what the command line gives for a parameter, as it was typed.
+    """Refuse empty texts among the values of a parameter.
 
-    Raises `ProfileError` if there is one.
+    Args:
+        parameter: Of click.
+        value: As it was typed: a text, several, or something else if it was not given.
+
+    Raises:
+        ProfileError: If a text is empty.
     """
     texts = value if isinstance(value, list | tuple) else (value,)
     for text in texts:
         if isinstance(text, str) and not text.strip():
             is_option = parameter.param_type_name == "option"
-            where = max(parameter.opts, key=len) if is_option else str(parameter.metavar)
-            fix = f"Leave {where} out or give it a value; is a variable of your shell not set?"
+            name = max(parameter.opts, key=len) if is_option else str(parameter.metavar)
+            fix = f"Leave {name} out or give it a value; is a variable of your shell not set?"
             raise ProfileError(
-                where=where, rule="needs a value that is not empty", got="an empty one", fix=fix
+                where=name, rule="needs a value that is not empty", got="an empty one", fix=fix
             )
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _errors_on_one_line() -> Iterator[None]:
+    """Print an error of the block as one line, and end the process with its exit code."""
     try:
         yield
     except BrokenPipeError:
@@ -88,7 +94,7 @@ def _one_line() -> Iterator[None]:
         rule = "takes the words that its --help lists"
         fix = f"Call {place} --help"
         _exit(ProfileError(where=place, rule=rule, got=got, fix=fix))
-    except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
+    except OSError as error:  # of a file that no other code of ours handles: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -99,11 +105,16 @@ def _exit(error: V8Error) -> NoReturn:
     raise typer.Exit(error.exit_code) from error
 
 
-def _require_words(words: Sequence[str]) -> None:
-    """Refuse what no terminal shows and no report can quote: control characters, bytes that are no UTF-8."""
+def _require_printable(words: Sequence[str]) -> None:
+    """Refuse what no terminal shows and no report can quote: control characters, bytes that are no UTF-8.
+
+    Raises `ProfileError` for such a word, and for one that is too long.
+    """
     for word in words:
-        if not word.isprintable() or len(word) > _MAX_WORD:
-            rule = f"is of words in UTF-8 without control characters, each at most {_MAX_WORD:,} letters"
+        if not word.isprintable() or len(word) > _MAX_WORD_LETTERS:
+            rule = (
+                f"is of words in UTF-8 without control characters, each at most {_MAX_WORD_LETTERS:,} letters"
+            )
             fix = "Write that word otherwise; a file or folder may have to be renamed"
             raise ProfileError(where="the command line", rule=rule, got=shown(word), fix=fix)
 
@@ -117,23 +128,47 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS: Final = (
-    *(commands.run, commands.data, commands.features, commands.report, commands.export, commands.worth),
-    *(commands.publish, commands.pull, commands.predict, commands.update, commands.forecast),
-    *(commands.track, commands.backtest, compare_profiles, commands.search),
-    *(commands.serve, commands.doctor),
+    commands.run,
+    commands.data,
+    commands.features,
+    commands.report,
+    commands.export,
+    commands.worth,
+    commands.publish,
+    commands.pull,
+    commands.predict,
+    commands.update,
+    commands.forecast,
+    commands.track,
+    commands.backtest,
+    compare_profiles,
+    commands.search,
+    commands.serve,
+    commands.doctor,
 )
+"""Every command, in the order in which `--help` lists them."""
+
+
+def _register(function: Callable[..., None]) -> None:
+    """Add a command to the command line: its docstring is its help, the examples in it come last."""
+    text, _, examples = str(inspect.getdoc(function)).partition("\n\nExamples:\n")
+    summary = text.partition("\n\n")[0]
+    # \b keeps click from joining the lines. An example is printed with the program's name as it was called.
+    epilog = "\b\nExamples:\n" + examples.replace("    v8", f"  {command()}")
+    name = "app" if function is commands.serve else None  # None: named as the function is
+    add_command = app.command(name, cls=_Command, help=text, short_help=summary, epilog=epilog)
+    add_command(with_plugins(function))
+
+
 for _function in COMMANDS:
-    _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")
-    _shown = "\b\nExamples:\n" + _examples.replace("    v8", f"  {command()}")
-    _name = "app" if _function is commands.serve else None
-    _short = _said.partition("\n\n")[0]
-    app.command(_name, cls=_Command, help=_said, short_help=_short, epilog=_shown)(with_plugins(_function))
+    _register(_function)
 
 
 def _print_version(is_asked: bool) -> None:
+    """Print the version and end, if `--version` is given."""
     if is_asked:
-        known = commit()
-        sys.stdout.write(f"v8 {VERSION} (commit {known})\n" if known else f"v8 {VERSION}\n")
+        revision = commit()
+        sys.stdout.write(f"v8 {VERSION} (commit {revision})\n" if revision else f"v8 {VERSION}\n")
         raise typer.Exit
 
 
@@ -146,11 +181,17 @@ def _root(
     """A fleet of crypto forecasters, trained at once, evaluated honestly."""
 
 
-def _hold_streams() -> None:
-    """Lead standard streams nowhere where somebody closed them: no file of ours may take their numbers."""
-    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(spare, True)
-    os.close(spare)
+def _open_standard_streams() -> None:
+    """Open the null device for every standard stream that was closed when the process started.
+
+    Otherwise a file that is opened later would get the descriptor of a standard stream (0, 1 or 2), and what
+    is printed would go into that file.
+    """
+    descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+    while descriptor <= 2:
+        os.set_inheritable(descriptor, True)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
@@ -161,17 +202,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words after the program's name; None takes them from `sys.argv`.
     """
-    _hold_streams()
+    _open_standard_streams()
     watch_interrupts()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a code page of Windows lacks letters that we write
+        if isinstance(stream, io.TextIOWrapper):  # a code page of Windows may lack letters that we print
             stream.reconfigure(errors="backslashreplace")
     try:
         app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()
-            leave()  # threads may wait for the network, and what they wait for is not wanted any more
+            exit_interrupted()  # without waiting for threads that may still wait for the network
         if "tensorflow" in sys.modules and isinstance(end.code, int):
-            leave_at_once(end.code)
+            exit_without_teardown(end.code)
         raise

@@ -1,12 +1,11 @@
-"""Every command of the line: its flags, what is refused at once, and who does the work.
+"""Every command: its flags, what it refuses before any work, and the module that does the work.
 
-What does the work is imported inside the commands, so that `--help` and usage errors answer at once.
+These modules are imported inside the commands, so that `--help` and usage errors answer quickly.
 """
 
 import sys
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +22,11 @@ from v8.registry import require_package
 from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
 from v8.tracking import TRACKERS
 
-LOOPBACK: Final = "127.0.0.1"
-
-EXTRA: Final = ("starlette", "uvicorn")
+APP_PACKAGES: Final = ("starlette", "uvicorn")
 """Packages of the extra `app`."""
+
+_ONCE_FLAGS: Final = ("--redo", "--drop")
+"""Flags of `run` with a value that hold for one call only."""
 
 
 def run(
@@ -52,18 +52,18 @@ def run(
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
     runs: Path = Option(Path("runs"), metavar="DIR", help="Folder of all run folders."),
-    fresh: bool = Option(False, "--fresh", help="Start a new run beside the old ones; nothing is deleted."),
+    fresh: bool = Option(False, "--fresh", help="Start a new run; the old ones stay as they are."),
     resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
     is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
     smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
-    redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
+    redo: list[str] | None = cli.some_series("Train a series again and keep its old files; repeat for more."),
     drop: list[str] | None = cli.some_series("Take a series out of the run and keep its files; repeat."),
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
-    importance: bool = Option(False, "--importance", help="Measure what kinds of inputs are worth."),
+    importance: bool = Option(False, "--importance", help="Measure how much each kind of input adds."),
     evaluate: bool = Option(
         True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
     ),
@@ -92,15 +92,19 @@ def run(
 
 
 def _words_to_continue() -> str:
-    """Return the command line of this process without what is done once, ready to be pasted."""
-    once = ("--redo", "--drop")
-    with_value = tuple(f"{flag}=" for flag in once)
-    words = [
-        word
-        for before, word in pairwise(["", *sys.argv[1:]])
-        if word not in ("--fresh", *once) and before not in once and not word.startswith(with_value)
-    ]
-    return command("run", *words) if Path(sys.argv[0]).name == "run.py" else command(*words)
+    """Return the command line that continues this run, ready to be pasted.
+
+    It is the one of this process without --fresh, --redo and --drop, which must not happen twice.
+    """
+    words = ["run"] if Path(sys.argv[0]).name == "run.py" else []
+    is_value_of_once_flag = False
+    for word in sys.argv[1:]:
+        is_once_flag = word in _ONCE_FLAGS
+        has_value_inside = word.startswith(tuple(f"{flag}=" for flag in _ONCE_FLAGS))  # as in --redo=SERIES
+        if not (is_once_flag or is_value_of_once_flag or has_value_inside or word == "--fresh"):
+            words.append(word)
+        is_value_of_once_flag = is_once_flag
+    return command(*words)
 
 
 def data(
@@ -120,8 +124,9 @@ def data(
         v8 data --source files --data-dir candles
         v8 data update --universe mine.yaml
     """
-    action = "update" if accept_revision and action is None else action
-    asked = asked_series(series, universe)
+    if accept_revision and action is None:
+        action = "update"
+    named_series = asked_series(series, universe)
     if action not in (None, "update"):
         rule = "takes the word update, or none"
         fix = "Name series with --series"
@@ -130,9 +135,10 @@ def data(
         rule = "brings the store of --source live up to date"
         got = f"--source {source}" if source != "vision" else "--data-dir"
         raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
-    source = "live" if action else source
-    candles = cli.open_candles(source, data_dir, sign=f"Reading candles from {source}.")
-    chosen = asked or served_series(candles)
+    if action:
+        source = "live"
+    candles = cli.open_candles(source, data_dir, message=f"Reading candles from {source}.")
+    chosen = named_series or served_series(candles)
 
     from v8.cli.data import check_candles, update_store
     from v8.cli.printing import print_reasons
@@ -151,7 +157,7 @@ def features(
     series: cli.SeriesOption = None,
     profile: str | None = Option(None, metavar="NAME|FILE", help="Explain features of a profile instead."),
 ) -> None:
-    """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's.
+    """Show the feature columns stored on disk, per series, and their folder; or explain a profile's.
 
     Examples:
         v8 features --profile frontier
@@ -203,10 +209,10 @@ def export(
     """Write every forecast of the test spans into a table: of a run, or of all folds of a back-test.
 
     A row is one bar ahead: series, fold (0 for a run), issued_at, step, open_time, the forecast columns
-    with their quantiles, what came (close_actual) and the naive forecast (close_naive). Nobody could use a
-    row before its issued_at, the close of the newest candle that it knows. Join those of one fold and step
-    to rows of your own by that, and none sees the future: pandas.merge_asof(yours, forecasts,
-    left_on="time", right_on="issued_at", by="series").
+    with their quantiles, the value that came (close_actual) and the naive forecast (close_naive). A row can
+    be used from its issued_at on, the close of the newest candle that the forecast is based on. Join the
+    rows of one fold and step to your own table by that time, so that no row sees the future:
+    pandas.merge_asof(yours, forecasts, left_on="time", right_on="issued_at", by="series").
 
     Examples:
         v8 export runs/frontier --out forecasts.parquet
@@ -218,8 +224,10 @@ def export(
 
     from v8.cli.forecasts import export_forecasts
 
-    wanted = {"form": form, "names": names, "open_source": open_source}
-    raise Exit(export_forecasts("--out", run, out, is_overwriting=overwrite, **wanted))
+    exit_code = export_forecasts(
+        "--out", run, out, is_overwriting=overwrite, form=form, names=names, open_source=open_source
+    )
+    raise Exit(exit_code)
 
 
 def worth(
@@ -234,11 +242,12 @@ def worth(
     tables: cli.TablesOption = None,
     lang: cli.LangOption = None,
 ) -> None:
-    """Tell what forecasts of the test spans would have done in money, after costs, beside formulas.
+    """Show what forecasts of the test spans would have earned, after costs, compared with formulas.
 
-    Each rule is played by the model, by formulas, without a forecast, and by the actual values: position by
-    volatility, limit orders, direction; and ranges and variance by scores. Funding is left out. Forecasts
-    that know what comes later are refused. Writes worth.html, worth.json and worth.csv into RUN.
+    Each trading rule is applied with the model's forecasts, with those of formulas, without a forecast, and
+    with perfect foresight: position size by volatility, limit orders, direction. Ranges and variance are
+    evaluated by scores. Funding is left out. Forecasts that use the future are refused. Writes worth.html,
+    worth.json and worth.csv into RUN.
 
     Examples:
         v8 worth runs/frontier
@@ -274,10 +283,10 @@ def publish(
         v8 publish --repo you/models --space you/page
     """
     if (run is None) == (space is None):
-        where = command("publish")
         rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
         fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
-        raise ProfileError(where=where, rule=rule, got="neither" if run is None else "both", fix=fix)
+        got = "neither" if run is None else "both"
+        raise ProfileError(where=command("publish"), rule=rule, got=got, fix=fix)
     if run is None or run.is_dir():
         report_waiting(f"Reading {run or 'what the page needs'} for {space or repo}.")
 
@@ -340,25 +349,24 @@ def predict(
         v8 predict runs/frontier --source files --data-dir candles
         v8 predict runs/frontier --series BTCUSDT-15m --paths 512
     """
-    where = cli.one_place("predict", folder, repo)
+    place = cli.one_place("predict", folder, repo)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
-    asked = [*map(str, asked_series(series, universe) or ())]
-    is_many = is_all or universe is not None or len(asked) > 1
-    cli.require_plot(plot, asked, is_many=is_many, is_overwriting=overwrite)
-    candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
+    named_series = [str(name) for name in asked_series(series, universe) or ()]
+    is_many = is_all or universe is not None or len(named_series) > 1
+    cli.require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
 
     from v8.cli.forecasts import draw_forecasts, print_forecasts
     from v8.forecasts.issuing import issue_each
     from v8.hub.opening import open_place
 
-    models = open_place(where, revision=revision, is_offline=offline)
-    wanted = asked or models.series
-    is_many = is_many or len(wanted) > 1
-    cli.require_plot(plot, wanted, is_many=is_many, is_overwriting=overwrite)
-    given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
-    issue = partial(issue_each, models, wanted, candles, **given)
+    models = open_place(place, revision=revision, is_offline=offline)
+    names = named_series or models.series
+    is_many = is_many or len(names) > 1
+    cli.require_plot(plot, names, is_many=is_many, is_overwriting=overwrite)
+    issue = partial(issue_each, models, names, candles, bars=bars, is_any_age=allow_old, num_paths=paths)
     draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
@@ -381,14 +389,14 @@ def update(
     ledger: Path | None = Option(None, metavar="FILE", help="The database of forecasts. Default: its own."),
     publish: cli.PublishOption = None,
 ) -> None:
-    """Train stale models anew on the newest candles; of old and new the better one serves.
+    """Train stale models again on the newest candles; of old and new the better one serves.
 
     Examples:
         v8 update runs/frontier --dry-run
         v8 update runs/frontier --max-age 7 --publish you/models
         v8 update runs/aligned --from champion
     """
-    asked = asked_series(series)
+    named_series = asked_series(series)
 
     from v8.cli import runs as work
     from v8.ledger.database import Ledger
@@ -396,11 +404,13 @@ def update(
     from v8.runs.engines import choose_engine
 
     cli.require_one_of("--from", start, STARTS)
-    rule = work.stale_rule(when, max_age)
+    stale_rule = work.stale_rule(when, max_age)
     candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
-    book = Ledger.open(ledger or DEFAULT_LEDGER) if ledger or DEFAULT_LEDGER.exists() else None
-    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), book, start)
-    chosen = renewal.chosen(asked)
+    if ledger is None and DEFAULT_LEDGER.exists():
+        ledger = DEFAULT_LEDGER
+    opened_ledger = Ledger.open(ledger) if ledger is not None else None
+    renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
+    chosen = renewal.chosen(named_series)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")
@@ -411,10 +421,10 @@ def update(
         from v8.cli import hub
 
         hub.check_publishing(publish, candles)
-    is_whole = work.renew(renewal, chosen, train_all)
+    is_complete = work.renew(renewal, chosen, train_all)
     if publish:
         hub.publish_run(run, publish, is_partial=True)
-    if not is_whole:
+    if not is_complete:
         raise Exit(SeriesError.exit_code)
 
 
@@ -431,14 +441,14 @@ def forecast(
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
-    """Issue forecasts into the ledger before their actual values exist, and score those whose actual values have come.
+    """Write forecasts of the future into the ledger, and score those whose bars have closed since.
 
     Examples:
         v8 forecast runs/frontier --every
         v8 forecast runs/frontier --every --post https://you.example/v8
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
-    where = cli.one_place("forecast", run, repo)
+    place = cli.one_place("forecast", run, repo)
     names = _names(series)
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
@@ -446,17 +456,19 @@ def forecast(
     from v8.ledger.receiver import Receiver
 
     receiver = Receiver(post) if post else None
-    if not cli.open_candles(source, data_dir, tables, cli.opening(where)).is_publishable:
-        where = f"--source {source}"
+    if not cli.open_candles(source, data_dir, tables, cli.opening(place)).is_publishable:
         got = "a simulated market, which has none"
-        raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
+        raise ProfileError(
+            where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
+        )
 
     from v8.cli.forecasts import issue_forecasts
     from v8.ledger.watching import ServingModels
 
-    find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
-    again = partial(cli.open_candles, source, data_dir)
-    raise Exit(issue_forecasts(where, find, ledger, again, receiver, is_for_ever=every))
+    find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline)
+    open_source = partial(cli.open_candles, source, data_dir)
+    exit_code = issue_forecasts(place, find_models, ledger, open_source, receiver, is_for_ever=every)
+    raise Exit(exit_code)
 
 
 def track(
@@ -468,14 +480,14 @@ def track(
     publish: str | None = Option(None, metavar="USER/NAME", help="Publish it as a dataset, once a day."),
     repair: bool = Option(False, "--repair", help="Send days again of which rows were published twice."),
 ) -> None:
-    """Print how issued forecasts turned out, beside the naive forecast and the best baseline.
+    """Print the errors of issued forecasts, of the naive forecast and of the best baseline.
 
     Examples:
         v8 track runs/frontier
         v8 track --repo you/models --format csv
         v8 track runs/frontier --publish you/record
     """
-    where = cli.one_place("track", run, repo)
+    place = cli.one_place("track", run, repo)
     names = _names(series)
     if publish and names:
         raise contradiction("--publish", "--series", "publishes the forecasts of all series")
@@ -490,15 +502,16 @@ def track(
 
     from v8.ledger.printing import print_record
 
-    print_record(ledger, where, names, output_format)
+    print_record(ledger, place, names, output_format)
     if publish:
         from v8.cli.hub import publish_record
 
-        publish_record(ledger, where, publish, is_repairing=repair)
+        publish_record(ledger, place, publish, is_repairing=repair)
 
 
 def _names(series: Sequence[str] | None) -> list[str] | None:
-    return [str(one) for one in asked_series(series) or ()] or None
+    """Return the checked names of the series that `--series` gives; None if it is not used."""
+    return [str(name) for name in asked_series(series) or ()] or None
 
 
 def backtest(
@@ -522,31 +535,31 @@ def backtest(
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
     overwrite: cli.OverwriteOption = False,
-    is_worth: bool = Option(False, "--worth", help="Tell what they are worth in money, too, as worth does."),
+    is_worth: bool = Option(False, "--worth", help="Show what they would have earned, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
-    """Judge a profile over many folds, fitted anew for each; the same call again continues.
+    """Judge a profile over many folds, fitted again for each; the same call again continues.
 
     Examples:
         v8 backtest --profile frontier --series BTCUSDT-1h --folds 8
         v8 backtest --profile mine.yaml --forecasts forecasts.parquet
     """
-    budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
-    asked = asked_series(series, universe)
+    loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
+    named_series = asked_series(series, universe)
     form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
-    require_tables(budget)
-    chosen = asked or served_series(candles)
+    require_tables(loaded)
+    chosen = named_series or served_series(candles)
 
     from v8.cli.runs import evaluate_folds
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
 
     train_all = choose_engine(engine, device, workers, fleet_size, address)
-    echo(f"Preparing to evaluate {budget.name}.")
-    wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
-    out = out or Path("backtests") / budget.name
-    results = evaluate_folds(out, wanted, candles, train_all)
+    echo(f"Preparing to evaluate {loaded.name}.")
+    backtest_request = AskedBacktest(loaded, chosen, folds, history, cli.this_command())
+    out = out or Path("backtests") / loaded.name
+    results = evaluate_folds(out, backtest_request, candles, train_all)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
@@ -554,23 +567,30 @@ def backtest(
         from v8.trading.rules import Terms
 
         if forecasts:
-            wanted_table = {"form": form, "open_source": lambda _: candles}
             export_code = export_forecasts(
-                "--forecasts", out, forecasts, is_overwriting=overwrite, **wanted_table
+                "--forecasts",
+                out,
+                forecasts,
+                is_overwriting=overwrite,
+                form=form,
+                open_source=lambda _: candles,
             )
             exit_code = max(exit_code, export_code)
         if is_worth:
-            write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
+            money = print_worth(out, terms=Terms(), open_source=lambda _: candles)
+            write_backtest(out, results, money)
     raise Exit(exit_code)
 
 
 def search(
     profile: str = Argument("frontier", metavar="NAME|FILE", help="What to start from."),
-    trials: int = Option(20, metavar="N", min=1, max=100_000, help="Those of earlier calls count."),
-    hours: float | None = Option(None, metavar="H", min=0, help="After which no trial is begun."),
+    trials: int = Option(
+        20, metavar="N", min=1, max=100_000, help="Trials in all, those of earlier calls included."
+    ),
+    hours: float | None = Option(None, metavar="H", min=0, help="Hours after which no trial is started."),
     ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml beside the profile."),
     folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are evaluated on."),
-    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later ones that evaluate the winner alone."),
+    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later folds that evaluate only the winner."),
     series: cli.SeriesOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
@@ -582,7 +602,7 @@ def search(
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: searches/PROFILE."),
-    is_redone: bool = Option(False, "--redo", help="Set study.sqlite aside, and begin the trials anew."),
+    is_redone: bool = Option(False, "--redo", help="Set study.sqlite aside, and start the trials again."),
 ) -> None:
     """Search better settings of a profile by back-tests; the same call again continues.
 
@@ -590,12 +610,12 @@ def search(
         v8 search frontier --trials 50 --hours 8
         v8 search mine.yaml --ranges ranges.yaml --series BTCUSDT-15m
     """
-    begun = load_profile(profile).with_budget(newest_bars=bars)
+    loaded = load_profile(profile).with_budget(newest_bars=bars)
     require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
-    asked = asked_series(series)
+    named_series = asked_series(series)
     candles = cli.open_candles(source, data_dir, tables)
-    require_tables(begun)
-    chosen = asked or served_series(candles)
+    require_tables(loaded)
+    chosen = named_series or served_series(candles)
 
     from v8.cli import printing
     from v8.cli.runs import search_settings
@@ -605,14 +625,14 @@ def search(
     from v8.search.search import Search
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
-    known = read_ranges(ranges or file.parent / "search" / file.name, begun)
+    search_ranges = read_ranges(ranges or file.parent / "search" / file.name, loaded)
     train_all = choose_engine(engine, device, workers, "auto", address)
-    echo(f"Preparing to search from {begun.name}.")
-    words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))
-    started = Search(
-        path=out or Path("searches") / begun.name,
-        start=AskedBacktest(begun, chosen, folds + 1 + later, history, words_to_continue),
-        ranges=known,
+    echo(f"Preparing to search from {loaded.name}.")
+    words_to_continue = cli.this_command(without="--redo")
+    prepared_search = Search(
+        path=out or Path("searches") / loaded.name,
+        start=AskedBacktest(loaded, chosen, folds + 1 + later, history, words_to_continue),
+        ranges=search_ranges,
         num_later=later,
         source=candles,
         train_all=train_all,
@@ -620,7 +640,7 @@ def search(
         tell=printing.print_lines,
         is_redone=is_redone,
     )
-    search_settings(started, trials, hours)
+    search_settings(prepared_search, trials, hours)
 
 
 def serve(
@@ -632,33 +652,38 @@ def serve(
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
-    port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
+    host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {cli.LOOPBACK}."),
+    port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any free port."),
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
     rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
     is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
 ) -> None:
     """Show forecasts of the present and their live record on pages with a JSON API.
 
-    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once. An
-    address that other machines reach needs it, or --no-token.
+    If V8_APP_TOKEN is set, clients must send it: as Authorization: Bearer, in a browser once. An address
+    that other machines can reach needs a token, or --no-token.
 
     Examples:
         v8 app runs/frontier
         v8 app --repo you/models --port 0
     """
-    where = cli.one_place("app", run, repo)
-    for name in EXTRA:
+    place = cli.one_place("app", run, repo)
+    for name in APP_PACKAGES:
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
-    candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
 
     from v8.app.command import serve_page
     from v8.app.places import LedgerReader, Place
 
-    place = Place(where, revision, is_offline=offline)
-    tracks = LedgerReader(ledger, where)
-    limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
-    serve_page(place, candles, tracks, (host, port), is_open=is_open, **limits)
+    serve_page(
+        Place(place, revision, is_offline=offline),
+        candles,
+        LedgerReader(ledger, place),
+        (host, port),
+        is_open=is_open,
+        origins=tuple(cors or ()),
+        most_a_minute=rate,
+    )
 
 
 def doctor(
@@ -666,16 +691,16 @@ def doctor(
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
     seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
-    """Examine this machine: driver, devices, speed of training, and the flags to choose.
+    """Examine this machine: driver, devices, speed of training, and the flags to choose for it.
 
     Examples:
         v8 doctor
         v8 doctor --profile aligned --json
     """
     chosen = load_profile(profile)
-    network_outputs(chosen)  # or there is nothing to measure
-    report_waiting("Asking for the driver, and starting what computes.")
+    network_outputs(chosen)  # raises an error if the profile has no network to measure
+    tell_waiting("Asking for the driver, and starting what computes.")
 
-    from v8.cli.doctor import examined
+    from v8.cli.doctor import run_doctor
 
-    raise Exit(examined(chosen, seconds, is_json=is_json))
+    raise Exit(run_doctor(chosen, seconds, is_json=is_json))

@@ -1,10 +1,10 @@
-"""What `data` and `features` print: candles checked or brought up to date, features kept or explained."""
+"""What `data` and `features` print: candles checked or updated, features stored or explained."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from v8.cli.printing import print_lines, print_table
-from v8.columns import USER, split_origin
+from v8.cli.printing import print_all_lines, print_lines, print_table
+from v8.columns import USER, parted
 from v8.errors import DataError
 from v8.features.indicators import FEATURES, warmup_bars
 from v8.features.store import FeatureStore
@@ -15,40 +15,49 @@ from v8.profile import Profile
 from v8.wording import Table, duration
 
 MOST_SKEW_S: Final = 5.0
-"""A clock that is wrong by less is not worth a line."""
+"""Largest error of the clock, in seconds, that is not reported."""
 
 
 def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> list[tuple[str, str]]:
-    """Print what each series has, and return the reasons of those that have nothing."""
+    """Print a summary of the candles of each series; return the series without usable candles and why."""
     failures = []
-    for one in chosen:
+    for series in chosen:
         try:
-            print_lines(f"{one}: {source.candles(one, bars).report.summary()}")
+            print_lines(f"{series}: {source.candles(series, bars).report.summary()}")
         except DataError as error:
-            failures.append((str(one), str(error)))
+            failures.append((str(series), str(error)))
     return failures
 
 
 def update_store(
     source: LiveSource, chosen: Sequence[Series], bars: int, *, accept_revisions: bool
 ) -> list[tuple[str, str]]:
-    """Print what was done for each series, and return the reasons of those that are not up to date."""
-    updated = source.update(chosen, bars, accept_revisions=accept_revisions)
+    """Update the store and print what was done; return the series that are not up to date and why.
+
+    `accepts` takes revised candles over, see `LiveSource.update`.
+    """
+    updates = source.update(chosen, bars, accepts=accepts)
     rows = []
     failures = []
-    for one in updated:
-        if isinstance(one.result, DataError):
-            failures.append((str(one.series), str(one.result)))
+    for update in updates:
+        if isinstance(update.found, DataError):
+            failures.append((str(update.series), str(update.found)))
             continue
-        found = one.result
-        history = found.candles
-        counts = (one.num_added, one.num_revised, len(found.revisions), history.num_missing)
-        newest = iso(history.last_s)
-        rows.append((one.series, f"{len(history):,}", newest, *(f"{count:,}" for count in counts)))
+        history = update.found.history
+        row = (
+            update.series,
+            f"{len(history):,}",
+            iso(history.last_s),
+            f"{update.num_added:,}",
+            f"{update.num_revised:,}",
+            f"{len(update.found.revisions):,}",
+            f"{history.num_missing:,}",
+        )
+        rows.append(row)
     if rows:
         header = ("series", "candles", "newest", "fetched", "revised now", "in all", "holes")
         print_table(Table(header, rows, f"Candles in {source.store.folder}"))
-    print_lines(*(f"{one.series}: {one.note}" for one in updated if one.note))
+    print_all_lines(f"{update.series}: {update.note}" for update in updates if update.note)
     ahead_s = source.rest.clock.ahead_s
     if abs(ahead_s) > MOST_SKEW_S:
         word = "ahead of" if ahead_s > 0 else "behind"
@@ -59,21 +68,22 @@ def update_store(
 def print_store(chosen: Sequence[Series]) -> None:
     """Print which series have feature columns on disk, and how many bytes."""
     folder = FeatureStore().folder
-    found = {
-        str(one): [file.stat().st_size for file in (folder / str(one)).glob("*.parquet")] for one in chosen
-    }
-    rows = ((name, len(sizes), f"{sum(sizes):,}") for name, sizes in found.items() if sizes)
+    rows = []
+    for series in chosen:
+        sizes = [file.stat().st_size for file in (folder / str(series)).glob("*.parquet")]
+        if sizes:
+            rows.append((str(series), len(sizes), f"{sum(sizes):,}"))
     print_table(Table(("series", "sets of candles", "bytes"), rows, f"Feature store {folder}"))
 
 
 def print_features(profile: Profile) -> None:
-    """Print where each feature comes from, the candles before its first value, and what it is."""
+    """Print of which series each feature is computed, the candles before its first value, and what it is."""
     files = {column: table.file for table in profile.covariates for column in table.columns}
     rows = []
     for name in profile.features:
-        origin, plain = split_origin(name)
-        comes_from = files[plain] if origin == USER else origin or "the series"
-        rows.append((name, comes_from, warmup_bars([name]), FEATURES[name].sentence))
+        origin, column = parted(name)
+        source = files[column] if origin == USER else origin or "the series"
+        rows.append((name, source, warmup_bars([name]), FEATURES[name].sentence))
     header = ("feature", "of", "bars before the first", "what it is")
     print_table(Table(header, rows, f"Features of profile {profile.name}", is_prose=True))
     for table in profile.covariates:

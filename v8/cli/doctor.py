@@ -1,12 +1,12 @@
-"""What `v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
+"""What `v8 doctor` prints: the machine, the speeds measured on it, and the flags to choose."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
-from v8.cli.printing import print_json, print_lines, print_table
+from v8.cli.printing import print_all_lines, print_json, print_lines, print_table
 from v8.errors import V8Error
 from v8.machine.doctor import examine, report_of
 from v8.profile import Profile
@@ -15,13 +15,20 @@ from v8.storage import packaged
 from v8.wording import Table
 
 COLUMNS: Final = yaml.safe_load(packaged("v8.cli", "doctor.yaml"))
-"""Columns of the tables: title, and how a measurement is written there."""
+"""Columns of the tables: title, and the format of a measurement there."""
 
 
-def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
-    """Examine this machine, so many seconds a measurement, print it, and return the exit code."""
+def run_doctor(profile: Profile, seconds: float, *, is_json: bool) -> int:
+    """Examine this machine, print the report, and return the exit code.
+
+    Each measurement takes `seconds`. A report that is incomplete ends with the exit code of `V8Error`.
+    """
     started = time.monotonic()
-    findings = examine(profile, seconds, lambda: place("cpu", "auto", "1").num_workers)
+
+    def count_workers() -> int:
+        return place("cpu", "auto", "1").num_workers
+
+    findings = examine(profile, seconds, count_workers)
     report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
         print_json(report)
@@ -31,20 +38,19 @@ def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    print_lines("This machine", *(f"  {what:<8} {found}" for what, found in _machine_rows(report)), "")
+    print_lines("This machine")
+    print_all_lines(f"  {name:<8} {value}" for name, value in _machine_rows(report))
+    print_lines("")
     matmuls = [{**speed, "threads": threads} for threads, speed in report["matmul"].items()]
     steps = [{**step, "network": "small" if step["is_short"] else "whole"} for step in report["steps"]]
-    for title, columns, measured in (
-        ("Matrix multiplication, float32", COLUMNS["matmul"], matmuls),
-        (f"Training steps of profile {report['profile']}", COLUMNS["step"], steps),
-    ):
-        rows = [[shape.format(**line) for shape in columns.values()] for line in measured]
-        print_table(Table(columns, rows, title))
-    print_lines(
-        "Recommended", *("  {flag} {value}: {why}".format(**each) for each in report["recommended"]), ""
-    )
+    _print_measurements("Matrix multiplication, float32", COLUMNS["matmul"], matmuls)
+    _print_measurements(f"Training steps of profile {report['profile']}", COLUMNS["step"], steps)
+    print_lines("Recommended")
+    for advice in report["recommended"]:
+        print_lines(f"  {advice['flag']} {advice['value']}: {advice['why']}")
+    print_lines("")
     paths = dict.fromkeys(step["how"] for step in report["steps"] if not step["is_short"])
-    print_lines(*(f"Path: {path}." for path in paths))
+    print_all_lines(f"Path: {path}." for path in paths)
     workers = report["workers"]
     if workers["windows_per_s"] is not None:
         print_lines(
@@ -52,27 +58,41 @@ def _print(report: Mapping[str, Any]) -> None:
             f"{workers['windows_per_s']:,.0f} windows/s, {workers['ceiling_pct']:.0f} % of the "
             f"{workers['ceiling_gflop_per_s']:,.0f} GFLOP/s that their cores multiply."
         )
-    print_lines(*(f"Note: {note}." for note in report["notes"]))
+    print_all_lines(f"Note: {note}." for note in report["notes"])
     verdict = report["verdict"]
     print_lines(f"Verdict: {verdict['state']}: {verdict['why']}. Examined in {report['seconds']:.0f} s.")
 
 
+def _print_measurements(
+    title: str, columns: Mapping[str, str], measurements: Sequence[Mapping[str, Any]]
+) -> None:
+    """Print a table; `columns` has the format of each column by its title."""
+    rows = [[template.format(**line) for template in columns.values()] for line in measurements]
+    print_table(Table(tuple(columns), rows, title))
+
+
 def _machine_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return name and description of each part of the machine."""
     machine = report["machine"]
     driver = report["driver"]
     backend = report["backend"]
-    gpus = [
-        f"{gpu['name']}, {'unknown' if gpu['memory_mib'] is None else '{memory_mib:,.0f} MiB'.format(**gpu)}"
-        for gpu in driver["gpus"]
-    ] or backend.get("gpus", [])
+    gpus = [_describe_gpu(gpu) for gpu in driver["gpus"]] or backend.get("gpus", [])
     versions = ", ".join(f"{name} {version}" for name, version in backend.get("versions", {}).items())
-    built = "" if gpus else " (the backend's; unused without a GPU)"
+    unused = "" if gpus else " (the backend's; unused without a GPU)"
+    no_gpu = f"none: {driver.get('why', 'the driver lists none')}"
     return [
         ("CPU", f"{machine['cpu']}, {machine['num_cores']} usable cores"),
         ("memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"),
-        ("GPU", "; ".join(gpus) or f"none: {driver.get('why', 'the driver lists none')}"),
+        ("GPU", "; ".join(gpus) or no_gpu),
         ("driver", driver.get("version", "none")),
-        ("CUDA", f"{backend['cuda']}{built}" if backend.get("cuda") else "none"),
-        ("cuDNN", f"{backend['cudnn']}{built}" if backend.get("cudnn") else "none"),
+        ("CUDA", f"{backend['cuda']}{unused}" if backend.get("cuda") else "none"),
+        ("cuDNN", f"{backend['cudnn']}{unused}" if backend.get("cudnn") else "none"),
         ("backend", versions or "could not be started"),
     ]
+
+
+def _describe_gpu(gpu: Mapping[str, Any]) -> str:
+    """Return name and memory of a GPU that the driver lists."""
+    memory_mib = gpu["memory_mib"]
+    memory = "unknown" if memory_mib is None else f"{memory_mib:,.0f} MiB"
+    return f"{gpu['name']}, {memory}"

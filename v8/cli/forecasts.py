@@ -27,7 +27,7 @@ from v8.ledger.database import Ledger
 from v8.ledger.posting import keep_sending, send_messages
 from v8.ledger.receiver import Receiver
 from v8.ledger.watching import ServingModels, Wake, Watch, jitter_s
-from v8.machine.interruption import set_last_words
+from v8.machine.interruption import set_exit_message
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
@@ -239,7 +239,7 @@ def issue_forecasts(
     What happens is sent to a receiver, if there is one.
     """
     words = [word.replace(receiver.url, "URL") if receiver else word for word in sys.argv[1:]]
-    set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*words)}")
+    set_exit_message(f"interrupted: {ledger} is whole. Continue with: {command(*words)}")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         models = find_models()  # before a file is made

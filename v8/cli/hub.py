@@ -1,11 +1,11 @@
-"""What `publish` and `pull` do and print: a run's models or their page to the Hub, and models from it."""
+"""What `publish` and `pull` do and print: they send models or their page to the Hub, and fetch models."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.cli.printing import print_lines, print_table, tell
+from v8.cli.printing import print_all_lines, print_lines, print_table, tell
 from v8.errors import listed
 from v8.hub import publish as hub
 from v8.hub.client import HubRetryPolicy, check_repo_name
@@ -22,7 +22,7 @@ RETRIES: Final = HubRetryPolicy(tell=tell)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:
-    """Refuse before hours of training what publishing would refuse after them.
+    """Refuse before hours of training what publishing would refuse afterwards.
 
     Raises `PublishError` if the source is simulated, or the token cannot write the repository.
     """
@@ -33,19 +33,27 @@ def check_publishing(repo: str, source: CandleSource) -> None:
 def publish_run(
     run: Path, repo: str, *, is_private: bool = False, collection: str | None = None, **choice: Any
 ) -> None:
-    """Stage a run, publish it and print where it is.
+    """Stage a run, publish it and print its address.
 
-    `stage_run` says what there is to choose. The repository is put into the owner's `collection` of that
-    title. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run is damaged.
+    Args:
+        run: Its folder.
+        repo: The repository on the Hub, USER/NAME.
+        is_private: Create a new repository as a private one.
+        collection: Title of a collection of the owner's, into which the repository is put.
+        choice: What is published, options of `stage_run`.
+
+    Raises:
+        PublishError: If it may not or cannot be published.
+        ArtifactError: If the run is damaged.
     """
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, **choice)
-        print_lines(*_summary(staged))
+        print_all_lines(_summary(staged))
         published = _publish(staged, repo, is_private=is_private, collection=collection)
         sent = published.sent
         if sent:
             print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
-        print_lines(*_where(published))
+        print_all_lines(_address_lines(published))
 
 
 def preview_run(run: Path, repo: str, *, is_private: bool, **choice: Any) -> None:
@@ -53,16 +61,17 @@ def preview_run(run: Path, repo: str, *, is_private: bool, **choice: Any) -> Non
     check_repo_name(repo)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, **choice)
-        plan, found = hub.preview(staged, repo, is_private=is_private, retries=RETRIES)
+        plan, difference = hub.preview(staged, repo, is_private=is_private, retries=RETRIES)
         rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
         print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
-        print_lines(*_summary(plan), *_would_change("repository", repo, found))
+        print_all_lines(_summary(plan))
+        print_all_lines(_would_change("repository", repo, difference))
 
 
 def publish_page(
     space: str, repo: str, *, is_private: bool, is_dry: bool, collection: str | None = None
 ) -> None:
-    """Stage the page of published models as a Space, publish it or tell what that would change.
+    """Stage the page of published models as a Space; publish it, or only print what that would change.
 
     Raises `PublishError` if it may not or cannot be published, `PullError` if nothing is published in `repo`
     that this user may read.
@@ -72,44 +81,54 @@ def publish_page(
         staged = stage(folder, space, repo)
         print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")
         if is_dry:
-            _, found = hub.preview(staged, space, retries=RETRIES)
-            print_lines(*_would_change("Space", space, found))
+            _, difference = hub.preview(staged, space, retries=RETRIES)
+            print_all_lines(_would_change("Space", space, difference))
             return
         published = _publish(staged, space, is_private=is_private, collection=collection)
-    print_lines(*_where(published, f" at {published.revision[:12]}"))
+    print_all_lines(_address_lines(published, f" at {published.revision[:12]}"))
 
 
-def publish_record(ledger: Path, where: Path | str, repo: str, *, is_repairing: bool = False) -> None:
-    """Publish the live record of a place as a dataset, and say on standard error what was sent.
+def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
+    """Publish the live record of a place as a dataset, and print to standard error what was sent.
 
-    Days of which rows were published more than once are sent again with `is_repairing`. Raises `PublishError`
-    if it cannot be, if there are such days without it, or the ledger lacks a row that was published.
+    Args:
+        ledger: The database of forecasts.
+        place: Of the models: a run folder, or a repository on the Hub.
+        repo: The dataset on the Hub, USER/NAME.
+        is_repairing: Send the days again of which rows were published more than once.
+
+    Raises:
+        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
+            ledger lacks a row that was published.
     """
     check_repo_name(repo, "--publish")
-    with Ledger.open(ledger) as book, passing_folder("v8-record") as folder:
-        staged = LedgerDataset(folder, repo, book, where, int(time.time()), is_repairing)
+    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
+        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
         published = _publish(staged, repo, tell, is_private=False)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
     tell(f"Published: {published.url}" if published.sent else unsent)
 
 
 def _publish(
-    staged: hub.Publication, repo: str, say: Callable[[str], None] = print_lines, **options: Any
+    staged: hub.Publication, repo: str, print_text: Callable[[str], None] = print_lines, **options: Any
 ) -> hub.Published:
-    def announce(found: hub.Difference) -> None:
-        say("\n".join(_differences(repo, found)))
+    """Publish what is staged, and print beforehand what will change."""
+
+    def announce(difference: hub.Difference) -> None:
+        print_text("\n".join(_differences(repo, difference)))
 
     return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
 
 
-def _where(published: hub.Published, at: str = "") -> Iterator[str]:
-    yield f"{'Published:' if published.sent else 'Nothing has changed since'} {published.url}{at}"
+def _address_lines(published: hub.Published, revision: str = "") -> Iterator[str]:
+    """Yield the address of what was published; `revision` is added to it."""
+    yield f"{'Published:' if published.sent else 'Nothing has changed since'} {published.url}{revision}"
     if published.collection:
         yield f"It stands in {published.collection}"
 
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:
-    """Pull models, and print what they are and where."""
+    """Pull models, and print what they are and where they lie."""
     pulled = pull(repo, series or None, revision=revision, is_offline=is_offline)
     files = {name: pulled.manifest.files_of(name) for name in pulled.series}
     rows = []
@@ -121,7 +140,7 @@ def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_of
     print_table(Table(("series", "data until", "candles from", "bytes"), rows, title))
     if pulled.why_cached:
         print_lines(f"Not confirmed by the Hub, because {pulled.why_cached}.")
-    num_files = sum(map(len, files.values()))
+    num_files = sum(len(series_files) for series_files in files.values())
     print_lines(
         f"{num_files} files have the published sha256; {pulled.num_downloaded} of them were downloaded now.",
         f"Folder: {pulled.folder}",
@@ -129,30 +148,33 @@ def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_of
     )
 
 
-def _summary(staged: Staged) -> list[str]:
+def _summary(staged: Staged) -> Iterator[str]:
+    """Yield why some series are held back, and what will be sent."""
+    for series, reason in staged.held_back.items():
+        yield f"{series}: held back, because {reason}."
     num_bytes = sum(file.size_bytes for file in staged.files)
-    return [
-        *(f"{series}: held back, because {reason}." for series, reason in staged.held_back.items()),
+    yield (
         f"{len(staged.metadata)} models of {staged.manifest.profile_name} for {staged.repo}: "
-        f"{len(staged.files)} files, {num_bytes:,} bytes, one commit.",
-    ]
+        f"{len(staged.files)} files, {num_bytes:,} bytes, one commit."
+    )
 
 
-def _would_change(kind: str, repo: str, found: hub.Difference | None) -> Iterator[str]:
-    if found:
-        yield from _differences(f"{repo} (nothing is sent)", found)
-    elif found is None:
+def _would_change(kind: str, repo: str, difference: hub.Difference | None) -> Iterator[str]:
+    """Yield what publishing would change; the difference is None if there is no repository yet."""
+    if difference:
+        yield from _differences(f"{repo} (nothing is sent)", difference)
+    elif difference is None:
         yield f"There is no {kind} {repo} yet that this user may see; publishing makes it."
     else:
         yield f"{repo} holds all of it already: publishing changes nothing."
 
 
-def _differences(repo: str, found: hub.Difference) -> Iterator[str]:
-    """Count files, and models where there are any: a page has none."""
+def _differences(repo: str, difference: hub.Difference) -> Iterator[str]:
+    """Yield the numbers of files and models that change, by the kind of change; a page has no models."""
     yield f"Difference to what is in {repo}:"
-    has_models = any(found.models.values())
-    for what, paths in found.files.items():
-        models = found.models[what]
-        counted = f"{plural(len(models), 'model')}, " if has_models else ""
-        told = f"  {what + ':':<8} {counted}{plural(len(paths), 'file')}"
-        yield f"{told}: {listed(models)}" if models else told
+    has_models = any(difference.models.values())
+    for change, paths in difference.files.items():
+        models = difference.models[change]
+        num_models = f"{plural(len(models), 'model')}, " if has_models else ""
+        line = f"  {change + ':':<8} {num_models}{plural(len(paths), 'file')}"
+        yield f"{line}: {listed(models)}" if models else line

@@ -1,8 +1,9 @@
-"""Flags that several commands share, each declared once, and how their words become our nouns."""
+"""Flags that several commands share, each declared once, and how their values become objects of v8."""
 
 import inspect
 import os
 import shlex
+import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
@@ -25,9 +26,12 @@ MAX_BARS: Final = 10_000_000
 
 DEFAULT_ENGINE: Final = "local"
 
+LOOPBACK: Final = "127.0.0.1"
+"""Address that only this machine reaches."""
 
-def _speak(lang: Language | None) -> None:
-    """Take the language that a flag names; whatever draws pages reads it from the environment."""
+
+def _set_language(lang: Language | None) -> None:
+    """Set the language that a flag names; the code that draws pages reads it from the environment."""
     if lang:
         os.environ["V8_LANG"] = lang
 
@@ -46,9 +50,11 @@ DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes
 WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
 EpochsOption = Annotated[int | None, Option(metavar="N", help="Most epochs. Default: the profile's.")]
 FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
-EngineOption = Annotated[str, Option(metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")]
-LangOption = Annotated[Language | None, Option(help="Of pages. Default: V8_LANG, or en.", callback=_speak)]
-AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="A cluster of Ray.")]
+EngineOption = Annotated[str, Option(metavar="local|ray", help="What trains: this machine, or tasks of Ray.")]
+LangOption = Annotated[
+    Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_set_language)
+]
+AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="Address of a Ray cluster.")]
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
 RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
@@ -62,18 +68,27 @@ PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plu
 
 
 def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the flag `--plugin`, which is obeyed before it begins."""
+    """Return a command with the additional flag `--plugin`; the plug-ins are loaded before it starts."""
 
     @wraps(work)
-    def call(*, plugin: list[str] | None, **given: Any) -> None:
+    def call(*, plugin: list[str] | None, **options: Any) -> None:
         load_plugins(plugin or ())
-        work(**given)
+        work(**options)
 
-    known = inspect.signature(work)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    added = inspect.Parameter("plugin", kind, default=None, annotation=PluginOption)
-    vars(call)["__signature__"] = known.replace(parameters=[*known.parameters.values(), added])
+    signature = inspect.signature(work)
+    plugin_parameter = inspect.Parameter(
+        "plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PluginOption
+    )
+    # Typer reads the flags of a command from its signature.
+    parameters = [*signature.parameters.values(), plugin_parameter]
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
     return call
+
+
+def this_command(without: str | None = None) -> str:
+    """Return the command line of this process, ready to be pasted, without one flag that takes no value."""
+    words = [word for word in sys.argv[1:] if word != without]
+    return command(*words)
 
 
 def some_series(sentence: str) -> Any:
@@ -87,31 +102,38 @@ def some_bars(sentence: str) -> Any:
 
 
 def require_folder_of(flag: str, file: Path) -> None:
-    """Refuse a file that a flag names where there is no folder for it: v8 makes none at a misspelt place.
+    """Refuse a file in a folder that does not exist: v8 creates no folder for a misspelt path.
 
-    Raises `ProfileError` if its folder does not exist.
+    Raises `ProfileError` if there is no such folder.
     """
     if not file.parent.is_dir():
         raise no_folder(flag, "is a file in a folder that exists", file.parent)
 
 
 def no_folder(flag: str, rule: str, folder: Path) -> ProfileError:
-    """Return the error for a folder that has to be made first."""
+    """Return the error for a folder that the user has to create first."""
     fix = f"Make it first: mkdir -p {shlex.quote(str(folder))}"
     return ProfileError(where=flag, rule=rule, got=f"no folder {folder}", fix=fix)
 
 
-def require_one_of(flag: str, word: str, known: Collection[str], fix: str = "Choose one") -> None:
-    """Refuse a word that a flag does not know with a `ProfileError`."""
-    if word not in known:
-        raise ProfileError(where=flag, rule=f"is one of {', '.join(known)}", got=repr(word), fix=fix)
+def require_one_of(flag: str, value: str, choices: Collection[str], fix: str = "Choose one") -> None:
+    """Raise a `ProfileError` if the value of a flag is not among its choices."""
+    if value not in choices:
+        raise ProfileError(where=flag, rule=f"is one of {', '.join(choices)}", got=repr(value), fix=fix)
 
 
 def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting: bool) -> str:
-    """Return in which form a table is written: as is asked, or as its file ends.
+    """Return the format of a table to write, "parquet" or "csv": as requested, or by its file's suffix.
 
-    Raises `ProfileError` if that is no form, the file is in no folder that exists, or one that v8 did not
-    write is there and shall not be overwritten.
+    Args:
+        flag: Names the file in errors.
+        file: To be written.
+        form: The requested format, if there is one.
+        is_overwriting: Whether a file that v8 did not write may be replaced.
+
+    Raises:
+        ProfileError: If there is no such format, the file's folder does not exist, or the file exists, is
+            not of v8 and may not be replaced.
     """
     require_folder_of(flag, file)
     chosen = form or file.suffix.removeprefix(".")
@@ -121,30 +143,34 @@ def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting
 
 
 def require_plot(place: Path | None, names: Sequence[str], *, is_many: bool, is_overwriting: bool) -> None:
-    """Refuse a place for pictures of some series, before anything is forecast for them.
+    """Check the file or folder for pictures of some series, before anything is forecast.
 
     Raises:
-        ProfileError: If several need a folder that exists, or `require_picture` refuses the file of one.
+        ProfileError: If several series need a folder that does not exist, or `require_picture` refuses the
+            file of one.
     """
-    if place and is_many and not place.is_dir():
-        raise no_folder("--plot", "is a folder that exists where several series are forecast", place)
-    if place:
-        files = [picture_file(place, name) for name in names] if place.is_dir() else [place]
-        for file in files:
-            require_picture(file, is_overwriting=is_overwriting)
+    if place is None:
+        return
+    if not place.is_dir():
+        if is_many:
+            raise no_folder("--plot", "is a folder that exists where several series are forecast", place)
+        require_picture(place, is_overwriting=is_overwriting)
+        return
+    for name in names:
+        require_picture(picture_file(place, name), is_overwriting=is_overwriting)
 
 
 def picture_file(place: Path, series: str) -> Path:
-    """Return the file of a series' picture: the place itself, or a file in the folder that it is."""
+    """Return the file of a series' picture: the place itself, or, if it is a folder, a file in it."""
     return place / f"{series}.png" if place.is_dir() else place
 
 
 def require_picture(file: Path, *, is_overwriting: bool) -> None:
-    """Refuse a place for a picture: no folder is made, and no file of anybody else is replaced.
+    """Check the file for a picture: no folder is created, and no file of anybody else is replaced.
 
     Raises:
-        ProfileError: If it does not end in .png, is in no folder that exists, or v8 did not write what is
-            there and it shall not be overwritten.
+        ProfileError: If it does not end in .png, its folder does not exist, or it exists, is not of v8 and
+            may not be replaced.
     """
     if file.suffix.lower() != ".png":
         rule = "is a file that ends in .png"
@@ -154,45 +180,63 @@ def require_picture(file: Path, *, is_overwriting: bool) -> None:
 
 
 def open_candles(
-    source: str, data_dir: Path | None, tables: Path | None = None, sign: str = ""
+    source: str, data_dir: Path | None, tables: Path | None = None, message: str = ""
 ) -> CandleSource:
-    """Open the source of candles that flags name, with the tables beside it.
+    """Open the source of candles that flags name.
 
-    The sign of life is told behind what is refused at once, and before anything heavy is imported. Raises
-    `ProfileError` if there is no source of that name, or what it needs is not there.
+    Args:
+        source: Its name.
+        data_dir: Folder of files, for sources that read files.
+        tables: Folder of the covariates' tables.
+        message: Says that the command is at work. It is printed after the checks that need no time, and
+            before anything heavy is imported.
+
+    Raises:
+        ProfileError: If there is no source of that name, or what it needs does not exist.
     """
     take_tables(tables)
-    return open_source(source, data_dir=data_dir, begin=lambda: report_waiting(sign) if sign else None)
+
+    def begin() -> None:
+        if message:
+            tell_waiting(message)
+
+    return open_source(source, data_dir=data_dir, begin=begin)
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
-    """Return the one place of models that the call of a command names.
+    """Return the place of models that a command names: a run folder, or a repository on the Hub.
 
-    Raises `ProfileError` if it names none or two.
+    Raises `ProfileError` if it names none or both.
     """
-    if (run is None or repo is None) and (place := run or repo):
+    place = run or repo
+    if place and (run is None or repo is None):
         return place
     rule = "needs one place of models: a run folder, or --repo"
     fix = "Write for example runs/frontier, or --repo user/name"
     raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
 
 
-def opening(where: Path | str) -> str:
-    """Return the first sign of life of commands that open models; none where they are refused at once."""
-    is_there = not isinstance(where, Path) or where.is_dir()
-    return f"Opening {where}: TensorFlow starts, which takes some seconds." if is_there else ""
+def opening(place: Path | str) -> str:
+    """Return the first message of a command that opens models; empty if the folder does not exist."""
+    if isinstance(place, Path) and not place.is_dir():
+        return ""
+    return f"Opening {place}: TensorFlow starts, which takes some seconds."
 
 
 def candles_of_models(
     place: Path, source: str | None, data_dir: Path | None, tables: Path | None
 ) -> Callable[[str], CandleSource]:
-    """Return what opens candles for the models of a place: another source, or the one that a model names.
+    """Return a function that opens candles for the models of a place, by the source that a model names.
 
-    Folders that no flag names are those that the run of the models recorded.
+    Args:
+        place: A folder of models.
+        source: Replaces the source that a model names.
+        data_dir: Folder of files; None for the one that the run of the models recorded.
+        tables: Folder of the covariates' tables; None for the recorded one.
     """
-    sign = opening(place)
-    if sign:
-        report_waiting(sign)
+    message = opening(place)
+    if message:
+        tell_waiting(message)
 
     def open_named(name: str) -> CandleSource:
         from v8.artifacts.nested_runs import recorded_folders
@@ -210,6 +254,6 @@ def candles_of_models(
     return open_named
 
 
-def place_words(where: Path | str) -> tuple[str, ...]:
+def place_words(place: Path | str) -> tuple[str, ...]:
     """Return the words of a command line that name a place of models."""
-    return (str(where),) if isinstance(where, Path) else ("--repo", where)
+    return (str(place),) if isinstance(place, Path) else ("--repo", place)

@@ -1,6 +1,6 @@
-"""What a run prints: live bars on a terminal, plain lines elsewhere, tables at the end.
+"""What a run prints: progress bars on a terminal, plain lines elsewhere, tables at the end.
 
-Nothing but text and line ends goes to anything that is not a terminal.
+If the output is not a terminal, it gets nothing but text and line ends.
 """
 
 import json
@@ -35,12 +35,12 @@ from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.wording import Table, duration, number, plural, spaced
 
-_LEAST: Final = 20  # columns for prose, however wide the others are
+_MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 
 MAX_BARS = 8
-"""Series with a bar of their own on a terminal; more at work at the same time are only counted."""
+"""Series with a progress bar of their own on a terminal; further ones are only counted."""
 
-FEW_S: Final = 10.0  # time left that is too short to be told as a number
+FEW_S: Final = 10.0  # remaining time that is too short to be printed as a number, in seconds
 
 COMPILING: Final = "compiling, up to a minute"
 """What a series does in the stage `train` before its first epoch ends."""
@@ -49,44 +49,85 @@ MEASURING: Final = "A run of this profile measures it; one series is enough."
 
 
 def make_console() -> Console:
-    """Return a console on standard output: as wide as the terminal, or as COLUMNS say, or 80 columns."""
+    """Return a console on standard output, as wide as the terminal, as COLUMNS says, or 80 columns."""
     return Console(force_terminal=sys.stdout.isatty())
 
 
 def print_table(table: Table) -> None:
-    """Print a table below its title, in parts where the terminal is too narrow for all of its columns.
+    """Print a table below its title, in parts where the terminal is too narrow for all columns.
 
-    Each part has the columns that tell its rows apart. Titles, headers and the last column of prose are
+    Each part begins with the columns that identify a row. Titles, headers and the last column of prose are
     broken between words; no other cell is.
     """
     console = make_console()
-    rows = [[*map(str, row)] for row in table.rows]
+    rows = [[str(cell) for cell in row] for row in table.rows]
     console.print(Text(table.title))
-    cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
-    widths = [max(map(cell_len, column), default=0) for column in cells]
-    apart = (num for num in range(1, len(cells)) if len({(*row[:num],) for row in rows}) == len(rows))
-    names = [*range(next(apart, 1))]
+    num_columns = len(table.columns)
+    num_names = _num_identifying_columns(rows, num_columns)
+    widths = [_least_width(name, [row[column] for row in rows]) for column, name in enumerate(table.columns)]
     if table.is_prose:
-        widths[-1] = max(_LEAST, console.width - _total(widths[:-1]))
+        widths[-1] = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:-1]))
+    column_width = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:num_names]))
+    for column in range(num_names, num_columns):
+        widths[column] = min(widths[column], column_width)
+    for part in _parts(widths, num_names, console.width):
+        console.print(_rich_table(table, rows, part, widths), "")
+
+
+def _num_identifying_columns(rows: Sequence[Sequence[str]], num_columns: int) -> int:
+    """Return how many of the first columns it takes to tell all rows apart; 1 if all columns do not."""
+    for num in range(1, num_columns):
+        if len({tuple(row[:num]) for row in rows}) == len(rows):
+            return num
+    return 1
+
+
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    """Return the width of a column: that of its widest cell, or of the longest word of its name."""
+    return max((cell_len(text) for text in [*name.split(), *cells]), default=0)
+
+
+def _parts(widths: Sequence[int], num_names: int, console_width: int) -> list[list[int]]:
+    """Divide the columns of a table into parts that fit the terminal.
+
+    Args:
+        widths: Of all columns.
+        num_names: The first columns, which every part repeats.
+        console_width: In columns of the terminal.
+
+    Returns:
+        The numbers of each part's columns.
+    """
+    names = list(range(num_names))
     parts = [names]
-    for at in range(len(names), len(cells)):
-        widths[at] = min(widths[at], max(_LEAST, console.width - _total(widths[: len(names)])))
-        if parts[-1] != names and _total(widths[each] for each in parts[-1]) + widths[at] > console.width:
+    for column in range(num_names, len(widths)):
+        width = _total_width(widths[number] for number in parts[-1]) + widths[column]
+        if parts[-1] != names and width > console_width:
             parts.append(names)
-        parts[-1] = [*parts[-1], at]
-    for part in parts:
-        shown = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for at in part:
-            is_text = at == 0 or table.is_prose
-            name = Text(table.columns[at])
-            shown.add_column(name, width=widths[at], justify="left" if is_text else "right", overflow="fold")
-        for row in rows:
-            shown.add_row(*(Text(row[at]) for at in part))
-        console.print(shown, "")
+        parts[-1] = [*parts[-1], column]
+    return parts
 
 
-def _total(widths: Iterable[int]) -> int:
-    """Return the columns of a terminal that some columns of a table and the gaps behind them take."""
+def _rich_table(
+    table: Table, rows: Sequence[Sequence[str]], part: Sequence[int], widths: Sequence[int]
+) -> rich.table.Table:
+    """Lay out one part of a table; `part` has the numbers of its columns."""
+    layout = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in part:
+        is_text = column == 0 or table.is_prose
+        layout.add_column(
+            Text(table.columns[column]),
+            width=widths[column],
+            justify="left" if is_text else "right",
+            overflow="fold",
+        )
+    for row in rows:
+        layout.add_row(*(Text(row[column]) for column in part))
+    return layout
+
+
+def _total_width(widths: Iterable[int]) -> int:
+    """Return the width of some columns of a table, with the gap behind each of them."""
     return sum(width + 2 for width in widths)
 
 
@@ -97,14 +138,27 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 @contextmanager
 def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener]:
-    """Show the progress of a plan until the block ends; on request open its page, too, once there is one."""
+    """Show the progress of a plan until the block ends.
+
+    Args:
+        plan: Of the run.
+        opens: Open the report in the browser when it is written.
+
+    Yields:
+        A function to call with every event of the run.
+    """
     console = make_console()
     pace = Pace(len(plan.todo))
-    with ExitStack() as shown:
+    with ExitStack() as stack:
         if console.is_terminal:
-            told = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
-            progress = shown.enter_context(Progress(*told, TimeElapsedColumn(), console=console))
-            display: events.Listener = _LiveDisplay(plan, pace, progress)
+            progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[state]}"),
+                TimeElapsedColumn(),
+                console=console,
+            )
+            display: events.Listener = _LiveDisplay(plan, pace, stack.enter_context(progress))
         else:
             display = partial(_print_event, pace)
 
@@ -118,7 +172,7 @@ def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener
 
 
 def print_page(page: Path) -> None:
-    """Print the address of a page, which terminals open on a click, where it was written."""
+    """Print the address of a page if it was written; terminals open it on a click."""
     if page.is_file():
         print_lines(f"Report: {page.absolute().as_uri()}")
 
@@ -130,16 +184,21 @@ def open_page(page: Path) -> None:
 
 
 def print_plan(plan: Plan, source: CandleSource) -> None:
-    """Print what a run would do, and about how long it would take; DataError if its bars are too few."""
-    profile, whom = plan.profile, audiences().get(plan.profile.name)
-    windows = "/".join(f"{number:,}" for number in count_windows(profile).values())
-    rows = [(one, status, series_seed(profile, one)) for one, status in plan.series.items()]
+    """Print what a run would do, and about how long it would take.
+
+    Raises `DataError` if the profile's candles are too few.
+    """
+    profile = plan.profile
+    audience = audiences().get(profile.name)
+    windows = "/".join(f"{count:,}" for count in count_windows(profile).values())
+    rows = [(series, status, series_seed(profile, series)) for series, status in plan.series.items()]
     print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
-    dropped = [f"Taken out of the run: {listed(plan.dropped)}."] if plan.dropped else []
+    if plan.dropped:
+        print_lines(f"Taken out of the run: {listed(plan.dropped)}.")
+    print_lines(f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.")
+    if audience:
+        print_lines(f"For {audience}.")
     print_lines(
-        *dropped,
-        f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
-        *([f"For {whom}."] if whom else []),
         f"Each of {len(plan.todo)} series: {' -> '.join(events.STAGES)}.",
         f"Windows to train on, validate, test: {windows}, in {profile.newest_bars:,} candles without gaps.",
         _estimate(plan),
@@ -147,28 +206,30 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
 
 
 def _estimate(plan: Plan) -> str:
-    """Say how long a plan takes, from what runs of its profile took here; without one, what is not known."""
+    """Say how long a plan will take, by the time that earlier runs of its profile took on this machine."""
     cost = known_cost(plan.profile)
     if not plan.todo:
         return "Estimated time: none, for every series is done."
-    if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
+    estimate_s = cost.told_s(len(plan.todo)) if cost else None
+    if cost is None or estimate_s is None:
         return f"Estimated time: not known. {MEASURING}"
-    estimate = duration(told_s, is_estimate=True)
+    estimate = duration(estimate_s, is_estimate=True)
     took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
     if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
-        at_once = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
-        basis += f", each of them {own} without starting and compiling; taken to run {at_once}"
+        order = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
+        basis += f", each of them {own} without starting and compiling; taken to run {order}"
     return f"Estimated time: about {estimate}, evaluating and saving included: {basis}."
 
 
 def print_profiles() -> None:
     """Print for whom each shipped profile is, and what 40 series of it cost on this machine."""
     rows = []
-    for name, whom in audiences().items():
+    for name, audience in audiences().items():
         cost = known_cost(load_profile(name))
-        rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
+        estimate_s = cost.told_s(40) if cost else None
+        rows.append((name, duration(estimate_s, is_estimate=True), audience))
     title = "Shipped profiles, and what 40 series of each took here"
     print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
     print_lines(
@@ -177,7 +238,7 @@ def print_profiles() -> None:
 
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
-    """Print leaderboard, failures, and where everything lies."""
+    """Print the leaderboard, the failures, and where the files lie."""
     print_leaderboard(rows, run)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
@@ -194,39 +255,45 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
 
 
 def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
-    """Print that there are candles which the run does not use, and the commands that do.
+    """Print that there are newer candles, which the run does not use, and the commands that use them.
 
-    `update` trains a new generation and lets the better one serve, `fresh` starts a new run.
+    Args:
+        newer: Series with newer candles.
+        update: The command that trains a new generation and lets the better one serve.
+        fresh: The command that starts a new run.
     """
     if not newer:
         return
-    most = max(each.num_bars for each in newer)
-    first = min(each.first_s for each in newer)
-    of = f"{newer[0].series} has" if len(newer) == 1 else f"{len(newer)} series have up to"
+    most = max(series.num_bars for series in newer)
+    first = min(series.first_s for series in newer)
+    subject = f"{newer[0].series} has" if len(newer) == 1 else f"{len(newer)} series have up to"
     print_lines(
-        f"{of} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
+        f"{subject} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
         f"Train on them; the old models are kept and serve on where they are better: {update}",
         f"Or start over beside this run: {fresh}",
     )
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
-    """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
+    """Print errors relative to those of the naive forecast and of the best baseline; below 1 is better."""
     if not rows:
         is_evaluated = read_run(run).is_evaluated
         print_lines(
             "No series is finished." if is_evaluated else "Not evaluated: nothing is known of its errors."
         )
         return
-    print_lines(*verdict(rows))
-    every = compared(rows)
-    cells = [
-        [row.series, *(one.marked if (one := those.get(row.series)) else "" for those in every.values())]
-        for row in rows
-    ]
+    print_all_lines(verdict(rows))
+    comparisons = compared(rows)
+    cells = []
+    for row in rows:
+        line = [str(row.series)]
+        for by_series in comparisons.values():
+            comparison = by_series.get(row.series)
+            line.append(comparison.marked if comparison else "")
+        cells.append(line)
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in every)), cells, title))
+    print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in comparisons)), cells, title))
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:
@@ -236,6 +303,11 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
 
 def print_lines(*lines: str) -> None:
     """Print lines as they are, unwrapped."""
+    print_all_lines(lines)
+
+
+def print_all_lines(lines: Iterable[str]) -> None:
+    """Print lines that are already together in a list, as `print_lines` does."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
 
@@ -246,7 +318,7 @@ def print_json(content: Any) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a line that is no result to standard error."""
+    """Print a message, which is no result, to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -257,7 +329,7 @@ def tell_error(error: V8Error) -> None:
 
 
 def _print_event(pace: Pace, event: events.Event) -> None:
-    """Print one line for an event worth one."""
+    """Print one line for an event that the user should see."""
     if isinstance(event, events.Note):
         print_lines(event.text)
     elif isinstance(event, events.SeriesStarted):
@@ -275,19 +347,21 @@ def _print_event(pace: Pace, event: events.Event) -> None:
 
 
 def _state(pace: Pace) -> str:
-    """Say, after other words, how many still train, and about how long the rest takes."""
-    said = [f"{len(pace.at_work)} still training"] if pace.at_work else []
+    """Return how many series still train and the remaining time, each with a comma in front."""
+    state = ""
+    if pace.at_work:
+        state += f", {len(pace.at_work)} still training"
     left_s = pace.left_s
     if left_s is not None:
-        about = f"about {duration(left_s, is_estimate=True)}" if left_s >= FEW_S else "a few seconds"
-        said.append(f"{about} left")
-    return "".join(f", {one}" for one in said)
+        time_left = f"about {duration(left_s, is_estimate=True)}" if left_s >= FEW_S else "a few seconds"
+        state += f", {time_left} left"
+    return state
 
 
 class _LiveDisplay:
     """A bar over all series, and one over the epochs of each series at work.
 
-    Before the first series is begun, one moves over what is done once: a full bar would tell that nothing is.
+    Before the first series starts, the first bar moves without an end: a full bar would look finished.
     """
 
     def __init__(self, plan: Plan, pace: Pace, progress: Progress) -> None:
@@ -295,17 +369,17 @@ class _LiveDisplay:
         self._progress = progress
         self._num_read = 0
         self._num_series = len(plan.series)
-        self._all = progress.add_task("candles", total=self._num_series, told="")
+        self._all = progress.add_task("candles", total=self._num_series, state="")
         self._bars: dict[Series, TaskID] = {}
 
     def __str__(self) -> str:
-        """Say how far all is; asked for whenever the screen is drawn, for time goes on between events."""
+        """Return how many series have ended. Rich calls it whenever it draws: time passes between events."""
         return f"{self._pace.num_ended} of {self._pace.num_series}{_state(self._pace)}"
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.GettingReady):
             self._progress.remove_task(self._all)
-            self._all = self._progress.add_task("getting ready", total=None, told="")
+            self._all = self._progress.add_task("getting ready", total=None, state="")
         elif isinstance(event, events.Note):
             self._progress.console.print(escape(event.text))
         elif isinstance(event, events.SeriesStarted):
@@ -314,25 +388,28 @@ class _LiveDisplay:
             self._end(event)
         elif isinstance(event, events.StageStarted) and event.stage == "candles":
             self._num_read += 1
-            told = f"{self._num_read} of {self._num_series}: {event.series}"
-            self._progress.update(self._all, completed=self._num_read - 1, told=told)
+            state = f"{self._num_read} of {self._num_series}: {event.series}"
+            self._progress.update(self._all, completed=self._num_read - 1, state=state)
         elif isinstance(event, events.Waiting):
-            self._progress.update(self._all, told=escape(f"{event.series}: {event.text}"))
+            self._progress.update(self._all, state=escape(f"{event.series}: {event.text}"))
         elif event.series in self._bars:
-            bar = self._bars[event.series]
-            if isinstance(event, events.EpochEnded):
-                epoch, _, validation, _ = _losses(event)
-                told = f"{epoch}, {validation}"
-                done = event.record.epoch
-                self._progress.update(bar, total=event.num_epochs, completed=done, told=told)
-            else:
-                told = COMPILING if event.stage == "train" else ""  # and the bar is empty: epochs are over
-                self._progress.reset(bar, description=f"{event.series} {event.stage}", told=told)
+            self._update_bar(self._bars[event.series], event)
+
+    def _update_bar(self, bar: TaskID, event: events.EpochEnded | events.StageStarted) -> None:
+        """Show in the bar of a series that an epoch has ended or a stage starts."""
+        if isinstance(event, events.EpochEnded):
+            epoch, _, validation, _ = _losses(event)
+            state = f"{epoch}, {validation}"
+            self._progress.update(bar, total=event.num_epochs, completed=event.record.epoch, state=state)
+        else:
+            state = COMPILING if event.stage == "train" else ""
+            # The bar starts again at zero: what follows is no epoch.
+            self._progress.reset(bar, description=f"{event.series} {event.stage}", state=state)
 
     def _start(self, series: Series) -> None:
-        self._progress.update(self._all, description="series", total=self._pace.num_series, told=self)
+        self._progress.update(self._all, description="series", total=self._pace.num_series, state=self)
         if series not in self._bars and len(self._bars) < MAX_BARS:
-            self._bars[series] = self._progress.add_task(str(series), total=None, told="")
+            self._bars[series] = self._progress.add_task(str(series), total=None, state="")
 
     def _end(self, outcome: events.Outcome) -> None:
         if outcome.series in self._bars:
@@ -343,7 +420,7 @@ class _LiveDisplay:
 
 
 def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
-    """Say which epoch has ended, both losses, and how fast it was."""
+    """Return texts for an epoch that has ended: its number, both losses and the speed."""
     record = event.record
     validation = f"validation {record.validation_loss:.5f}{' (best)' if record.is_best else ''}"
     speed = f"{record.windows_per_s:,.0f} windows/s"
@@ -351,7 +428,8 @@ def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
 
 
 def _ending(outcome: events.Outcome) -> str:
-    """Say what a series that ended is worth, or why it failed."""
-    worth = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
-    done = f"{outcome.series} {', '.join([*worth, duration(outcome.seconds)])}"
-    return f"failed: {outcome.reason}" if outcome.reason else done
+    """Return the relative errors of a series that ended, or why it failed."""
+    if outcome.reason:
+        return f"failed: {outcome.reason}"
+    errors = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
+    return f"{outcome.series} {', '.join([*errors, duration(outcome.seconds)])}"

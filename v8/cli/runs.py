@@ -1,10 +1,10 @@
-"""What `run`, `report`, `update` and `backtest` do and print; and the process that `v8.train` starts.
+"""What `run`, `report`, `update`, `backtest` and `search` do and print, and the process of `v8.train`.
 
-Interrupted, what was finished is saved, old models serve on, and the same command goes on where it was.
+When they are interrupted, what was finished is saved and old models serve on; the same command continues.
 
-The process of `v8.train` is asked for a run in JSON and does what the command line does. One of its own
-starts TensorFlow as v8 wants it, whatever a notebook has done to it, needs no `if __name__ == "__main__"`
-there, and gives the same weights.
+`v8.train` starts this module as a process, sends it the options of a run as JSON, and it does what the
+command line does. A process of its own starts TensorFlow with the settings of v8, whatever a notebook has
+done to TensorFlow, needs no `if __name__ == "__main__"` in the notebook, and gives the same weights.
 """
 
 import math
@@ -20,11 +20,11 @@ from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
-from v8.cli.printing import print_lines, print_reasons, print_table, tell_error
+from v8.cli.printing import print_all_lines, print_lines, print_reasons, print_table, tell_error
 from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
 from v8.invocation import command
-from v8.machine.interruption import set_last_words, watch_interrupts
-from v8.machine.processes import serve
+from v8.machine.interruption import set_exit_message, watch_interrupts
+from v8.machine.processes import handle_request
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
 from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
@@ -41,58 +41,68 @@ from v8.wording import ABSENT, Table, plural
 
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
-    """Do what a run is asked for, and print what came of it; on request open its page, too."""
+    """Carry out a run, print its results, and publish them if requested; `opens` opens its page, too."""
     path = prepared.plan.path
     repo = prepared.options.publish
     if repo:
         from v8.cli import hub
 
         hub.check_publishing(repo, prepared.source)
-    summary = _carried_out(prepared, opens=opens)
+    summary = _run_and_print(prepared, opens=opens)
     if repo and summary.failures:
-        partly = command("publish", str(path), "--repo", repo, "--partial")
-        printing.tell(f"not published, because some series failed. Publish the others with: {partly}")
+        publish_others = command("publish", str(path), "--repo", repo, "--partial")
+        printing.tell(f"not published, because some series failed. Publish the others with: {publish_others}")
     elif repo:
         hub.publish_run(path, repo)
     return summary
 
 
-def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
-    """Run the plan; what can be done then is printed as commands to paste."""
+def _run_and_print(prepared: PreparedRun, *, opens: bool) -> Summary:
+    """Carry out the plan, and print the results and the commands that can follow, ready to be pasted."""
     options = prepared.options
     path = prepared.plan.path
     check_trackers(options.track)
-    set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
+    set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
     show = partial(printing.open_display, opens=opens)
-    words = options.command
     summary = run(
-        prepared.plan, prepared.source, prepared.train_all, show, command=words, trackers=options.track
+        prepared.plan,
+        prepared.source,
+        prepared.train_all,
+        show,
+        command=options.command,
+        trackers=options.track,
     )
     printing.print_summary(summary, path, summary.rows)
-    given = {"--data-dir": options.data_dir, "--tables": options.tables}
-    folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
-    printing.print_newer(summary.newer, command("update", str(path), *folders), f"{options.command} --fresh")
+    folders = []
+    for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
+        if folder:
+            folders += [flag, str(folder)]
+    update = command("update", str(path), *folders)
+    printing.print_newer(summary.newer, update, fresh=f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
     if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default
-        candles = [*([] if is_default else ["--source", options.source]), *folders]
-        print_lines(f"Forecast: {command('predict', str(path), *candles)}")
-    is_whole = options.evaluate and not options.smoke and not failed
-    if prepared.source.is_publishable and is_whole and not options.publish:
+        source_flag = [] if is_default else ["--source", options.source]
+        print_lines(f"Forecast: {command('predict', str(path), *source_flag, *folders)}")
+    is_complete = options.evaluate and not options.smoke and not failed
+    if prepared.source.is_publishable and is_complete and not options.publish:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary
 
 
 def train(options: RunOptions) -> Iterator[Any]:
-    """Carry out a run and name its folder.
+    """Carry out a run for `v8.train`.
+
+    Yields:
+        The folder of the run, and the reasons of the series that could not be part of it, as plain values.
 
     Raises:
-        V8Error: If it ends without a trained series: why the first of them failed.
+        V8Error: If no series was trained: why the first of them failed.
     """
     try:
         prepared = options.prepared()
         summary = carry_out(prepared)
-    except OSError as error:  # of a place that nothing of ours looks after
+    except OSError as error:  # of a file that no other code of ours handles
         raise StorageError.out_of_reach(error) from error
     is_empty = summary.exit_code == DataError.exit_code or not read_run(prepared.plan.path).done
     if is_empty and summary.failures:
@@ -100,14 +110,14 @@ def train(options: RunOptions) -> Iterator[Any]:
         rule = "must end with a trained series"
         fix = "Mend that and repeat"
         raise first.error or V8Error(where="v8.train", rule=rule, got=str(first.reason), fix=fix)
-    known = read_run(prepared.plan.path).series
+    series_of_run = read_run(prepared.plan.path).series
     failed = {str(failure.series): str(failure.reason) for failure in summary.failures}
-    refused = {name: reason for name, reason in failed.items() if name not in known}
+    refused = {name: reason for name, reason in failed.items() if name not in series_of_run}
     yield {"path": str(prepared.plan.path), "refused": refused}
 
 
 def preview(prepared: PreparedRun) -> int:
-    """Print the plan; return the exit code of the run where the source lacks series that were named."""
+    """Print the plan; return the exit code that the run would have because the source lacks some series."""
     printing.print_plan(prepared.plan, prepared.source)
     lacking = prepared.lacking()
     if not lacking:
@@ -118,30 +128,30 @@ def preview(prepared: PreparedRun) -> int:
 
 
 def redraw(run: Path) -> int:
-    """Write what a run shows anew from its artefacts, print it, and return the exit code."""
+    """Write leaderboard, report and pictures of a run again from its artefacts, and return the exit code."""
     errors: list[V8Error] = []
 
-    def tell(error: V8Error) -> None:
+    def report_error(error: V8Error) -> None:
         tell_error(error)
         errors.append(error)
 
-    # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    rows = RunOutputs(run, tell, is_anew=True).write()
+    # The folder is not locked: every file is complete, and a run at work draws its own outputs again.
+    rows = RunOutputs(run, report_error, is_anew=True).write()
     printing.print_leaderboard(rows, run)
     try:
         if not any(isinstance(error, StorageError) for error in errors):
             pictures = draw_pictures(run, rows)
             printing.print_page(run / REPORT_FILE)
-            print_lines(*(f"Picture: {path}" for path in pictures))
+            print_all_lines(f"Picture: {path}" for path in pictures)
     except StorageError as error:
-        tell(error)
+        report_error(error)
     return max((error.exit_code for error in errors), default=0)
 
 
 def stale_rule(when: str, max_age_days: float | None) -> Rule:
-    """Return which models are stale, as `--when` and `--max-age` say.
+    """Return the rule by which models are stale, from `--when` and `--max-age`.
 
-    Raises `ProfileError` if they cannot mean anything.
+    Raises `ProfileError` if one of them is wrong, or they contradict each other.
     """
     require_one_of("--when", when, RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
@@ -152,62 +162,64 @@ def stale_rule(when: str, max_age_days: float | None) -> Rule:
 
 
 def newest_source(run: Path) -> str:
-    """Name the source that has the newest candles of a run's own."""
+    """Return the name of the source of a run, or of the one that has newer candles of the same market."""
     source = read_run(run).source
     return "live" if source == "vision" and "live" in SOURCES else source
 
 
 def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
-    """Renew what is stale, and say whether every series could be looked at and trained."""
-    set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
+    """Renew stale models; return whether every series could be examined and trained."""
+    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
-        came = []
-        for one in renewal.renew(chosen, train_all, printing.open_display):
-            _print(one)
-            came.append(one)
+        steps = []
+        for step in renewal.renew(chosen, train_all, printing.open_display):
+            _print_renewal(step)
+            steps.append(step)
         rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
-    if any(one.is_replaced for each in came for one in each.decisions):
+    if any(decision.is_replaced for step in steps for decision in step.decisions):
         printing.print_leaderboard(rows, renewal.run)
-    return not any(each.failures for each in came)
+    return not any(step.failures for step in steps)
 
 
 def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
     """Print what is stale and would be trained."""
-    begun: set[Series] = set()
+    unfinished: set[Series] = set()
     for generation, undecided in renewal.unfinished(chosen):
         print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
-        begun.update(undecided)
-    left = [one for one in chosen if one not in begun]
+        unfinished.update(undecided)
+    left = [series for series in chosen if series not in unfinished]
     if left:
-        _print(looked := renewal.look(left))
+        looked = renewal.look(left)
+        _print_renewal(looked)
         if looked.stale:
-            plan = renewal.plan(renewal.next_generation(looked.stale), [*looked.stale])
+            plan = renewal.plan(renewal.next_generation(looked.stale), list(looked.stale))
             printing.print_plan(plan, renewal.source)
 
 
-def _print(came: Looked | Renewed) -> None:
-    if isinstance(came, Looked):
+def _print_renewal(step: Looked | Renewed) -> None:
+    """Print how old the models are, or which models serve after a new generation was trained."""
+    if isinstance(step, Looked):
         rows = [
-            (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no")
-            for one in came.standings
+            (model.series, model.generation, model.until, model.live, "yes" if model.is_stale else "no")
+            for model in step.standings
         ]
         header = ("series", "generation", "newest candle", "live record × naive", "stale")
         print_table(Table(header, rows, "What serves"))
-        print_lines(*(f"{one.series}: {one.why}." for one in came.standings))
+        print_all_lines(f"{model.series}: {model.why}." for model in step.standings)
     else:
-        print_decisions(came)
-    if came.failures:
-        reasons = [(str(failure.series), failure.reason or "") for failure in came.failures]
+        print_decisions(step)
+    if step.failures:
+        reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
 
 
 def print_decisions(renewed: Renewed) -> None:
-    """Print how good new and old models were, and which serve."""
-    what = "error as a multiple of naive's on candles that neither has seen"
-    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {what}"))
-    for one in renewed.decisions:
-        verdict = "the challenger serves" if one.is_replaced else "the champion stays"
-        print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
+    """Print the errors of new and old models, and which of them serve."""
+    measure = "error as a multiple of naive's on candles that neither has seen"
+    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
+    for decision in renewed.decisions:
+        verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
+        print_lines(f"{decision.series}: {verdict}; of the challenger: {decision.why}.")
 
 
 NOTE: Final = (
@@ -218,33 +230,39 @@ NOTE: Final = (
 
 
 def compare_folds(
-    asked: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
+    backtests: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
 ) -> None:
     """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
-    evaluated = {
-        one.profile.name: evaluate_folds(out / one.profile.name, one, source, train_all) for one in asked
+    results_by_profile = {
+        backtest.profile.name: evaluate_folds(out / backtest.profile.name, backtest, source, train_all)
+        for backtest in backtests
     }
-    title = f"{plural(len(evaluated), 'profile')} over {plural(asked[0].num_folds, 'fold')}"
-    print_table(page.pool_table(evaluated, title))
+    num_profiles = plural(len(results_by_profile), "profile")
+    title = f"{num_profiles} over {plural(backtests[0].num_folds, 'fold')}"
+    print_table(page.pool_table(results_by_profile, title))
     print_lines(NOTE)
-    if any(results.failures for results in evaluated.values()):
+    if any(results.failures for results in results_by_profile.values()):
         raise typer.Exit(SeriesError.exit_code)
 
 
 def evaluate_folds(
-    path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
+    path: Path, backtest: AskedBacktest, source: CandleSource, train_all: TrainAll
 ) -> page.BacktestResults:
-    """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
+    """Carry out a back-test in its folder, or the rest of it; write its files and print its tables."""
     with hold_backtest(path):
-        set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        show = printing.open_display
-        plan, refused = run_folds(path, wanted, source, train_all, show=show, tell=print_lines)
+        set_exit_message(f"interrupted: {path} is saved. Continue with: {backtest.command}")
+        plan, refused = run_folds(
+            path, backtest, source, train_all, show=printing.open_display, tell=print_lines
+        )
         results = page.read_results(path, plan, refused)
         files = page.write_backtest(path, results)
-    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
-    print_lines(*(line for told in page.verdicts(results) for line in told))
-    for each in page.tables(results, is_short=True):
-        print_table(each)
+    if not plan.is_publishable:
+        print_lines(DEMO_WARNING)
+    print_lines(page.headline(results))
+    for lines in page.verdicts(results):
+        print_all_lines(lines)
+    for table in page.tables(results, is_short=True):
+        print_table(table)
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
@@ -256,19 +274,20 @@ def evaluate_folds(
 
 
 def search_settings(search: Search, num_trials: int, hours: float | None) -> None:
-    """Carry out a search, or what is left of it; print every trial, and the evaluation of the winner."""
+    """Carry out a search, or the rest of it; print every trial, and the evaluation of the winner."""
     ends_s = math.inf if hours is None else time.monotonic() + 3600 * hours
     with hold_backtest(search.path / START):
-        set_last_words(f"interrupted: {search.path} is saved. Continue with: {search.start.command}")
+        set_exit_message(f"interrupted: {search.path} is saved. Continue with: {search.start.command}")
         verdict = search.run(num_trials, lambda: time.monotonic() < ends_s)
     trials = search.trials.astype(object).where(search.trials.notna(), ABSENT)
-    trials = trials.map(lambda one: f"{one:.5g}" if isinstance(one, float) else one)
+    trials = trials.map(lambda value: f"{value:.5g}" if isinstance(value, float) else value)
     title = "Trials: mean error as a multiple of the best baseline's; plateau: median of the five nearest"
     print_table(Table(("trial", *trials.columns), trials.itertuples(), title))
     print_table(page.pool_table(search.later, "The winner and the start on folds that no trial saw"))
-    print_lines(NOTE, verdict, f"Written: {', '.join(str(search.path / name) for name in FILES)}")
+    files = ", ".join(str(search.path / name) for name in FILES)
+    print_lines(NOTE, verdict, f"Written: {files}")
 
 
 if __name__ == "__main__":
     watch_interrupts()
-    serve(RunOptions, train)
+    handle_request(RunOptions, train)

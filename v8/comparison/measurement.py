@@ -17,7 +17,7 @@ from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
 from v8.errors import ArtifactError, ProfileError, listed
-from v8.machine.processes import Answer, Order, Wanted, ask
+from v8.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
@@ -33,7 +33,7 @@ def compare(
     *,
     source: CandleSource,
     out: Path,
-    training: Wanted,
+    training: Measurement,
     tell: Callable[[str], None],
 ) -> Comparison:
     """Run every profile in every repeat, and compare the runs.
@@ -70,8 +70,8 @@ def compare(
                 for series, pin in pins[name].items():
                     folder.pin(series, pin)
             wanted = {"measure": "training", **training, "run": str(run)}
-            order = Order(profile=budgeted[name], measurements=[wanted])
-            (answer,) = ask([order], tell=lambda said: tell(f"  {said}"))
+            order = MeasurementRequest(profile=budgeted[name], measurements=[wanted])
+            (answer,) = run_processes([order], on_message=lambda message: tell(f"  {message}"))
             known = {"repeat": repeat, "import_s": round(answer.start_s, 4)}
             known["own_epochs"] = profile.training.epochs
             measurements += [{**found, **known} for found in answer.measured if found]
@@ -153,7 +153,7 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
 
 
 def _model(folder: Path, about: Metadata) -> dict[str, Any]:
-    """Tell of one model; times and speeds of a model in a fleet are its share."""
+    """MessageHandler of one model; times and speeds of a model in a fleet are its share."""
     evaluated = about.evaluation
     training = about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
@@ -204,7 +204,7 @@ def _read_candles(
     return pins, seconds
 
 
-def _why_failed(answer: Answer, run: Path) -> str | None:
+def _why_failed(answer: ProcessResult, run: Path) -> str | None:
     """Return why a process measured nothing, or why series of its run failed; None if all went well."""
     if answer.refusal or answer.measured:
         return answer.refusal or "; ".join(read_run(run).reasons.values()) or None

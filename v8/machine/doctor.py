@@ -1,8 +1,8 @@
-"""The doctor: what it measures, and what it concludes: a verdict and the flags to choose.
+"""`v8 doctor`: what it measures on this machine, and what it concludes: a verdict and the flags to choose.
 
-Speeds are measured in processes of their own (`v8.machine.processes`) with the threads that the product
-would use, so this process never starts TensorFlow and a crash in there is a note. The verdict rests on where
-results lie and how long they take, never on memory used.
+Speeds are measured in processes of their own (`v8.machine.processes`) with the threads that training would
+use, so this process never starts TensorFlow, and a crash in another becomes a note. The verdict rests on
+where results lie and how long they take, never on memory used.
 """
 
 import csv
@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from v8.hardware import describe_machine, load
-from v8.machine.choices import FORMATS, fastest
-from v8.machine.processes import Answer, Order, Wanted, ask
+from v8.machine.choices import FORMATS, fastest_format
+from v8.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
 from v8.networks.cost import ceiling_pct, training_flop_per_window
 from v8.profile import Profile
 
-PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs
-SMI_LIMIT_S = 20  # likewise for nvidia-smi, which hangs when the driver does
+PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs, in seconds
+SMI_LIMIT_S = 20  # of nvidia-smi, which hangs when the driver does, in seconds
 MOST_PROBED_WORKERS = 8
 """Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
-LARGE_FLEET = 40  # models of the fleet that is measured on a GPU: the default universe
-BUSY_SHARE = 0.5  # load per core from which other programs disturb a measurement
+LARGE_FLEET = 40  # models of the fleet that is measured on a GPU, as many as the default universe has
+BUSY_SHARE = 0.5  # load per core above which other programs disturb a measurement
 ALL_THREADS = "all threads"
 ONE_THREAD = "one thread"
 Line: TypeAlias = dict[str, Any]  # one measurement as JSON values, see `v8.training.probe`
@@ -35,18 +35,22 @@ class Findings:
     """Everything measured, ready to be evaluated."""
 
     driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
-    num_workers: int  # training processes the product would start
+    num_workers: int  # training processes that a run would start
     backend: Line = field(default_factory=dict)  # of `describe_backend`, empty after a crash
     matmul: dict[str, Line] = field(default_factory=dict)  # of `matmul_speed`: `all threads`, `one thread`
     steps: list[Line] = field(default_factory=list)  # of `step_speed`, in order, with their `threads`
-    workers: list[Line] = field(default_factory=list)  # of our float32 step in processes running at once
+    workers: list[Line] = field(
+        default_factory=list
+    )  # of our float32 step in processes that run at the same time
     notes: list[str] = field(default_factory=list)
 
     def rate(self, path: str, precision: str, *, is_short: bool = False, num_models: int = 1) -> float | None:
         """Return windows/s of one measured step; None where it was not measured."""
-        wanted = {"path": path, "precision": precision, "is_short": is_short, "num_models": num_models}
-        rates = (float(step["windows_per_s"]) for step in self.steps if wanted.items() <= step.items())
-        return next(rates, None)
+        properties = {"path": path, "precision": precision, "is_short": is_short, "num_models": num_models}
+        for step in self.steps:
+            if properties.items() <= step.items():
+                return float(step["windows_per_s"])
+        return None
 
     @property
     def has_gpu(self) -> bool:
@@ -61,7 +65,7 @@ class Findings:
 
     @property
     def best_rate(self) -> float | None:
-        """Windows/s of the product's way of training: workers on a CPU, the best step on a GPU."""
+        """Windows/s as a run trains: all workers together on a CPU, the best step on a GPU."""
         rates = (float(step["windows_per_s"]) for step in self.steps if step["path"] == "ours")
         return max(rates, default=None) if self.has_gpu else self.workers_rate
 
@@ -76,21 +80,24 @@ class Findings:
     @property
     def precision_gains(self) -> dict[str, float]:
         """Each measured 16-bit format's speed over float32's; on a CPU those of the small network."""
-        rates = {each: self.rate("ours", each, is_short=not self.has_gpu) for each in FORMATS}
+        rates = {name: self.rate("ours", name, is_short=not self.has_gpu) for name in FORMATS}
         base = rates.pop("float32")
         return {name: rate / base for name, rate in rates.items() if rate and base}
 
     @property
     def best_precision(self) -> str:
         """The format to train in."""
-        return fastest({"float32": 1.0, **self.precision_gains})
+        return fastest_format({"float32": 1.0, **self.precision_gains})
 
 
 def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
-    """Measure everything, for so many seconds each, without start and compilation.
+    """Measure everything that the doctor reports.
 
-    `count_workers` returns the training processes that the product would start on a CPU, and sets what keeps
-    each of them on one thread.
+    Args:
+        profile: Whose network is measured.
+        seconds: Time of each measurement, without start and compilation.
+        count_workers: Returns the training processes that a run would start on a CPU, and sets the
+            environment variables that keep each of them on one thread.
     """
     findings = Findings(ask_driver(), num_workers=1)
     busy, num_cores = load()
@@ -118,7 +125,7 @@ def ask_driver() -> dict[str, Any]:
     """Ask nvidia-smi for driver, GPUs and their memory in MiB; say why when it cannot answer."""
     query = ("--query-gpu=driver_version,name,memory.total", "--format=csv,noheader,nounits")
     try:
-        done = subprocess.run(  # noqa: S603 - the driver's own program
+        completed = subprocess.run(  # noqa: S603 - the driver's own program
             ["nvidia-smi", *query],  # noqa: S607 - found on the PATH
             capture_output=True,
             text=True,
@@ -130,42 +137,47 @@ def ask_driver() -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         why = f"nvidia-smi: {error}"
     else:
-        rows = [*filter(None, csv.reader(done.stdout.splitlines(), skipinitialspace=True))]
-        if rows and not done.returncode and all(len(row) == 3 for row in rows):
+        lines = csv.reader(completed.stdout.splitlines(), skipinitialspace=True)
+        rows = [row for row in lines if row]
+        if rows and not completed.returncode and all(len(row) == 3 for row in rows):
             gpus = [
                 {"name": name, "memory_mib": float(size) if size.replace(".", "", 1).isdigit() else None}
                 for _, name, size in rows
             ]
             return {"is_found": True, "version": rows[0][0], "gpus": gpus}
-        said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
-        why = f"nvidia-smi said: {said[0]}"
+        output = (completed.stdout + completed.stderr).strip().splitlines() or ["nothing"]
+        why = f"nvidia-smi said: {output[0]}"
     return {"is_found": False, "why": why, "gpus": []}
 
 
-def failure_of(answer: Answer, wanted: Sequence[Wanted]) -> str | None:
-    """Say what a process did not measure, and why; nothing when it measured all."""
-    if answer.refusal or answer.exit_code == 0:
-        return answer.refusal
-    said = answer.errors.strip().splitlines() or ["nothing"]
-    unmeasured = ", ".join(
-        " ".join(str(each[key]) for key in ("measure", "precision") if key in each)
-        for each in wanted[len(answer.measured) :]
-    )
-    return f"not measured: {unmeasured}; exit code {answer.exit_code}, last words: {said[-1]}"
+def failure_of(result: ProcessResult, measurements: Sequence[Measurement]) -> str | None:
+    """Return what a process did not measure, and why; None if it measured everything."""
+    if result.refusal or result.exit_code == 0:
+        return result.refusal
+    errors = result.errors.strip().splitlines() or ["nothing"]
+    missing = measurements[len(result.measured) :]
+    unmeasured = ", ".join(_title(measurement) for measurement in missing)
+    return f"not measured: {unmeasured}; exit code {result.exit_code}, last words: {errors[-1]}"
+
+
+def _title(measurement: Measurement) -> str:
+    """Name a measurement, with its number format if it has one."""
+    names = (measurement.get("measure"), measurement.get("precision"))
+    return " ".join(str(name) for name in names if name is not None)
 
 
 def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
-    """Measure worker processes at once in float32; then the 16-bit formats on a small network."""
+    """Measure worker processes together in float32; then the 16-bit formats on a small network."""
     num_probed = min(findings.num_workers, MOST_PROBED_WORKERS)
-    one = [{"measure": "matmul", "seconds": seconds / 2}, _formats("ours", seconds)[0]]
-    wanted = [[*one] for _ in range(num_probed)]
-    # The short ones follow in processes that have started anyway, one path a core: compiling the whole
-    # network in every format would take a minute.
-    wanted[0] += _formats("ours", seconds / 2, is_short=True)
-    wanted[-1] += _formats("stock", seconds / 2, is_short=True)
-    what = f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short"
-    for answer in _measure(findings, profile, what, wanted, ONE_THREAD):
-        findings.workers += [line for line in answer.measured if not line.get("is_short", True)]
+    worker = [{"measure": "matmul", "seconds": seconds / 2}, _formats("ours", seconds)[0]]
+    measurements = [list(worker) for _ in range(num_probed)]
+    # The small network is measured in two of these processes, which have started anyway, our layers in one
+    # and stock layers in the other: compiling the whole network in every format would take a minute.
+    measurements[0] += _formats("ours", seconds / 2, is_short=True)
+    measurements[-1] += _formats("stock", seconds / 2, is_short=True)
+    title = f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short"
+    for result in _measure(findings, profile, title, measurements, ONE_THREAD):
+        findings.workers += [line for line in result.measured if not line.get("is_short", True)]
     if num_probed < findings.num_workers:
         findings.notes.append(
             f"measured {num_probed} of {findings.num_workers} workers, extrapolated the rest"
@@ -176,32 +188,43 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     )
 
 
-def _formats(path: str, seconds: float, **options: Any) -> list[Wanted]:
-    return [{"measure": path, "precision": each, "seconds": seconds, **options} for each in FORMATS]
+def _formats(path: str, seconds: float, **options: Any) -> list[Measurement]:
+    """Return the measurement of a training step in every number format; `path` is "ours" or "stock"."""
+    return [{"measure": path, "precision": name, "seconds": seconds, **options} for name in FORMATS]
 
 
 def _measure(
     findings: Findings,
     profile: Profile,
-    what: str,
-    wanted: Sequence[list[Wanted]],
+    title: str,
+    measurements: Sequence[list[Measurement]],
     threads: str = ALL_THREADS,
-) -> list[Answer]:
-    """Let processes measure at once; in the tables the first stands for what all of them did."""
-    sys.stderr.write(f"measuring {what}\n")
+) -> list[ProcessResult]:
+    """Measure in several processes at the same time, and add what they return to the findings.
+
+    Args:
+        findings: Of what all processes did, only the results of the first are added.
+        profile: Whose network is measured.
+        title: What is measured, for the progress message.
+        measurements: Those of each process.
+        threads: `ALL_THREADS` or `ONE_THREAD`, those of each process.
+    """
+    sys.stderr.write(f"measuring {title}\n")
     sys.stderr.flush()
-    answers = ask([Order(profile=profile, measurements=each) for each in wanted], limit_s=PROBE_LIMIT_S)
-    for answer, asked in zip(answers, wanted, strict=True):
-        for line in answer.measured:
+    requests = [MeasurementRequest(profile=profile, measurements=own) for own in measurements]
+    results = run_processes(requests, limit_s=PROBE_LIMIT_S)
+    for result, own in zip(results, measurements, strict=True):
+        for line in result.measured:
             if "size" in line:
                 findings.matmul.setdefault(threads, line)
             elif "path" not in line:
                 findings.backend = line
-            elif line["is_short"] or answer is answers[0]:
+            elif line["is_short"] or result is results[0]:
                 findings.steps.append({**line, "threads": threads})
-        failure = failure_of(answer, asked)
-        findings.notes += [failure] if failure else []
-    return answers
+        failure = failure_of(result, own)
+        if failure:
+            findings.notes.append(failure)
+    return results
 
 
 def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str, Any]:
@@ -232,7 +255,7 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
 
 
 def _verdict(findings: Findings) -> dict[str, str]:
-    """Judge by placement first, then by time."""
+    """Judge by where results lie first, then by time."""
     stock = findings.rate("stock", "float32")
     ours = findings.best_rate
     device = findings.matmul.get(ALL_THREADS, {}).get("device", "nowhere")
@@ -251,35 +274,46 @@ def _verdict(findings: Findings) -> dict[str, str]:
 
 
 def _advice(findings: Findings) -> list[tuple[str, str, str]]:
-    """Recommend a value for each flag, and say why."""
+    """Recommend a value for each flag: its name, the value, and the reason."""
     precision = findings.best_precision
     gains = findings.precision_gains
-    shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
-    network = "the profile's network" if findings.has_gpu else "a small network of the same width"
-    formats = f"speed of our layers on {network} as a multiple of float32: {shown}"
-    if findings.has_gpu:
-        one = findings.rate("ours", precision)
-        large = findings.rate("ours", precision, num_models=LARGE_FLEET)
-        size = "1"
-        fleet = f"a fleet of {LARGE_FLEET} could not be measured"
-        if one and large:
-            size = str(LARGE_FLEET if large > one else 1)
-            fleet = f"{LARGE_FLEET} models at once: {large:,.0f} windows/s; one alone: {one:,.0f}"
-        num_workers = "1"
-        workers = "one process fills the GPU with a fleet"
-    else:
-        one = findings.rate("ours", "float32")
-        together = findings.workers_rate
-        fleet = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
-        size = "1"
-        fleet = f"{fleet}; workers use the cores"
-        num_workers = str(findings.num_workers)
-        workers = "one a usable core; not measured"
-        if one and together:
-            told = f"{together:,.0f} windows/s together, {one:,.0f} the first"
-            workers = f"one single-threaded process a core: {told}"
+    why_precision = "no 16-bit format could be measured"
+    if gains:
+        ratios = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
+        network = "the profile's network" if findings.has_gpu else "a small network of the same width"
+        why_precision = f"speed of our layers on {network} as a multiple of float32: {ratios}"
+    size, why_size = _fleet_advice(findings)
+    num_workers, why_workers = _workers_advice(findings)
     return [
-        ("--precision", precision, formats if gains else "no 16-bit format could be measured"),
-        ("--fleet-size", size, fleet),
-        ("--workers", num_workers, workers),
+        ("--precision", precision, why_precision),
+        ("--fleet-size", size, why_size),
+        ("--workers", num_workers, why_workers),
     ]
+
+
+def _fleet_advice(findings: Findings) -> tuple[str, str]:
+    """Recommend how many models train as one program, and say why."""
+    if not findings.has_gpu:
+        why = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
+        return "1", f"{why}; workers use the cores"
+    precision = findings.best_precision
+    alone = findings.rate("ours", precision)
+    together = findings.rate("ours", precision, num_models=LARGE_FLEET)
+    if not alone or not together:
+        return "1", f"a fleet of {LARGE_FLEET} could not be measured"
+    size = LARGE_FLEET if together > alone else 1
+    why = f"{LARGE_FLEET} models at once: {together:,.0f} windows/s; one alone: {alone:,.0f}"
+    return str(size), why
+
+
+def _workers_advice(findings: Findings) -> tuple[str, str]:
+    """Recommend how many processes train at the same time, and say why."""
+    if findings.has_gpu:
+        return "1", "one process fills the GPU with a fleet"
+    alone = findings.rate("ours", "float32")
+    together = findings.workers_rate
+    why = "one a usable core; not measured"
+    if alone and together:
+        speeds = f"{together:,.0f} windows/s together, {alone:,.0f} the first"
+        why = f"one single-threaded process a core: {speeds}"
+    return str(findings.num_workers), why

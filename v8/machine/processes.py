@@ -1,10 +1,16 @@
-"""Fresh processes that carry out an order: measurements (`v8.runs.measuring`) and runs (`v8.cli.runs`).
+"""Fresh processes that carry out one request: measurements (`v8.runs.measuring`) and runs (`v8.cli.runs`).
 
-In a process of its own, imports, compilation, threads and peak memory are those of a process that did nothing
-else, and a crash in there is a sentence here. Lines of JSON go through the pipes. Down: one order. Up:
-`ready` with the system's clock once the process could begin, `said` on the way, `measured` as soon as one
-measurement is done, `refused` with an error of ours; what else it prints is told as it is. A
-process whose standard input closes ends itself, because then nobody waits for it.
+A process of its own measures imports, compilation, threads and peak memory of a process that did nothing
+else, and a crash in it is an error message here. Parent and child exchange lines of JSON through pipes. The
+parent writes one request to the child's standard input. The child writes to its standard output:
+
+* `ready`, the system's clock, once it can begin;
+* `said`, a progress message;
+* `measured`, one result, as soon as there is one;
+* `refused`, one of our errors, with which it ends.
+
+Anything else that the child prints is passed on as a progress message. A child whose standard input closes
+ends itself, because then its parent is gone.
 """
 
 import json
@@ -25,113 +31,150 @@ from pydantic import BaseModel
 from v8 import errors
 from v8.errors import PARTS, V8Error
 from v8.invocation import children_with_safe_path, program_of
-from v8.machine.interruption import LEAVE_S
+from v8.machine.interruption import EXIT_TIMEOUT_S
 from v8.plugins import load_plugins
 from v8.profile import Profile
 
-STOP_S: Final = LEAVE_S + 1.0  # how long a process may take to stop after its batch before it is killed
+STOP_TIMEOUT_S: Final = EXIT_TIMEOUT_S + 1.0
+"""How long a child may take to stop after its batch before it is killed, in seconds."""
 
-_MARK: Final = "\x1e"  # begins what a process sends, among the lines that it prints
+_MARK: Final = "\x1e"  # begins each line of JSON, to tell it from what the child prints otherwise
 
 _INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
-"""Obeyed as Ctrl-C is, also where that is ignored; Windows has a signal of its own for it."""
+"""Handled as Ctrl-C is, also where Ctrl-C is ignored; Windows has a signal of its own for it."""
 
-# A group of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
-_APART: dict[str, Any] = {"start_new_session": True}
+# A process group of its own: Ctrl-C reaches the parent only, which then interrupts the child.
+_OWN_GROUP: dict[str, Any] = {"start_new_session": True}
 if sys.platform == "win32":
-    _APART = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    _OWN_GROUP = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 
-Tell = Callable[[str], None]
-Wanted: TypeAlias = dict[str, Any]
+MessageHandler = Callable[[str], None]
+"""Gets each progress message, a sentence for the user."""
+
+Measurement: TypeAlias = dict[str, Any]
 """One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""
-Asked = TypeVar("Asked", bound=BaseModel)
+
+Request = TypeVar("Request", bound=BaseModel)
 
 
-class Order(BaseModel):
-    """What a process is asked for: measurements of one profile, in this order."""
+class MeasurementRequest(BaseModel):
+    """Measurements of one profile, which a child takes in this order.
+
+    Attributes:
+        profile: Whose network is measured.
+        measurements: What to measure.
+        environment: Variables that the child gets in addition to those of this process.
+    """
 
     profile: Profile
-    measurements: list[Wanted]
-    environment: dict[str, str] = {}  # that the process starts with, beside that of this one
+    measurements: list[Measurement]
+    environment: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a process brought back."""
+class ProcessResult:
+    """What a child process returned.
 
-    measured: tuple[dict[str, Any], ...]  # its measurements, in order; fewer than asked for when it failed
-    refusal: str | None  # the sentence with which it gave up or was given up; None when it was not
-    start_s: float  # from its start until it was ready, seconds
-    exit_code: int  # as the system tells it; 0 is none of a failure
-    errors: str  # what it wrote to standard error
-    error: V8Error | None = None  # of ours, with which it gave up
+    Attributes:
+        measured: Its results, in order; fewer than requested if it failed.
+        refusal: The sentence with which it failed or was stopped; None if it succeeded or crashed.
+        start_s: Time from its start until it was ready, in seconds.
+        exit_code: As the system reports it; 0 is success.
+        errors: What it wrote to standard error.
+        error: The error of ours that ended it, if there was one.
+    """
+
+    measured: tuple[dict[str, Any], ...]
+    refusal: str | None
+    start_s: float
+    exit_code: int
+    errors: str
+    error: V8Error | None = None
 
 
-def ask(
-    orders: Sequence[BaseModel],
+def _ignore_message(message: str) -> None:
+    """Drop a progress message."""
+
+
+def run_processes(
+    requests: Sequence[BaseModel],
     *,
     program: str = "v8.runs.measuring",
     limit_s: float = threading.TIMEOUT_MAX,
-    tell: Tell = lambda _: None,
-) -> list[Answer]:
-    """Let a fresh process carry out each order, all at once; one that takes longer than the limit is ended.
+    on_message: MessageHandler = _ignore_message,
+) -> list[ProcessResult]:
+    """Carry out each request in a process of its own, all at the same time, and wait for the results.
 
-    It runs a module of ours that calls `serve`. What processes say and print on the way is told. When
-    interrupted, they are stopped first.
+    Args:
+        requests: One for each process.
+        program: A module of ours that calls `handle_request`.
+        limit_s: A process that takes longer is killed, in seconds.
+        on_message: Gets the progress messages.
+
+    Returns:
+        A result for each request, in their order. When this process is interrupted, the others are stopped
+        first.
     """
     with ExitStack() as stack:
-        children = [stack.enter_context(closing(_Child(order, program, limit_s))) for order in orders]
-        return [child.answer(tell) for child in children]
+        children = [stack.enter_context(closing(_Child(request, program, limit_s))) for request in requests]
+        return [child.wait(on_message) for child in children]
 
 
-def serve(kind: type[Asked], carry_out: Callable[[Asked], Iterator[Any]]) -> None:
-    """Be the process at the other end of the pipes: say that it is ready, carry out one order, end.
+def handle_request(kind: type[Request], carry_out: Callable[[Request], Iterator[Any]]) -> None:
+    """Be the child: report that it is ready, read one request, send each result, and return.
 
-    What is measured one after another are plain JSON values.
+    Args:
+        kind: The class of the request.
+        carry_out: Yields results, plain JSON values, one after another.
     """
     _send(ready=time.perf_counter())
-    order = sys.stdin.readline()
+    request = sys.stdin.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        load_plugins()  # which an order may mean
-        for found in carry_out(kind.model_validate_json(order)):
-            _send(measured=found)
+        load_plugins()  # a request may name what they register
+        for result in carry_out(kind.model_validate_json(request)):
+            _send(measured=result)
     except V8Error as error:
         _send(refused=[type(error).__name__, {name: getattr(error, name) for name in PARTS}])
 
 
-def say(sentence: str) -> None:
-    """Let the process that gave the order know what is going on."""
-    _send(said=sentence)
+def send_message(message: str) -> None:
+    """Send a progress message from the child to its parent."""
+    _send(said=message)
 
 
 class _Child:
-    """A measuring process, from its start until it is closed."""
+    """A child process, from its start until it is closed."""
 
-    def __init__(self, order: BaseModel, program: str, limit_s: float) -> None:
+    def __init__(self, request: BaseModel, program: str, limit_s: float) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._started = time.perf_counter()
         self._limit_s = limit_s
-        given = getattr(order, "environment", {})
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **os.environ,
+            "PYTHONIOENCODING": "utf-8",
+            **getattr(request, "environment", {}),
+        }
         with children_with_safe_path():
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 program_of(program),
-                env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONIOENCODING": "utf-8", **given},
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,
                 encoding="utf-8",
-                **_APART,
+                **_OWN_GROUP,
             )
-        self._limit = threading.Timer(limit_s, self._process.kill)
-        self._limit.daemon = True
-        self._limit.start()
+        self._timer = threading.Timer(limit_s, self._process.kill)
+        self._timer.daemon = True
+        self._timer.start()
         with suppress(BrokenPipeError):
-            print(order.model_dump_json(), file=self._process.stdin, flush=True)
+            print(request.model_dump_json(), file=self._process.stdin, flush=True)
 
-    def answer(self, tell: Tell) -> Answer:
-        """Listen until the process ends."""
+    def wait(self, on_message: MessageHandler) -> ProcessResult:
+        """Read what the child sends until it ends."""
         measured = []
         refusal = None
         error = None
@@ -141,7 +184,7 @@ class _Child:
             if "ready" in content:
                 start_s = content["ready"] - self._started
             elif "said" in content:
-                tell(content["said"])
+                on_message(content["said"])
             elif "measured" in content:
                 measured.append(content["measured"])
             elif "refused" in content:
@@ -152,21 +195,21 @@ class _Child:
         if exit_code and time.perf_counter() - self._started >= self._limit_s:
             refusal = f"a measuring process took more than {self._limit_s:g} s"
         self._errors.seek(0)
-        return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read(), error)
+        return ProcessResult(tuple(measured), refusal, start_s, exit_code, self._errors.read(), error)
 
     def close(self) -> None:
-        """End the process, if it has not ended: after its batch, or else by force."""
-        self._limit.cancel()
+        """End the child if it still runs: after its batch, or else by force."""
+        self._timer.cancel()
         with suppress(BrokenPipeError), self._errors, self._process:
             self._process.send_signal(_INTERRUPT)
             try:
-                self._process.wait(STOP_S)
+                self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
 
 
 def _send(**content: Any) -> None:
-    print(_MARK + json.dumps(content), flush=True)  # noqa: T201 - to the process that asked
+    print(_MARK + json.dumps(content), flush=True)  # noqa: T201 - to the parent process
 
 
 def _end_with_parent() -> None:

@@ -38,7 +38,7 @@ from v8 import plugins
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
-from v8.machine.interruption import deferred_interrupts, kept_stop_signals
+from v8.machine.interruption import deferred_interrupts, restored_stop_signals
 from v8.machine.lasting import lasting
 from v8.machine.starting import light_start
 from v8.runs.engines import Placement
@@ -305,7 +305,7 @@ def _connected(placement: Placement) -> Any:
     import ray  # noqa: PLC0415 - an extra, and slow to import
 
     if not ray.is_initialized():
-        with kept_stop_signals():  # Ray takes SIGTERM for itself
+        with restored_stop_signals():  # Ray takes SIGTERM for itself
             if placement.address:
                 _join(ray, placement.address)
             else:

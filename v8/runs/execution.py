@@ -225,9 +225,9 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     def tell(text: str) -> None:
         listen(Note(text))
 
-    choose_format = partial(choose_precision, profile, may_have_gpu=is_gpu, tell=tell)
+    choose_format = partial(choose_precision, profile, may_have_gpu=is_gpu, on_message=tell)
     precision = folder.settle("precision", choose_format)
-    choose_form = partial(choose_loops, profile, may_have_gpu=is_gpu, tell=tell)
+    choose_form = partial(choose_loops, profile, may_have_gpu=is_gpu, on_message=tell)
     compile_loops(folder.settle("loops", choose_form))
     count_parts = partial(profile.training.num_parts, is_on_gpu=is_gpu)
     # A batch size of the CPU's own makes the number of parts depend on the device.

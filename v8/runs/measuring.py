@@ -20,7 +20,7 @@ from v8.comparison.measurement import measurement_of
 from v8.comparison.page import WARM
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu
-from v8.machine.processes import Order, say, serve
+from v8.machine.processes import MeasurementRequest, handle_request, send_message
 from v8.machine.starting import light_start
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -37,11 +37,11 @@ with light_start():  # they start TensorFlow
     from v8.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
 
 
-def measure(order: Order) -> Iterator[Any]:
-    """Take the measurements of an order one after another."""
-    for wanted in order.measurements:
-        options = {name: value for name, value in wanted.items() if name != "measure"}
-        yield MEASURES[wanted["measure"]](profile=order.profile, **options)
+def measure(request: MeasurementRequest) -> Iterator[Any]:
+    """Take the measurements of a request one after another."""
+    for measurement in request.measurements:
+        options = {name: value for name, value in measurement.items() if name != "measure"}
+        yield MEASURES[measurement["measure"]](profile=request.profile, **options)
 
 
 def measure_training(
@@ -104,11 +104,11 @@ MEASURES: dict[str, Callable[..., Any]] = {
 
 def _say(event: Event) -> None:
     if isinstance(event, EpochEnded):
-        say(f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}")
+        send_message(f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}")
     elif isinstance(event, Outcome):
-        say(f"{event.series}: {event.reason or 'done'}")
+        send_message(f"{event.series}: {event.reason or 'done'}")
 
 
 if __name__ == "__main__":
     has_gpu()  # looking for GPUs belongs to the start
-    serve(Order, measure)
+    handle_request(MeasurementRequest, measure)

@@ -18,7 +18,7 @@ from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.baselines.baselines import BASELINES
 from v8.features.indicators import warmup_bars
-from v8.machine.choices import keep, recall
+from v8.machine.choices import read_measurement, write_measurement
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.profile import Profile, require_trainable
@@ -185,14 +185,14 @@ class RunCost:
 
 def known_cost(profile: Profile) -> RunCost | None:
     """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return recall(RunCost, "run", _key(profile))
+    return read_measurement(RunCost, "run", _key(profile))
 
 
 def keep_cost(profile: Profile, cost: RunCost) -> None:
     """Keep what a run took, unless one of more series is known."""
     known = known_cost(profile)
     if known is None or known.num_series <= cost.num_series:
-        keep(RunCost, "run", _key(profile), cost)
+        write_measurement(RunCost, "run", _key(profile), cost)
 
 
 def _key(profile: Profile) -> dict[str, Any]:

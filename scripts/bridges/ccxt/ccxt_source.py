@@ -72,30 +72,38 @@ class CcxtApi(rest.KlinesApi):
         """Ask for the exchange's time, seconds since the epoch; this machine's where it tells none."""
         if not self.exchange.has.get("fetchTime"):
             return time.time()
-        told = self._asked("fetch_time")
-        if not isinstance(told, int | float) or not rest.FIRST_TIME_S <= told / 1_000 < rest.LAST_TIME_S:
-            self._refuse(self.exchange.id, "must tell its time in milliseconds", shown(told))
-        return told / 1_000
+        time_ms = self._call("fetch_time")
+        if (
+            not isinstance(time_ms, int | float)
+            or not rest.FIRST_TIME_S <= time_ms / 1_000 < rest.LAST_TIME_S
+        ):
+            self._refuse(self.exchange.id, "must tell its time in milliseconds", shown(time_ms))
+        return time_ms / 1_000
 
     def market(self, series: Series) -> dict[str, Any]:
         """Return the one market of a series; `DataError` where there is none, several, or no such bar."""
         if not self.exchange.markets:
-            self._asked("load_markets")
-        markets = [one for one in self.exchange.markets.values() if one["type"] == self.kind]
-        found = [one for one in markets if plain_symbol(f"{one['base']}{one['quote']}") == series.symbol]
-        if len(found) != 1:
-            names = sorted(plain_symbol(f"{one['base']}{one['quote']}") for one in markets)
+            self._call("load_markets")
+        markets = [market for market in self.exchange.markets.values() if market["type"] == self.kind]
+        matching = [
+            market
+            for market in markets
+            if plain_symbol(f"{market['base']}{market['quote']}") == series.symbol
+        ]
+        if len(matching) != 1:
+            names = sorted(plain_symbol(f"{market['base']}{market['quote']}") for market in markets)
             rule = f"is one of the {len(names):,} markets of kind {self.kind} that {self.exchange.id} has"
-            got = listed([one["symbol"] for one in found]) or "none of that name"
+            got = listed([market["symbol"] for market in matching]) or "none of that name"
             fix = advice(
                 series.symbol, names, f"Choose another, or another kind: {EXCHANGE_VARIABLE}=ID:swap"
             )
             self._refuse(series, rule, got, fix)
-        if series.timeframe not in (known := self.exchange.timeframes or {}):
-            lengths = ", ".join(known) or "no length"
+        timeframes = self.exchange.timeframes or {}
+        if series.timeframe not in timeframes:
+            lengths = ", ".join(timeframes) or "no length"
             rule = f"{self.exchange.id} has bars of {lengths}, and none is made of others"
             self._refuse(series, rule, series.timeframe, "Choose one of these timeframes")
-        return found[0]
+        return matching[0]
 
     def _page(self, span: rest.Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         market = self.market(span.series)
@@ -107,8 +115,9 @@ class CcxtApi(rest.KlinesApi):
         else:
             opens_s = range(span.first_s, span.last_s + 1, step_s)
             lasts_s = [min(span.last_s, at_s + step_s - span.series.bar_s) for at_s in opens_s]
-            spans = [rest.Span(span.series, *each) for each in zip(opens_s, lasts_s, strict=True)]
-            rows = [row for each in spans for row in self._rows(market, each, each.first_s)]
+            rows = []
+            for first_s, last_s in zip(opens_s, lasts_s, strict=True):
+                rows += self._rows(market, rest.Span(span.series, first_s, last_s), first_s)
         try:
             open_ms = np.array([row[0] for row in rows], np.int64)
             values = np.array([row[1:6] for row in rows], np.float64).reshape(len(rows), len(OHLCV))
@@ -135,10 +144,10 @@ class CcxtApi(rest.KlinesApi):
 
     def _rows(self, market: dict[str, Any], span: rest.Span, since_s: int | None = None) -> list[Any]:
         """Ask for the rows from a time on, or the newest, and return those of a span."""
-        given = {} if since_s is None else {"since": since_s * 1_000}
+        options = {} if since_s is None else {"since": since_s * 1_000}
         limit = self._limit(span.series)
         timeframe = span.series.timeframe
-        rows = self._asked("fetch_ohlcv", market["symbol"], timeframe, limit=limit, **given)
+        rows = self._call("fetch_ohlcv", market["symbol"], timeframe, limit=limit, **options)
         try:
             return [row for row in rows if span.first_s * 1_000 <= row[0] <= span.last_s * 1_000]
         except (TypeError, IndexError) as error:
@@ -150,31 +159,31 @@ class CcxtApi(rest.KlinesApi):
         most = self.exchange.feature_value(symbol, "fetchOHLCV", "limit", USUAL_LIMIT)
         return min(int(most or USUAL_LIMIT), rest.MOST_ROWS)
 
-    def _asked(self, call: str, *given: Any, **named: Any) -> Any:
+    def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         """Ask ccxt, and again where trouble may pass."""
 
         def once(left_s: float) -> Any:
             try:
                 with self._asking:
-                    return getattr(self.exchange, call)(*given, **named)
+                    return getattr(self.exchange, call)(*arguments, **options)
             except self.errors.NetworkError as error:
                 raise TransientError(shown(error, 300)) from None
             except self.errors.BaseError as error:
                 self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
 
-        def refuse(refused: RetryFailure) -> DataError:
-            where = f"{self.exchange.id} by ccxt"
+        def refuse(refused: Refused) -> DataError:
+            place = f"{self.exchange.id} by ccxt"
             rule = f"must answer ccxt's {call}"
-            return DataError(where=where, rule=rule, got=str(refused.trouble), fix=_FIX)
+            return DataError(where=place, rule=rule, got=str(refused.trouble), fix=_FIX)
 
-        def tell(trouble: TransientError, pause_s: float) -> None:
-            report_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
+        def print_waiting(trouble: TransientError, pause_s: float) -> None:
+            tell_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
 
-        return PATIENCE.call(once, refuse, before_pause=tell)
+        return PATIENCE.call(once, refuse, before_pause=print_waiting)
 
-    def _refuse(self, where: object, rule: str, got: str, fix: str = _FIX) -> NoReturn:
-        told = f"{where} from {self.exchange.id}" if isinstance(where, Series) else f"{where} by ccxt"
-        raise DataError(where=told, rule=rule, got=got, fix=fix) from None
+    def _refuse(self, subject: object, rule: str, got: str, fix: str = _FIX) -> NoReturn:
+        place = f"{subject} from {self.exchange.id}" if isinstance(subject, Series) else f"{subject} by ccxt"
+        raise DataError(where=place, rule=rule, got=got, fix=fix) from None
 
 
 class CcxtSource(LiveSource):
@@ -183,10 +192,11 @@ class CcxtSource(LiveSource):
     name: ClassVar = "ccxt"
 
     def __init__(self) -> None:
-        api = CcxtApi(*opened_exchange())
+        exchange, kind = opened_exchange()
+        api = CcxtApi(exchange, kind)
         self.exchange = api.exchange.id
         self.rest = rest.RestSource(api)
-        self.archive = NoArchive()
+        self.archive = NoArchive()  # type: ignore[assignment]  # has what LiveSource calls of an archive
         self.now_s = self.rest.now_s
         folder = (
             f"ccxt-{self.exchange}-{api.kind}-{storage.digest_json(os.environ.get(OPTIONS_VARIABLE))[:8]}"
@@ -209,11 +219,11 @@ class CcxtSource(LiveSource):
         try:
             yield
         except DataError as error:
-            where = error.where
+            place = error.where
             for other in ("from live", "from rest", "from the exchange's API"):
-                where = where.replace(other, f"from {self.exchange}")
+                place = place.replace(other, f"from {self.exchange}")
             fix = _FIX if "V8_REST_URL" in error.fix or "address" in error.fix else error.fix
-            raise DataError(where=where, rule=error.rule, got=error.got, fix=fix) from error
+            raise DataError(where=place, rule=error.rule, got=error.got, fix=fix) from error
 
 
 class NoArchive:

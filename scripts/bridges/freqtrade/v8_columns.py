@@ -1,10 +1,10 @@
-"""Forecasts as columns beside closed candles, and the size of a position and its stop from them.
+"""Forecasts as columns next to closed candles, and the size of a position and its stop computed from them.
 
-Forecasts come from a table that `v8 export` wrote, from the models of a run or a repository, or from
-`v8 app`. Each gives a frame with `usable_from`, the close before which nobody knows the row, and columns such
+Forecasts come from a table that `v8 export` wrote, from the models of a run or a repository, or from `v8
+app`. Each returns a frame with `usable_from`, the close before which the row is not known, and columns such
 as `high_ahead_1`, for the bar that opens then. A candle is known at its close, so both are joined there.
 
-It needs pandas and NumPy alone; v8 where models forecast, requests where the app does. It is MIT like v8.
+It needs only pandas and NumPy; v8 if models forecast, requests if the app does. It is MIT like v8.
 """
 
 import os
@@ -47,23 +47,24 @@ def forecasts_from(settings: Mapping[str, str]) -> Forecasts:
         rule = f"names one of {', '.join(kinds)}"
         got = ", ".join(settings) or "none"
         raise ValueError(f'"v8" of the configuration: {rule}; got {got}. Say where they are.')
-    ((kind, where),) = settings.items()
-    return kinds[kind](where)
+    ((kind, place),) = settings.items()
+    return kinds[kind](place)
 
 
 def of_export(file: str) -> Forecasts:
     """Give what `v8 export` wrote; the actual values and naive forecasts beside it are left behind."""
     table = pd.read_csv(file) if file.endswith(".csv") else pd.read_parquet(file)
-    named = [name for name in table if not name.endswith(("_actual", "_naive"))]
-    by_series = {str(name): told for name, told in table[named].groupby("series")}
+    columns = [name for name in table.columns if not name.endswith(("_actual", "_naive"))]
+    by_series = {str(name): rows for name, rows in table[columns].groupby("series")}
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
         if series not in by_series:
             raise ValueError(f"{file}: must hold {series}; got {', '.join(by_series)}. Export it, too.")
         # Where folds overlap, the newest model that spoke of a bar is heard.
-        told = by_series[series].drop_duplicates(["issued_at", "step"], keep="last")
-        wide = told.drop(columns=["series", "fold", "open_time"]).pivot(index="issued_at", columns="step")
-        wide.columns = [f"{name}_ahead_{step}" for name, step in wide.columns]
+        rows = by_series[series].drop_duplicates(["issued_at", "step"], keep="last")
+        wide = rows.drop(columns=["series", "fold", "open_time"]).pivot(index="issued_at", columns="step")
+        names_and_steps: list[Any] = wide.columns.to_list()
+        wide.columns = pd.Index([f"{name}_ahead_{step}" for name, step in names_and_steps])
         return wide.rename_axis(USABLE_FROM).reset_index()
 
     return forecasts
@@ -73,8 +74,8 @@ def of_models(place: str) -> Forecasts:
     """Let the models of a run's folder, or of a repository `user/name`, forecast from these very candles."""
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
-        given = candles.rename(columns={"date": "open_time"}).set_index("open_time")[OHLCV]
-        frame = _model(place, series).forecast_history(given, as_frame=True)
+        frame = candles.rename(columns={"date": "open_time"}).set_index("open_time")[OHLCV]
+        frame = _model(place, series).forecast_history(frame, as_frame=True)
         return frame[[USABLE_FROM, *(name for name in frame if "_ahead_" in name)]].reset_index(drop=True)
 
     return forecasts
@@ -91,11 +92,11 @@ def of_app(address: str) -> Forecasts:
     """Ask `v8 app` for the newest forecast; what it said is kept, what it never said is missing."""
     import requests  # noqa: PLC0415 - as above
 
-    kept: dict[str, dict[pd.Timestamp, dict[str, Any]]] = {}
+    rows_by_series: dict[str, dict[pd.Timestamp, dict[str, Any]]] = {}
     token = os.environ.get("V8_APP_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def asked(series: str) -> dict[str, Any]:
+    def fetch(series: str) -> dict[str, Any]:
         url = f"{address.rstrip('/')}/api/forecast/{series}"
         # With an auth of its own, requests looks for no password in ~/.netrc, which would replace the token.
         answer = requests.get(url, headers=headers, auth=lambda request: request, timeout=10)
@@ -103,16 +104,16 @@ def of_app(address: str) -> Forecasts:
         return row_of(answer.json())
 
     def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
-        known = kept.setdefault(series, {})
+        rows = rows_by_series.setdefault(series, {})
         closed = closes(candles).iloc[-1]
         ends = time.monotonic() + WAITING_S
-        while closed not in known:
-            row = asked(series)
-            known[row[USABLE_FROM]] = row
+        while closed not in rows:
+            row = fetch(series)
+            rows[row[USABLE_FROM]] = row
             if row[USABLE_FROM] >= closed or time.monotonic() > ends:
                 break
             time.sleep(1)
-        return pd.DataFrame([*known.values()])
+        return pd.DataFrame([*rows.values()])
 
     return forecasts
 
@@ -121,8 +122,8 @@ def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of `/api/forecast` as the row of a frame; `close_q05` is called `close_q5` there."""
     row: dict[str, Any] = {USABLE_FROM: pd.Timestamp(answer["first_bar"])}
     for step, bar in enumerate(answer["forecast"], 1):
-        told = {name.replace("_q0", "_q"): value for name, value in bar.items() if name != "open_time"}
-        row |= {f"{name}_ahead_{step}": value for name, value in told.items()}
+        values = {name.replace("_q0", "_q"): value for name, value in bar.items() if name != "open_time"}
+        row |= {f"{name}_ahead_{step}": value for name, value in values.items()}
     return row
 
 
@@ -131,11 +132,11 @@ def beside(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
 
     No forecast of another close is ever taken: a candle without its own has none, and nothing is done there.
     """
-    told = pd.DataFrame({USABLE_FROM: _in_ms(pd.to_datetime(forecasts[USABLE_FROM], utc=True))})
-    told[VOLATILITY] = volatility(forecasts, bar_of(candles)).to_numpy()
-    told[STOP] = stop(forecasts).to_numpy()
+    columns = pd.DataFrame({USABLE_FROM: _in_ms(pd.to_datetime(forecasts[USABLE_FROM], utc=True))})
+    columns[VOLATILITY] = volatility(forecasts, bar_of(candles)).to_numpy()
+    columns[STOP] = stop(forecasts).to_numpy()
     closed = candles.assign(**{USABLE_FROM: _in_ms(closes(candles))})
-    joined = closed.merge(told, how="left", on=USABLE_FROM, validate="one_to_one")
+    joined = closed.merge(columns, how="left", on=USABLE_FROM, validate="one_to_one")
     return with_usual(joined.drop(columns=USABLE_FROM))
 
 
@@ -162,21 +163,22 @@ def closes(candles: pd.DataFrame) -> pd.Series:
 def volatility(forecasts: pd.DataFrame, bar: pd.Timedelta) -> pd.Series:
     """Return the volatility of a year by the forecast highs and lows of the bars ahead."""
     squares = [
-        np.log(forecasts[high] / forecasts[low]) ** 2 for high, low in _pairs(forecasts, "high", "low")
+        pd.Series(np.log(forecasts[high] / forecasts[low]) ** 2)
+        for high, low in _pairs(forecasts, "high", "low")
     ]
     return np.sqrt(RANGE_TO_VARIANCE * pd.concat(squares, axis=1).mean(axis=1) * (YEAR / bar))
 
 
 def _pairs(forecasts: pd.DataFrame, *columns: str) -> Iterator[list[str]]:
     steps = sorted(
-        int(name.rpartition("_")[2]) for name in forecasts if name.startswith(f"{columns[0]}_ahead_")
+        int(name.rpartition("_")[2]) for name in forecasts.columns if name.startswith(f"{columns[0]}_ahead_")
     )
     yield from ([f"{name}_ahead_{step}" for name in columns] for step in steps)
 
 
 def stop(forecasts: pd.DataFrame) -> pd.Series:
     """Return the lowest of the lowest quantile of the lows ahead, or of the lows where none is forecast."""
-    levels = {name.split("_")[1] for name in forecasts if name.startswith("low_q")}
+    levels = {name.split("_")[1] for name in forecasts.columns if name.startswith("low_q")}
     name = min(levels, key=lambda level: float(level[1:]), default="")
     low = f"low_{name}" if name else "low"
     return forecasts[[name for (name,) in _pairs(forecasts, low)]].min(axis=1)

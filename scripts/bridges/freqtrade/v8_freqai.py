@@ -1,10 +1,11 @@
 """A FreqAI model that forecasts with a published repository of v8, and the strategy that trades by it.
 
-Nothing is trained here: the configuration says whose models forecast, `"v8": {"models": "user/name"}`, and
-each window of FreqAI gets what they say, from candles up to its rows. Three labels: the volatility of a year
-by the bars ahead, what is usual of it, and the log distance from the close to the lowest of their lows.
+Nothing is trained here: the configuration names the models that forecast, `"v8": {"models": "user/name"}`,
+and each window of FreqAI gets their forecasts from candles up to its rows. There are three labels: the
+annualised volatility of the bars ahead, its usual value, and the log distance from the close to their lowest
+low.
 
-freqtrade is GPL-3.0, and whoever passes on both together is bound by it. v8 neither imports nor contains it.
+freqtrade is GPL-3.0, which applies to a distribution of both together. v8 neither imports nor contains it.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from freqtrade.freqai.data_kitchen import FreqaiDataKitchen
 from freqtrade.freqai.freqai_interface import IFreqaiModel
 from numpy.typing import NDArray
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from v8_columns import (
     RANGE_TO_VARIANCE,
     STOP,
@@ -31,7 +32,7 @@ AHEAD_BARS = 10
 LABELS = {name: f"&-{name}" for name in (VOLATILITY, USUAL, STOP)}
 
 
-class V8Forecaster(IFreqaiModel):
+class V8Forecaster(IFreqaiModel):  # type: ignore[misc]  # freqtrade is not installed for the checks
     """What the models of a repository, or of a run's folder, say."""
 
     def __init__(self, config: dict[str, Any], **kwargs: Any) -> None:
@@ -41,10 +42,13 @@ class V8Forecaster(IFreqaiModel):
 
     def train(self, unfiltered_df: DataFrame, pair: str, dk: FreqaiDataKitchen, **kwargs: Any) -> str:
         """Train nothing; note the spread of the labels, as FreqAI asks for it."""
-        given = (dk.training_features_list, dk.label_list)
-        dk.make_train_test_datasets(*dk.filter_features(unfiltered_df, *given, training_filter=True))
+        features, labels = dk.filter_features(
+            unfiltered_df, dk.training_features_list, dk.label_list, training_filter=True
+        )
+        dk.make_train_test_datasets(features, labels)
         dk.fit_labels()
-        dk.feature_pipeline, dk.label_pipeline = self.define_data_pipeline(), self.define_label_pipeline()
+        dk.feature_pipeline = self.define_data_pipeline()
+        dk.label_pipeline = self.define_label_pipeline()
         return pair
 
     def fit(self, data_dictionary: dict[str, Any], dk: FreqaiDataKitchen, **kwargs: Any) -> None:
@@ -56,12 +60,12 @@ class V8Forecaster(IFreqaiModel):
         """Return the labels of each row, and 1 where there is a forecast, 0 elsewhere."""
         dk.find_features(unfiltered_df)
         candles = self.data_provider.get_pair_dataframe(dk.pair, self.config["timeframe"])
-        known = candles[candles["date"] <= unfiltered_df["date"].max()]
-        told = beside(known, self.forecasts(series_of(dk.pair, self.config["timeframe"]), known))
-        rows = unfiltered_df[["date"]].merge(told, how="left", on="date", validate="one_to_one")
+        past = candles[candles["date"] <= unfiltered_df["date"].max()]
+        forecasts = beside(past, self.forecasts(series_of(dk.pair, self.config["timeframe"]), past))
+        rows = unfiltered_df[["date"]].merge(forecasts, how="left", on="date", validate="one_to_one")
         rows[STOP] = np.log(rows[STOP] / rows["close"])
         labels = rows[[*LABELS]].rename(columns=LABELS)
-        return labels.fillna(0.0), labels.notna().all(axis=1).to_numpy(int)
+        return labels.fillna(0.0), labels.notna().all(axis=1).to_numpy().astype(np.int_)
 
 
 class V8FreqaiStrategy(V8Strategy):
@@ -70,8 +74,8 @@ class V8FreqaiStrategy(V8Strategy):
     def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Take the labels where there is a forecast."""
         frame = self.freqai.start(dataframe, metadata, self)
-        told = {name: frame[label].where(frame["do_predict"] == 1) for name, label in LABELS.items()}
-        return frame.assign(**told | {STOP: frame["close"] * np.exp(told[STOP])})
+        labels = {name: frame[label].where(frame["do_predict"] == 1) for name, label in LABELS.items()}
+        return frame.assign(**labels | {STOP: frame["close"] * np.exp(labels[STOP])})
 
     def feature_engineering_standard(
         self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any
@@ -81,8 +85,10 @@ class V8FreqaiStrategy(V8Strategy):
 
     def set_freqai_targets(self, dataframe: DataFrame, metadata: dict[str, Any], **kwargs: Any) -> DataFrame:
         """Say what came of each label."""
-        squares = np.log(dataframe["high"] / dataframe["low"]) ** 2
+        squares = Series(np.log(dataframe["high"] / dataframe["low"]) ** 2)
         variance = RANGE_TO_VARIANCE * (YEAR / bar_of(dataframe)) * squares.rolling(AHEAD_BARS).mean()
         lows = dataframe["low"].rolling(AHEAD_BARS).min().shift(-AHEAD_BARS)
-        came = with_usual(DataFrame({VOLATILITY: np.sqrt(variance).shift(-AHEAD_BARS)}))
-        return dataframe.join(came.assign(**{STOP: np.log(lows / dataframe["close"])}).rename(columns=LABELS))
+        labels = with_usual(DataFrame({VOLATILITY: np.sqrt(variance).shift(-AHEAD_BARS)}))
+        return dataframe.join(
+            labels.assign(**{STOP: np.log(lows / dataframe["close"])}).rename(columns=LABELS)
+        )

@@ -1,12 +1,12 @@
-"""A strategy for freqtrade that is in the market while the coming range is no wider than usual.
+"""A strategy for freqtrade that holds a position while the forecast range is no wider than usual.
 
-The close is a random walk to every model of v8, so nothing here asks where it goes: forecasts say how far it
-may go, which decides whether to be in, with how much, and where the stop lies. An example, no advice.
+The close is a random walk to every model of v8, so its direction is not used: forecasts say how far it may
+move, which decides whether to hold a position, how large, and where the stop lies. An example, no advice.
 
     "v8": {"export": "forecasts.parquet"}      in the configuration; or {"models": "runs/frontier"},
                                                {"models": "user/name"}, {"api": "http://127.0.0.1:8008"}
 
-freqtrade is GPL-3.0, and whoever passes on both together is bound by it. v8 neither imports nor contains it.
+freqtrade is GPL-3.0, which applies to a distribution of both together. v8 neither imports nor contains it.
 """
 
 from datetime import datetime
@@ -24,7 +24,7 @@ def series_of(pair: str, timeframe: str) -> str:
     return f"{pair.partition(':')[0].replace('/', '')}-{timeframe}"
 
 
-class V8Strategy(IStrategy):
+class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed for the checks
     """Long while the forecast volatility is below its usual, sized by it, with the stop at a quantile."""
 
     INTERFACE_VERSION = 3
@@ -59,7 +59,7 @@ class V8Strategy(IStrategy):
         dataframe.loc[dataframe[VOLATILITY] > self.leaves_at * dataframe[USUAL], "exit_long"] = 1
         return dataframe
 
-    def custom_stake_amount(
+    def custom_stake_amount(  # noqa: PLR0917 - as freqtrade calls it
         self,
         pair: str,
         current_time: datetime,
@@ -74,12 +74,12 @@ class V8Strategy(IStrategy):
     ) -> float:
         """Put in the less the wider the coming range."""
         part = self.wallets.get_total_stake_amount() / max(self.config["max_open_trades"], 1)
-        known = self._known(pair, current_time)
-        if known is None:
+        row = self._newest_row(pair, current_time)
+        if row is None:
             return 0.0  # no trade
-        return min(max(part * size(known[VOLATILITY], self.target, self.most), min_stake or 0.0), max_stake)
+        return min(max(part * size(row[VOLATILITY], self.target, self.most), min_stake or 0.0), max_stake)
 
-    def custom_stoploss(
+    def custom_stoploss(  # noqa: PLR0917 - as freqtrade calls it
         self,
         pair: str,
         trade: Trade,
@@ -90,12 +90,12 @@ class V8Strategy(IStrategy):
         **kwargs: Any,
     ) -> float | None:
         """Set the stop once, where the forecast that was known at the entry has its lowest quantile."""
-        known = self._known(pair, trade.open_date_utc) if after_fill else None
-        if known is None:
+        row = self._newest_row(pair, trade.open_date_utc) if after_fill else None
+        if row is None:
             return None  # it stays where it is
-        return stoploss_from_absolute(known[STOP], current_rate, is_short=trade.is_short)
+        return stoploss_from_absolute(row[STOP], current_rate, is_short=trade.is_short)
 
-    def _known(self, pair: str, when: datetime) -> Series | None:
+    def _newest_row(self, pair: str, when: datetime) -> Series | None:
         """Return the newest row that had closed by then; None where it has no forecast."""
         frame, _ = self.dp.get_analyzed_dataframe(pair, self.timeframe)
         rows = frame[closes(frame) <= when]
