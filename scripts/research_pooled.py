@@ -760,7 +760,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
 
 def regressed(fitted: RangeFormula, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
     """Make of ranges what the regression of `calibration: ensemble` makes of them."""
-    terms = move_terms(np, span.standing, ranges_WH)
+    terms = move_terms(np, span.naive_closes, ranges_WH)
     forecasts = {}
     for task, coefficients in fitted.moves.items():
         forecasts[task] = span.moved(

@@ -22,7 +22,7 @@ from v8.comparison.command import compare_profiles
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
-from v8.net import told_of_waiting
+from v8.net import reporting_waiting_to
 from v8.version import VERSION, commit
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -41,7 +41,7 @@ class _Commands(TyperGroup):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_on_one_line(), told_of_waiting(lambda text: typer.echo(text, err=True)):
+        with _errors_on_one_line(), reporting_waiting_to(lambda text: typer.echo(text, err=True)):
             return super().invoke(ctx)
 
 

@@ -699,7 +699,7 @@ def doctor(
     """
     chosen = load_profile(profile)
     network_outputs(chosen)  # raises an error if the profile has no network to measure
-    tell_waiting("Asking for the driver, and starting what computes.")
+    report_waiting("Asking for the driver, and starting what computes.")
 
     from v8.cli.doctor import run_doctor
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from v8.cli.printing import print_all_lines, print_lines, print_table
-from v8.columns import USER, parted
+from v8.columns import USER, split_origin
 from v8.errors import DataError
 from v8.features.indicators import FEATURES, warmup_bars
 from v8.features.store import FeatureStore
@@ -34,23 +34,23 @@ def update_store(
 ) -> list[tuple[str, str]]:
     """Update the store and print what was done; return the series that are not up to date and why.
 
-    `accepts` takes revised candles over, see `LiveSource.update`.
+    `accept_revisions` takes revised candles over, see `LiveSource.update`.
     """
-    updates = source.update(chosen, bars, accepts=accepts)
+    updates = source.update(chosen, bars, accept_revisions=accept_revisions)
     rows = []
     failures = []
     for update in updates:
-        if isinstance(update.found, DataError):
-            failures.append((str(update.series), str(update.found)))
+        if isinstance(update.result, DataError):
+            failures.append((str(update.series), str(update.result)))
             continue
-        history = update.found.history
+        history = update.result.candles
         row = (
             update.series,
             f"{len(history):,}",
             iso(history.last_s),
             f"{update.num_added:,}",
             f"{update.num_revised:,}",
-            f"{len(update.found.revisions):,}",
+            f"{len(update.result.revisions):,}",
             f"{history.num_missing:,}",
         )
         rows.append(row)
@@ -81,7 +81,7 @@ def print_features(profile: Profile) -> None:
     files = {column: table.file for table in profile.covariates for column in table.columns}
     rows = []
     for name in profile.features:
-        origin, column = parted(name)
+        origin, column = split_origin(name)
         source = files[column] if origin == USER else origin or "the series"
         rows.append((name, source, warmup_bars([name]), FEATURES[name].sentence))
     header = ("feature", "of", "bars before the first", "what it is")

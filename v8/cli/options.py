@@ -198,7 +198,7 @@ def open_candles(
 
     def begin() -> None:
         if message:
-            tell_waiting(message)
+            report_waiting(message)
 
     return open_source(source, data_dir=data_dir, begin=begin)
 
@@ -236,7 +236,7 @@ def candles_of_models(
     """
     message = opening(place)
     if message:
-        tell_waiting(message)
+        report_waiting(message)
 
     def open_named(name: str) -> CandleSource:
         from v8.artifacts.nested_runs import recorded_folders

@@ -344,7 +344,7 @@ class Companions:
         in_memory = self._in_memory.get(symbol)
         if isinstance(in_memory, Candles):
             return in_memory
-        if symbol in self._in_memory:
+        if in_memory is not None:
             return check_candles(in_memory, series, source="covariates")
         if series == own.series:
             return own

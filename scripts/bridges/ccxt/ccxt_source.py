@@ -171,13 +171,13 @@ class CcxtApi(rest.KlinesApi):
             except self.errors.BaseError as error:
                 self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
 
-        def refuse(refused: Refused) -> DataError:
+        def refuse(refused: RetryFailure) -> DataError:
             place = f"{self.exchange.id} by ccxt"
             rule = f"must answer ccxt's {call}"
             return DataError(where=place, rule=rule, got=str(refused.trouble), fix=_FIX)
 
         def print_waiting(trouble: TransientError, pause_s: float) -> None:
-            tell_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
+            report_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
 
         return PATIENCE.call(once, refuse, before_pause=print_waiting)
 
