@@ -1,9 +1,10 @@
-"""Names that several rooms speak of: symbols of what is traded, and columns with the numbers in them.
+"""Names that several packages use: names of columns, and rules for symbols.
 
-A symbol is of capital letters only, because it is also the name of folders and some systems do not tell
-letters apart by size, digits, and single dots between them; no name that Windows keeps for a device.
+A symbol consists of capital letters, digits, and single dots between them. It is also the name of a folder,
+and some file systems ignore case, so lower-case letters are refused; so are names that Windows reserves for
+devices.
 
-Columns are only ever picked by name. `v8.features.indicators` lists every column there is.
+Columns are always selected by name. `v8.features.indicators` lists all columns.
 """
 
 import re
@@ -22,23 +23,25 @@ BB_UPPER: Final = "bb_upper"
 BB_LOWER: Final = "bb_lower"
 VOLATILITY: Final = "volatility"
 
-BAND_PERIOD_BARS: Final = 20  # rows of the Bollinger average and deviation, and of `volatility`
-MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2  # ahead at which two closes of that window are known
+BAND_PERIOD_BARS: Final = 20  # bars of the Bollinger average and deviation, and of `volatility`
+MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2
+"""Most steps ahead at which at least two closes of the band period are known."""
 RECENT_RANGE: Final = "recent_range"
 RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
 
-WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}  # per period, whose sine and cosine tell the time
+WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}
+"""Numbers of waves per period whose sine and cosine are features of the time."""
 
 
 def range_column(num_bars: int) -> str:
-    """Name the range of the newest bars."""
+    """Return the name of the range of the newest bars."""
     return f"range_{num_bars}"
 
 
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
-    """Name sine and cosine of some waves per `day` or `week`."""
+    """Return the names of sine and cosine of a number of waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
 
 
@@ -48,7 +51,7 @@ WAVE_COLUMNS: Final = tuple(
 
 
 def rolled_columns(step: int) -> tuple[str, str]:
-    """Name the middle and the deviation of the naive forecast bands some steps ahead."""
+    """Return the names of the middle and the deviation of the naive bands some steps ahead."""
     return f"rolled_middle_{step}", f"rolled_deviation_{step}"
 
 
@@ -61,9 +64,10 @@ TASK_VOLATILITY: Final = "volatility"
 
 BAND_WIDTH_STDS: Final = 2.0  # sample standard deviations from the average to a band
 USER: Final = "csv"  # origin of the columns of all tables of the user
-COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"  # of tables' columns, which become features
-MOST_NEIGHBOURS: Final = 20  # other series a profile may name: it may be a stranger's, and all are fetched
-MOST_WORDS: Final = 300  # letters that a published definition may have
+COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"  # of columns of tables, which become features
+MOST_NEIGHBOURS: Final = 20
+"""Most other series that a profile may name: it may come from anybody, and all of them are downloaded."""
+MOST_WORDS: Final = 300  # most characters of a published definition
 MAX_SYMBOL: Final = 30
 SYMBOL_PATTERN: Final = r"[A-Z0-9](?:\.?[A-Z0-9])*"
 SYMBOL_RULE: Final = (
@@ -79,7 +83,7 @@ _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
 
 
 def is_symbol(text: str) -> bool:
-    """Tell whether a text is the one way to write a symbol.
+    """Return whether a text is a valid symbol.
 
     >>> [is_symbol(text) for text in ("BTCUSDT", "BRK.B", "btcusdt", "CON", "")]
     [True, True, False, False, False]
@@ -88,7 +92,7 @@ def is_symbol(text: str) -> bool:
 
 
 def plain_symbol(text: str) -> str:
-    """Write a symbol as a Series does: the pair without what parts it, or settles it, in capital letters.
+    """Normalise a symbol: capital letters, without separators and without the currency of settlement.
 
     >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
     ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
@@ -98,20 +102,22 @@ def plain_symbol(text: str) -> str:
 
 @lru_cache(4_096)
 def parted(name: str) -> tuple[str, str]:
-    """Return where a column comes from, "" for the series itself, and what it is there.
+    """Split the name of a column into its origin, "" for the series itself, and its name there.
 
     >>> parted("BTCUSDT.ta.rsi(window=9)"), parted("csv.funding_rate"), parted("ta.rsi")
     (('BTCUSDT', 'ta.rsi(window=9)'), ('csv', 'funding_rate'), ('', 'ta.rsi'))
     """
-    found = _OF_USER.fullmatch(name)
-    if found:
-        return USER, found[1]
-    found = _OF_NEIGHBOUR.fullmatch(name) if len(name) <= MOST_WORDS else None
-    return (found[1], found[2]) if found and is_symbol(found[1]) else ("", name)
+    of_user = _OF_USER.fullmatch(name)
+    if of_user:
+        return USER, of_user[1]
+    of_neighbour = _OF_NEIGHBOUR.fullmatch(name) if len(name) <= MOST_WORDS else None
+    if of_neighbour and is_symbol(of_neighbour[1]):
+        return of_neighbour[1], of_neighbour[2]
+    return "", name
 
 
 def beside(origin: str, name: str) -> str:
-    """Write the name of a column of some origin.
+    """Return the full name of a column of an origin.
 
     >>> beside("BTCUSDT", "high"), beside("", "high")
     ('BTCUSDT.high', 'high')
@@ -120,18 +126,18 @@ def beside(origin: str, name: str) -> str:
 
 
 def is_covariate(name: str) -> bool:
-    """Tell whether a column comes from elsewhere than the series' own candles."""
+    """Return whether a column comes from another source than the series' own candles."""
     return bool(parted(name)[0])
 
 
 def is_given(name: str) -> bool:
-    """Tell whether a column is not computed: one of candles, or one that lies beside them."""
+    """Return whether a column is read, not computed: a column of candles, or of a user's table."""
     origin, plain = parted(name)
     return origin == USER or plain in OHLCV or name == OPEN_TIME
 
 
 def neighbours(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols that columns come from, each once.
+    """Return the other symbols that columns come from, each once.
 
     >>> neighbours(["close", "BTCUSDT.close", "csv.funding_rate", "BTCUSDT.roc"])
     ('BTCUSDT',)

@@ -48,6 +48,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import (
     CLOSE,
     HIGH,
@@ -75,7 +76,7 @@ from v8.tasks import (
     window_moments,
 )
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
-from v8.windows.span import Floats, Span, unheld_waves
+from v8.windows.span import Span, unheld_waves
 
 MEMBERS: Final = ("network", "regression", "paths")
 """Who forecasts, in the order of an ensemble's shares."""
@@ -113,7 +114,7 @@ class KnownRanges:
         """Whether the longest of all ranges is among them."""
         return RANGE_BARS[-1] in (*self.from_candles, *self.from_features)
 
-    def terms(self, span: Span, floor: float) -> Floats:
+    def terms(self, span: Span, floor: float) -> FloatArray:
         """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
         deviations = [np.sqrt(span.range_variance(bars)) for bars in self.from_candles]
         if self.from_features:
@@ -141,19 +142,19 @@ class RangeFormula:
 
     known: KnownRanges  # what it reads of the bars behind
     floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
-    path_LH: Floats  # coefficients of the log range of each coming bar
+    path_LH: FloatArray  # coefficients of the log range of each coming bar
     resampled_PHC: NDArray[
         Any
     ]  # the bars that paths are made of, see `resampled_bars`, as they are published
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
-    moves: Mapping[str, Floats] = field(default_factory=dict)
+    moves: Mapping[str, FloatArray] = field(default_factory=dict)
     """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
 
-    def ranges(self, span: Span) -> Floats:
+    def ranges(self, span: Span) -> FloatArray:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
         return np.exp(np.clip(self.known.terms(span, self.floor) @ self.path_LH, *self.bounds))
 
-    def walk(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+    def walk(self, span: Span, levels: Sequence[float]) -> dict[str, FloatArray]:
         """Walk the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
 
         The precision of the walk is that of the bars that were lent.
@@ -170,13 +171,13 @@ class RangeFormula:
             parts.append(mirrored_path_quantiles(levels, tasks, history_WK[windows], moved_WHCP))
         return {task.name: np.concatenate([part[task.name] for part in parts]) for task in tasks}
 
-    def regress(self, span: Span) -> dict[str, Floats]:
+    def regress(self, span: Span) -> dict[str, FloatArray]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
         return move_by(span, self.moves, _by_step(span, self.ranges(span)))
 
     def said(
         self, span: Span, network: Mapping[str, NDArray[Any]]
-    ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, Floats]]:
+    ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, FloatArray]]:
         """Put beside a network's forecasts those of the formulas: by member and task, shape (W, H, C).
 
         And how far the outer quantiles of the paths lie off their median, per task, shape (W, H, L, C).
@@ -214,7 +215,7 @@ def fit_ensemble(train: Span) -> RangeFormula:
     return RangeFormula(known, floor, path_LH, resampled_PHC, bounds, moves)
 
 
-def _floored_logs(train: Span) -> tuple[float, Floats]:
+def _floored_logs(train: Span) -> tuple[float, FloatArray]:
     """Return the deviation to which smaller ones are raised, and the log ranges of the bars that followed."""
     ohlc_WHC = train.actual[TASK_OHLC]
     tiny = float(np.finfo(np.float32).tiny)
@@ -224,7 +225,7 @@ def _floored_logs(train: Span) -> tuple[float, Floats]:
     return floor, np.log(np.maximum(ranges_WH, floor))
 
 
-def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
+def fit_log_ranges(terms_WL: FloatArray, logs_WH: FloatArray, known: KnownRanges) -> FloatArray:
     """Fit the coefficients of the log range of each coming bar, shape (L, H).
 
     Terms are one, the log ranges behind, the longest last, and the waves, if they are not left out.
@@ -235,7 +236,7 @@ def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Flo
     return (fitted_LH + _fit_without_level(terms_WL, logs_WH, known.num_ranges)) / 2
 
 
-def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Floats:
+def _fit_without_level(terms_WL: FloatArray, logs_WH: FloatArray, num_ranges: int) -> FloatArray:
     """Fit coefficients of which those of the ranges add up to one, shape (L, H)."""
     identity_LL = np.eye(terms_WL.shape[1])
     # What any other range has, the longest one lacks.
@@ -261,16 +262,16 @@ def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
     return terms
 
 
-Terms: TypeAlias = Callable[[bool], Iterable[Floats]]
+Terms: TypeAlias = Callable[[bool], Iterable[FloatArray]]
 """Maps `Task.has_window` to the terms of each step, shape (W, R)."""
 
 
-def _by_step(span: Span, ranges_WH: Floats) -> Terms:
+def _by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     terms = move_terms(np, span.standing, ranges_WH)
     return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
 
 
-def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
+def fit_moves(train: Span, terms: Terms) -> dict[str, FloatArray]:
     """Fit the moves of every task by terms with the smallest absolute errors: per task, shape (H, R, C).
 
     Columns that a range does not move stay, for a range says nothing about which way they go.
@@ -284,7 +285,7 @@ def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
     return fitted
 
 
-def move_by(span: Span, fitted: Mapping[str, Floats], terms: Terms) -> dict[str, Floats]:
+def move_by(span: Span, fitted: Mapping[str, FloatArray], terms: Terms) -> dict[str, FloatArray]:
     """Forecast by what `fit_moves` has fitted, per task, shape (W, H, C), in the task's unit."""
     made = {}
     for task, fitted_HRC in fitted.items():
@@ -309,8 +310,8 @@ _READING_NO_CANDLES: Final = (Task.on_paths, BANDS_TASK.on_paths, OHLC_TASK.on_p
 
 
 def mirrored_path_quantiles(
-    levels: Sequence[float], tasks: Sequence[Task], history_close: Floats, moved: Floats
-) -> dict[str, Floats]:
+    levels: Sequence[float], tasks: Sequence[Task], history_close: FloatArray, moved: FloatArray
+) -> dict[str, FloatArray]:
     """Do in numpy what `path_quantiles` does, to the same bits, given the first half of the paths alone.
 
     The other half are their mirror images, as `resampled_bars` makes them: what moves up in one moves down as far
@@ -344,7 +345,7 @@ def mirrored_path_quantiles(
     return made
 
 
-def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
+def _mirrored_quantiles(levels: Sequence[float], candles: FloatArray) -> FloatArray:
     """Return what `_quantiles` does of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
     num_half = candles.shape[-1]
     opened, high, low, closed = (candles[:, :, OHLC.index(name)] for name in (OPEN, HIGH, LOW, CLOSE))
@@ -353,7 +354,7 @@ def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
     highs = np.concatenate([high, -low], axis=-1)
     highs.sort(axis=-1)
 
-    def ranked(places: NDArray[np.int64]) -> Floats:
+    def ranked(places: NDArray[np.int64]) -> FloatArray:
         """Take what stands at some places, (Q,), of all numbers of each candle, sorted: (W, H, C, Q)."""
         is_negative = places < num_half
         # Half of the opens are as far below zero as the others are above it, and so are the closes.
@@ -385,12 +386,12 @@ def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
     return _between(xp, _places(levels, values.shape[-1]), ranked)
 
 
-def _places(levels: Sequence[float], num_paths: int) -> Floats:
+def _places(levels: Sequence[float], num_paths: int) -> FloatArray:
     """Say where quantiles lie among so many sorted numbers, (Q,), from 0; they may lie between two."""
     return np.array(levels) * (num_paths - 1)
 
 
-def _between(xp: Any, places: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
+def _between(xp: Any, places: FloatArray, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
     """Interpolate between the numbers, (W, H, C, Q), that `ranked` has at whole places: (W, H, Q, C)."""
     low = ranked(np.floor(places).astype(np.int64))
     high = ranked(np.ceil(places).astype(np.int64))
@@ -420,8 +421,8 @@ def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes
 
 
 def drawn_paths(
-    moved_HCP: Floats, levels: Sequence[float], quantiles_HQC: Floats, last_close: float
-) -> Floats:
+    moved_HCP: FloatArray, levels: Sequence[float], quantiles_HQC: FloatArray, last_close: float
+) -> FloatArray:
     """Walk the paths of one window so that they are what its quantiles say: candles, (P, H, C), as prices.
 
     At each step every column keeps the order of its paths and takes the quantiles that are published: between
@@ -444,7 +445,7 @@ def drawn_paths(
     return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
-def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floats:
+def _taking(values_P: FloatArray, levels: Sequence[float], wanted_Q: FloatArray) -> FloatArray:
     """Move values, in their order, to where they have the wanted quantiles."""
     own_Q = np.quantile(values_P, levels)
     middle = [*levels].index(MEDIAN)
@@ -455,7 +456,7 @@ def _taking(values_P: Floats, levels: Sequence[float], wanted_Q: Floats) -> Floa
     return np.interp(values_P, [ends[0], *own_Q, ends[1]], [first, *wanted_Q, last])
 
 
-def resampled_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
+def resampled_bars(train: Span, forecast_WH: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
     """Take the bars that followed the train windows at some places, (D,), and their mirrors.
 
     Forecast ranges, (W, H), are unitless and above 0. Returns log ratios to the close before, in multiples of
@@ -476,7 +477,7 @@ way costs up to 0.5 % on the validation span of real candles, and that is meant.
 EQUAL_SHARE: Final = 0.5  # of two forecasts that count alike
 
 
-def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
+def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, FloatArray]:
     """Fit everybody's shares on the validation span: per task, (M, H) in the order of `MEMBERS`.
 
     Those of a step add up to one. `said` is what each member forecasts for these windows, per task, shape (W,
@@ -496,17 +497,19 @@ def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> di
     return shares
 
 
-def network_alone(horizon_bars: int) -> Floats:
+def network_alone(horizon_bars: int) -> FloatArray:
     """Return the shares of a task, (M, H), of which the network has all."""
     return np.repeat(np.eye(len(MEMBERS))[:, [MEMBERS.index("network")]], horizon_bars, axis=1)
 
 
-def mix(shares: Mapping[str, Floats], said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
+def mix(
+    shares: Mapping[str, FloatArray], said: Mapping[str, Mapping[str, NDArray[Any]]]
+) -> dict[str, FloatArray]:
     """Return what the members forecast together, per task, shape (W, H, C)."""
     return {task: _mixed(one, (said[member][task] for member in MEMBERS)) for task, one in shares.items()}
 
 
-def told_shares(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
+def told_shares(shares: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     """Say what metadata holds of the shares: the network's, from 0 to 1 per step, and what the rest is.
 
     Models from before have `constant` or `regression` as the anchor in their files.
@@ -515,7 +518,7 @@ def told_shares(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
     return [{"task": task, "factors": kept_H, "anchor": "ensemble"} for task, kept_H in kept.items()]
 
 
-def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:
+def _without_loss(actual_WHC: FloatArray, members: Sequence[FloatArray], shares_MH: FloatArray) -> FloatArray:
     """Leave the steps to the best member in which their mix errs by too much more than it, shape (M, H)."""
     mixed_WHC = _mixed(shares_MH, members)
     error_H, *errors = (np.abs(one - actual_WHC).mean(axis=(0, 2)) for one in (mixed_WHC, *members))
@@ -524,11 +527,11 @@ def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floa
     return np.where(error_H > MOST_LOST * np.min(errors, axis=0), alone_MH, shares_MH)
 
 
-def _mixed(shares_MH: Floats, members: Iterable[Floats]) -> Floats:
+def _mixed(shares_MH: FloatArray, members: Iterable[FloatArray]) -> FloatArray:
     return sum(share_H[:, None] * one for share_H, one in zip(shares_MH, members, strict=True))
 
 
-def _factor(actual_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
+def _factor(actual_WHC: FloatArray, start_WHC: FloatArray, end_WHC: FloatArray) -> FloatArray:
     """Fit how much of the way from start to end has the smallest absolute error, per step, shape (H,)."""
     asked, way = (
         np.moveaxis(one - start_WHC, 1, 2).reshape(-1, actual_WHC.shape[1]) for one in (actual_WHC, end_WHC)
@@ -545,9 +548,9 @@ candles: all of it cost up to 1 % of CRPS where the fold changed, and coverage w
 def conformal_widths(
     levels: Sequence[float],
     actual: Mapping[str, NDArray[Any]],
-    points: Mapping[str, Floats],
-    distances: Mapping[str, Floats],
-) -> dict[str, Floats]:
+    points: Mapping[str, FloatArray],
+    distances: Mapping[str, FloatArray],
+) -> dict[str, FloatArray]:
     """Return how many times as far each outer quantile must lie off to hold its share of the windows.
 
     Quantiles lie off the median as those of the paths do, times a factor: on the validation span every one
@@ -584,7 +587,7 @@ def kept_share(num_windows: int, horizon_bars: int) -> float:
     return num_independent / (num_independent + DOUBTED_WINDOWS)
 
 
-def _shift(beyond_WHC: Floats, level: float) -> Floats:
+def _shift(beyond_WHC: FloatArray, level: float) -> FloatArray:
     """Return the order statistic that a new window exceeds with the chance that its level leaves."""
     num_windows = len(beyond_WHC)
     # The outer end is the cautious one: of n windows and the new one, ceil((n + 1) level) are at or below.
@@ -592,5 +595,5 @@ def _shift(beyond_WHC: Floats, level: float) -> Floats:
     rank = np.ceil((num_windows + 1) * (level if above else 1 - level))
     place = int(np.clip(rank, 1, num_windows)) - 1
     ordered = np.sort(beyond_WHC, axis=0)
-    found: Floats = ordered[place if above else num_windows - 1 - place]
+    found: FloatArray = ordered[place if above else num_windows - 1 - place]
     return found

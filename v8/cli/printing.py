@@ -352,6 +352,6 @@ def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
 
 def _ending(outcome: events.Outcome) -> str:
     """Say what a series that ended is worth, or why it failed."""
-    worth = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
+    worth = [f"{number(against.relative_mae)} of {against.name}" for against in outcome.worth]
     done = f"{outcome.series} {', '.join([*worth, duration(outcome.seconds)])}"
     return f"failed: {outcome.reason}" if outcome.reason else done

@@ -10,13 +10,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
-from v8.features.formulas import Floats
 
-Market: TypeAlias = Mapping[str, Floats]
+Market: TypeAlias = Mapping[str, FloatArray]
 """Columns of candles by name, each of shape (N,)."""
 
-Compute: TypeAlias = Callable[[Market], Floats]
+Compute: TypeAlias = Callable[[Market], FloatArray]
 """Returns the values of a feature, shape (N,)."""
 
 BAR_S: Final = 900
@@ -68,7 +68,7 @@ def _with_another_future(market: Market, num_known: int, factor: float) -> Marke
     return changed
 
 
-def _first_difference(values: Floats, others: Floats, first: int, resolution: float) -> int | None:
+def _first_difference(values: FloatArray, others: FloatArray, first: int, resolution: float) -> int | None:
     if len(values) != len(others):
         return min(len(values), len(others))
     finite = np.abs(values[first:][np.isfinite(values[first:])])

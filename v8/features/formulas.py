@@ -22,11 +22,9 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.registry import Named
-
-Floats = NDArray[np.float64]
 
 
 class Kind(Enum):
@@ -53,7 +51,7 @@ class Formula:
     means.
     """
 
-    function: Callable[..., Floats]  # takes one array per input, then the parameters by keyword
+    function: Callable[..., FloatArray]  # takes one array per input, then the parameters by keyword
     inputs: tuple[str, ...]  # names of candle columns, features or stages
     parameters: Mapping[str, float | None] = field(default_factory=dict)  # every number, in bars or unitless
     warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
@@ -69,14 +67,14 @@ class Feature(Named):
     formula: Formula | None = None  # None for a price of the candle itself
 
 
-def ewm_mean(values: Floats, newest_weight: float) -> Floats:
+def ewm_mean(values: FloatArray, newest_weight: float) -> FloatArray:
     """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
     return pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean().to_numpy(dtype=np.float64)
 
 
-def rsi(close: Floats, period_bars: int) -> Floats:
+def rsi(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains so
@@ -88,7 +86,7 @@ def rsi(close: Floats, period_bars: int) -> Floats:
     return 100.0 * ratio(gain, moved, where_zero=0.5)
 
 
-def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
+def macd(close: FloatArray, fast_bars: int, slow_bars: int) -> FloatArray:
     """Subtract the slow exponential average of the close from the fast one, in quote currency.
 
     The newest weight of an average is 2 / (span + 1); exactly 0 in a flat market.
@@ -96,12 +94,12 @@ def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
     return ewm_mean(close, 2.0 / (fast_bars + 1)) - ewm_mean(close, 2.0 / (slow_bars + 1))
 
 
-def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
+def macd_signal(macd_line: FloatArray, signal_bars: int) -> FloatArray:
     """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
     return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
 
 
-def close_moments(close: Floats, period_bars: int) -> Floats:
+def close_moments(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the simple average of the close, as its distance from the close, and the deviation.
 
     Two passes over the differences from the newest close of each window. The differences keep every digit of
@@ -119,7 +117,7 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     return np.stack([late(each, len(close)) for each in (mean, np.sqrt(squares / (period_bars - 1)))])
 
 
-def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
+def bollinger_band(close: FloatArray, moments: FloatArray, stds: float) -> FloatArray:
     """Place a Bollinger band `stds` sample deviations of `close_moments` above the simple average.
 
     Negative for the lower band (Bollinger on Bollinger Bands, 2001). Quote currency; the close itself in a
@@ -128,7 +126,7 @@ def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
     return close + (moments[0] + stds * moments[1])
 
 
-def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
+def relative_deviation(close: FloatArray, moments: FloatArray, stds: float) -> FloatArray:
     """Divide so many sample deviations of `close_moments` by the simple average: volatility (1) or width (4).
 
     Unitless, not negative; 0 in a flat market.
@@ -136,7 +134,7 @@ def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
     return stds * moments[1] / (close + moments[0])
 
 
-def band_position(moments: Floats, stds: float) -> Floats:
+def band_position(moments: FloatArray, stds: float) -> FloatArray:
     """Say where the close lies between the lower band (0) and the upper band (1), or beyond; unitless.
 
     The bands are `stds` sample deviations of `close_moments` from the average. Where they coincide (a flat
@@ -146,7 +144,7 @@ def band_position(moments: Floats, stds: float) -> Floats:
     return ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
 
 
-def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
+def atr(high: FloatArray, low: FloatArray, close: FloatArray, period_bars: int) -> FloatArray:
     """Average the true range, plainly rather than with Wilder's smoothing, as the lineage does.
 
     The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar has
@@ -157,13 +155,13 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
     return late(moving_mean(true_range, period_bars), len(close))
 
 
-def roc(close: Floats, period_bars: int) -> Floats:
+def roc(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the change from the close `period_bars` before, in percent of it; NaN in the first rows."""
     earlier = close[:-period_bars]
     return late(100.0 * (close[period_bars:] - earlier) / earlier, len(close))
 
 
-def volume_norm(volume: Floats, period_bars: int) -> Floats:
+def volume_norm(volume: FloatArray, period_bars: int) -> FloatArray:
     """Divide the volume by its simple average: unitless, between 0 and `period_bars`; NaN in the first rows.
 
     A window without any trade counts as ordinary: 1, the value of a volume equal to its average.
@@ -171,12 +169,12 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
     return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
 
-def moving_mean(values: Floats, period_bars: int) -> Floats:
+def moving_mean(values: FloatArray, period_bars: int) -> FloatArray:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
     return late(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
 
 
-def windows(values: Floats, period_bars: int) -> Floats:
+def windows(values: FloatArray, period_bars: int) -> FloatArray:
     """View all windows of N values at once, as `sliding_window_view` does in twenty times the time.
 
     Shape (period_bars, N - period_bars + 1), or (period_bars, 0) where no window is full: the oldest value of
@@ -187,12 +185,12 @@ def windows(values: Floats, period_bars: int) -> Floats:
     return np.ndarray(shape, values.dtype, values, strides=2 * values.strides)
 
 
-def late(values: Floats, num_rows: int) -> Floats:
+def late(values: FloatArray, num_rows: int) -> FloatArray:
     """Put NaN before values, up to so many rows."""
     return np.concatenate([np.full(num_rows - len(values), np.nan), values])
 
 
-def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
+def ratio(part: FloatArray, whole: FloatArray, *, where_zero: float) -> FloatArray:
     """Divide part by whole, with a result of its own where the whole is zero."""
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)
 
@@ -217,19 +215,21 @@ WAVE_DECIMALS: Final = 9
 """Digits of a wave: more than single precision holds, fewer than rounding errors reach."""
 
 
-def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
+def range_deviation(high: FloatArray, low: FloatArray, period_bars: int) -> FloatArray:
     """Estimate the deviation of one bar's log return from the newest ranges (Parkinson), unitless."""
     squares = np.square(np.log(high / low))
     return np.sqrt((moving_mean(squares, period_bars) if period_bars > 1 else squares) / PARKINSON)
 
 
-def realised_deviation(close: Floats, period_bars: int) -> Floats:
+def realised_deviation(close: FloatArray, period_bars: int) -> FloatArray:
     """Root of the mean squared log return of the newest `period_bars` returns, unitless; NaN before."""
     squares = np.square(np.diff(np.log(close)))
     return late(np.sqrt(moving_mean(squares, period_bars)), len(close))
 
 
-def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats) -> Floats:
+def recent_range(
+    shortest: FloatArray, short: FloatArray, long: FloatArray, longest: FloatArray
+) -> FloatArray:
     """Blend deviations over four horizons geometrically: the move to expect of the next bar, unitless.
 
     The weights follow the heterogeneous autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001): people
@@ -243,12 +243,12 @@ def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats)
     return blend
 
 
-def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
+def share_of_recent(deviation: FloatArray, recent: FloatArray) -> FloatArray:
     """Divide a deviation by `recent_range`, both unitless; 1 in a market that stands still."""
     return ratio(deviation, recent, where_zero=1.0)
 
 
-def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
+def move(close: FloatArray, recent: FloatArray, period_bars: int) -> FloatArray:
     """Size of the move over some bars, in multiples of the usual one: `recent` times the root of the bars.
 
     From 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.
@@ -257,19 +257,19 @@ def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
     return np.minimum(ratio(size, np.sqrt(period_bars) * recent, where_zero=0.0), MAX_MOVE)
 
 
-def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) -> Floats:
+def wave(open_time_s: FloatArray, period_s: int, num_waves: int, is_cosine: bool) -> FloatArray:
     """Turn the time of the day or week (seconds since 1970, UTC) into a number without a jump at midnight.
 
     A period starts on a Monday at midnight and has `num_waves`. Between -1 and 1, rounded: where every bar
     meets a wave at zero (three waves a day at four hours a bar), errors of 1e-16 would be all there is, and
     scaling brings that to unit size.
     """
-    angle: Floats = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
-    exact: Floats = np.cos(angle) if is_cosine else np.sin(angle)
+    angle: FloatArray = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
+    exact: FloatArray = np.cos(angle) if is_cosine else np.sin(angle)
     return exact.round(WAVE_DECIMALS)
 
 
-def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
+def rolled_moments(close: FloatArray, period_bars: int, num_steps: int) -> FloatArray:
     """Average and deviate the closes of a window of which the first steps ahead repeat the last close.
 
     These are the naive forecast Bollinger bands: `k` steps ahead, below `period_bars`, the window holds the
@@ -290,11 +290,11 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     return moments
 
 
-def rolled_middle(moments: Floats, recent: Floats, step: int) -> Floats:
+def rolled_middle(moments: FloatArray, recent: FloatArray, step: int) -> FloatArray:
     """Distance of the middle of `rolled_moments` from the last close, in recent ranges, without its sign."""
     return np.minimum(ratio(np.abs(moments[0, step - 1]), recent, where_zero=0.0), MAX_ROLLED)
 
 
-def rolled_deviation(moments: Floats, recent: Floats, step: int) -> Floats:
+def rolled_deviation(moments: FloatArray, recent: FloatArray, step: int) -> FloatArray:
     """Deviation of `rolled_moments`, in recent ranges; steps ahead count from 1."""
     return np.minimum(ratio(moments[1, step - 1], recent, where_zero=0.0), MAX_ROLLED)

@@ -22,11 +22,12 @@ import numpy as np
 import yaml
 
 from v8 import columns as c
+from v8.arrays import FloatArray
 from v8.columns import beside, is_covariate, is_given, parted
 from v8.errors import DataError, listed, message_of
 from v8.features import formulas, ta_features
 from v8.features.examination import BAR_S, made_market, row_that_changes, row_that_looks_ahead
-from v8.features.formulas import Feature, Floats, Formula, Kind
+from v8.features.formulas import Feature, Formula, Kind
 from v8.features.ta_features import RESOLUTION
 from v8.plugins import digest_of
 from v8.registry import Registry, nearest
@@ -160,7 +161,7 @@ def is_of_package(name: str) -> bool:
     return ta_features.is_package_name(parted(name)[1])
 
 
-def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+def computed_rows(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Compute indicators of candles that may begin within a piece; what stands in a warm-up means nothing.
 
     Candles are open time (seconds), open, high, low, close and volume, each of shape (N,), and so are the
@@ -173,7 +174,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict
     known = {name: _read_only(values) for name, values in candles.items()}
     num_rows = len(next(iter(known.values())))
 
-    def resolved(name: str) -> Floats:
+    def resolved(name: str) -> FloatArray:
         if name not in known:
             formula = formula_of(name)
             found = formula.function(*map(resolved, formula.inputs), **formula.parameters)
@@ -185,7 +186,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict
     return {name: resolved(name) for name in columns}
 
 
-def _require_length(name: str, found: Floats, num_rows: int, *, is_stage: bool) -> Floats:
+def _require_length(name: str, found: FloatArray, num_rows: int, *, is_stage: bool) -> FloatArray:
     """Return values of which there is one for each row; a stage may have further axes before that one."""
     shape = np.shape(found)
     if shape == (num_rows,) or (is_stage and shape[-1:] == (num_rows,)):
@@ -196,7 +197,7 @@ def _require_length(name: str, found: Floats, num_rows: int, *, is_stage: bool) 
     raise DataError(where=f"feature {name}", rule=rule, got=got, fix=f"{fix}; NaN stands in a warm-up")
 
 
-def _read_only(values: Floats) -> Floats:
+def _read_only(values: FloatArray) -> FloatArray:
     view = values.view()
     view.setflags(write=False)
     return view
@@ -251,7 +252,7 @@ def _fault_of_values(name: str) -> str | None:
         # What lies beside the candles is another walk here, which is none of theirs.
         market.setdefault(given, market.get(parted(given)[1], market[c.CLOSE])[::-1].copy())
 
-    def compute(market: Mapping[str, Floats]) -> Floats:
+    def compute(market: Mapping[str, FloatArray]) -> FloatArray:
         with np.errstate(all="ignore"):  # what comes of that is looked at, not printed
             return np.asarray(computed_rows([name], market)[name], np.float64)
 
@@ -314,19 +315,19 @@ class _Features(Registry[Feature]):
         return replace(own, name=name, sentence=sentence, formula=formula)
 
 
-def _of(function: Callable[..., Floats], *inputs: str, **parameters: float) -> Formula:
+def _of(function: Callable[..., FloatArray], *inputs: str, **parameters: float) -> Formula:
     return Formula(function, inputs, parameters, is_windowed=True)
 
 
 def _over(
-    function: Callable[..., Floats], bars: int, *inputs: str, late: int = 0, **parameters: float
+    function: Callable[..., FloatArray], bars: int, *inputs: str, late: int = 0, **parameters: float
 ) -> Formula:
     """Return a formula of the newest `bars`, and of `late` ones before them."""
     return Formula(function, inputs, {"period_bars": bars, **parameters}, bars - 1 + late, is_windowed=True)
 
 
 def _averaged(
-    function: Callable[..., Floats], newest_weights: Sequence[float], source: str, **parameters: float
+    function: Callable[..., FloatArray], newest_weights: Sequence[float], source: str, **parameters: float
 ) -> Formula:
     """Return a formula of exponential averages, valid when a chain of these weights has forgotten its begin.
 

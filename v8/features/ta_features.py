@@ -35,10 +35,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.columns import HIGH, LOW, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.features.examination import Market, made_market, row_that_changes, row_that_looks_ahead
-from v8.features.formulas import Feature, Floats, Formula, Kind, windows
-from v8.registry import nearest, or_rather
+from v8.features.formulas import Feature, Formula, Kind, windows
+from v8.registry import nearest, suggestion_clause
 
 PACKAGE: Final = "ta"
 PREFIX: Final = f"{PACKAGE}."
@@ -167,7 +168,7 @@ def read_wish(name: str) -> Wish:
             )
         given |= {key: text} if key else {}
     for unknown in given.keys() - output.defaults.keys():
-        known = f"{', '.join(output.defaults)}{or_rather(unknown, output.defaults)}"
+        known = f"{', '.join(output.defaults)}{suggestion_clause(unknown, output.defaults)}"
         raise RefusedError(f"{unknown!r} is no parameter of ta.{output.name}, which has {known}")
     return Wish(output, {key: _value(output, key, given.get(key)) for key in output.defaults})
 
@@ -254,12 +255,12 @@ def block_bars_of(context_bars: int) -> int:
 
 def in_blocks(
     output: Output,
-    open_time_s: Floats,
-    *columns: Floats,
+    open_time_s: FloatArray,
+    *columns: FloatArray,
     context_bars: int,
     block_bars: int,
     **parameters: Value,
-) -> Floats:
+) -> FloatArray:
     """Compute an output for N contiguous candles, block by block, from `context_bars` before each on.
 
     Open times, in seconds and one bar apart, and the output's inputs in their order have the shape (N,), N at
@@ -276,7 +277,7 @@ def in_blocks(
     return found
 
 
-def computed(output: Output, candles: Market, parameters: Mapping[str, Value]) -> Floats:
+def computed(output: Output, candles: Market, parameters: Mapping[str, Value]) -> FloatArray:
     """Let the package compute N candles, shape (N,), float64; not finite where it has no value."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
@@ -371,11 +372,11 @@ class _Subject:
             raise self._refused("has no value at some candles; with fillna=true the last one stands for it")
         return bool(is_told.all() and (np.abs(late - early) <= RESOLUTION * most).all())
 
-    def _between(self, start: int, stop: int) -> Floats:
+    def _between(self, start: int, stop: int) -> FloatArray:
         """Compute it from one bar of the market up to another, shape (stop - start,)."""
         return self._on({name: one[start:stop] for name, one in _market().items()})
 
-    def _on(self, market: Market) -> Floats:
+    def _on(self, market: Market) -> FloatArray:
         return computed(self._wish.output, market, self._wish.parameters)
 
     def _refused(self, reason: str) -> RefusedError:

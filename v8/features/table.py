@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, parted
 from v8.errors import DataError, listed
 from v8.features import indicators
-from v8.features.formulas import Floats
 from v8.features.indicators import FEATURES, ancestry, check_columns, computed_rows, warmup_bars
 from v8.features.ta_features import with_filling
 from v8.invocation import command
@@ -222,7 +222,7 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
     _require_finite(candles, new)
 
 
-def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:
+def _raw(candles: Candles, rows: slice) -> dict[str, FloatArray]:
     values = np.ascontiguousarray(candles.values[rows].T)
     others = {name: values[rows] for name, values in candles.beside.items()}
     opens = {OPEN_TIME: candles.open_time_s[rows].astype(np.float64)}

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from v8.features.formulas import Floats
+from v8.arrays import FloatArray
 
 NUM_ROUNDS: Final = 15  # rounds of reweighting: they end within a thousandth of the smallest sum of errors
 
@@ -25,7 +25,7 @@ RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal added to it, so that terms that repeat each other can be told apart."""
 
 
-def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
+def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     """Fit coefficients, shape (P, M), with the smallest sums of absolute errors.
 
     Least squares, reweighted by one over the error of the round before (Schlossmacher 1973,
@@ -53,12 +53,14 @@ def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
     return fitted_MP.T.astype(np.float64)
 
 
-def least_squares(x_NP: Floats, y_NM: Floats) -> Floats:
+def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
     return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
 
 
-def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_NP: Floats) -> Floats:
+def fit_without(
+    left_out: Sequence[int], fit: Callable[[FloatArray], FloatArray], terms_NP: FloatArray
+) -> FloatArray:
     """Fit coefficients, (P, M), of terms of which those at some places are left out: theirs are zero."""
     if not left_out:
         return fit(terms_NP)
@@ -66,7 +68,7 @@ def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_
     return np.insert(fitted_KM, np.array(left_out) - np.arange(len(left_out)), 0.0, axis=0)
 
 
-def weighted_median(values: Floats, weights: Floats) -> Floats:
+def weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:
     """Return what minimises the weighted sum of absolute distances, along the first axis.
 
     Values are finite, weights of the same shape 0 or above. It is the smallest value at which half of the

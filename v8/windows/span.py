@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8 import tasks
+from v8.arrays import FloatArray
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
 from v8.errors import SeriesError
 from v8.features.formulas import PERIODS_S
@@ -31,12 +32,10 @@ LEAST_PERIODS: Final = 4
 """Times that a train span must hold a day or a week before anything is fitted to the time of it: of fewer,
 what happened once is taken for what always happens then."""
 
-Floats = NDArray[np.float64]
-
 LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: 200,000 windows of candles ten steps ahead
 
 
-class PerTask(Mapping[str, Floats]):
+class PerTask(Mapping[str, FloatArray]):
     """Arrays per task, computed when asked for, and kept unless they are large.
 
     What a span knows of a task is asked for again and again. Of a million windows ten steps ahead all of it
@@ -45,12 +44,12 @@ class PerTask(Mapping[str, Floats]):
     both, for long.
     """
 
-    def __init__(self, tasks: Iterable[str], compute: Callable[[str], Floats]) -> None:
+    def __init__(self, tasks: Iterable[str], compute: Callable[[str], FloatArray]) -> None:
         self._tasks = tuple(tasks)
         self._compute = compute
-        self._kept: dict[str, Floats] = {}
+        self._kept: dict[str, FloatArray] = {}
 
-    def __getitem__(self, task: str) -> Floats:
+    def __getitem__(self, task: str) -> FloatArray:
         if task in self._kept:
             return self._kept[task]
         if task not in self._tasks:
@@ -131,13 +130,13 @@ class Span:
         anchors = self.anchors
         steps = np.arange(1, self.horizon_bars + 1)
 
-        def compute(name: str) -> Floats:
+        def compute(name: str) -> FloatArray:
             return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
 
         return PerTask(self.profile.tasks, compute)
 
     @cached_property
-    def history_close(self) -> Floats:
+    def history_close(self) -> FloatArray:
         """Closes of the last 20 known rows, oldest first, shape (W, 20), quote currency.
 
         Where the lookback is shorter than 20, an early window may reach before the first row or across a
@@ -148,7 +147,7 @@ class Span:
         return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
 
     @property
-    def last_close(self) -> Floats:
+    def last_close(self) -> FloatArray:
         """Last known close of each window, shape (W,), quote currency."""
         return self.history_close[:, -1]
 
@@ -164,12 +163,12 @@ class Span:
         return tasks.standing_closes(np, self.history_close, self.horizon_bars)
 
     @cached_property
-    def rolled_deviation(self) -> Floats:
+    def rolled_deviation(self) -> FloatArray:
         """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
         upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.standing), -1, 0)
         return _read_only((upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None])
 
-    def unit(self, task: str, share_W: Floats | None = None) -> Floats:
+    def unit(self, task: str, share_W: FloatArray | None = None) -> FloatArray:
         """Return what a share of the last close, all of it if None, is in a task's unit, shape (W, 1, 1)."""
         share_W = np.ones(len(self)) if share_W is None else share_W
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
@@ -177,23 +176,23 @@ class Span:
     def moves(self) -> PerTask:
         """Return how far the actual values lay from the naive forecast, per task, shape (W, H, C), in returns."""
 
-        def compute(task: str) -> Floats:
+        def compute(task: str) -> FloatArray:
             moved = self.actual[task] - self.naive[task]
             return np.divide(moved, self.unit(task), out=moved)
 
         return PerTask(self.actual, compute)
 
-    def moved(self, task: str, moves_WHC: Floats) -> Floats:
+    def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
         """Move the naive forecast by so much, in returns: the inverse of `moves`, in the task's unit."""
         return self.naive[task] + moves_WHC * self.unit(task)
 
     @cached_property
-    def recent_range(self) -> Floats:
+    def recent_range(self) -> FloatArray:
         """The profile's unit of targets at each window, shape (W,), unitless; 1 where it has none."""
         return _read_only(recent_range(self.table, self.profile)[self.anchors])
 
     @cached_property
-    def ewma_variance(self) -> Floats:
+    def ewma_variance(self) -> FloatArray:
         """Exponentially weighted mean of squared log returns at each window, shape (W,), unitless.
 
         Returns across holes are left out. Weights add up to one from the first return on.
@@ -204,7 +203,7 @@ class Span:
         smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
         return _read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
 
-    def range_variance(self, num_bars: int) -> Floats:
+    def range_variance(self, num_bars: int) -> FloatArray:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
         rows = self.anchors + 1
         first = np.maximum(rows - num_bars, 0)
@@ -216,12 +215,12 @@ class Span:
         rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
         return self.table.select(self.profile.features)[rows]
 
-    def known(self, names: tuple[str, ...]) -> Floats:
+    def known(self, names: tuple[str, ...]) -> FloatArray:
         """Gather columns at the last known row of each window, shape (W, len(names))."""
         return self.table.select(names)[self.anchors].astype(np.float64)
 
     @cached_property
-    def _total_range(self) -> Floats:
+    def _total_range(self) -> FloatArray:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
         high, low = (self.table.column(name).astype(np.float64) for name in (HIGH, LOW))
         return _read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
@@ -283,7 +282,7 @@ def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
     ]
 
 
-def recent_range(table: FeatureTable, profile: Profile) -> Floats:
+def recent_range(table: FeatureTable, profile: Profile) -> FloatArray:
     """Return the profile's unit of targets at every row, shape (R,), unitless; ones where it has none."""
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
