@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from v8.arrays import FloatArray
 from v8.baselines.baselines import BASELINES, NAIVE
 from v8.baselines.ranges import RangeFormula, fit_ensemble, move_terms
 from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
@@ -64,7 +65,6 @@ from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
 
-Floats = NDArray[np.float64]
 HORIZON: Final = 10
 STEPS: Final = (1, 3, 6, 10)  # evaluated
 EMBARGO: Final = 70  # bars between what teaches and what is evaluated: those of the product's splits
@@ -99,15 +99,15 @@ class Market:
 
     series: tuple[Series, ...]
     times_s: NDArray[np.int64]  # open time of each bar, (N,)
-    log_ranges_NS: Floats  # floored; NaN where there is no candle
-    behind_NSK: Floats  # logs of the mean ranges over `RANGES`
-    level_NS: Floats  # log of the series' own mean range since its first bar
-    clock_NK: Floats  # waves of day and week
-    market_NK: Floats  # what the coins do together
-    age_NS: Floats  # log days since the first bar
-    moves_NSK: Floats  # sizes of the newest moves in ranges
+    log_ranges_NS: FloatArray  # floored; NaN where there is no candle
+    behind_NSK: FloatArray  # logs of the mean ranges over `RANGES`
+    level_NS: FloatArray  # log of the series' own mean range since its first bar
+    clock_NK: FloatArray  # waves of day and week
+    market_NK: FloatArray  # what the coins do together
+    age_NS: FloatArray  # log days since the first bar
+    moves_NSK: FloatArray  # sizes of the newest moves in ranges
 
-    def target(self) -> Floats:
+    def target(self) -> FloatArray:
         """Return the log ranges of the ten coming bars, (N, S, H)."""
         padded = np.pad(self.log_ranges_NS, ((0, HORIZON), (0, 0)), constant_values=np.nan)
         return np.stack([padded[step : step + len(self.times_s)] for step in range(1, HORIZON + 1)], axis=-1)
@@ -183,7 +183,7 @@ def market_of(series: tuple[Series, ...], grid: pd.DatetimeIndex, frames: dict[s
     )
 
 
-def market_block(series: Sequence[Series], above_NSK: Floats, moves_NSK: Floats) -> Floats:
+def market_block(series: Sequence[Series], above_NSK: FloatArray, moves_NSK: FloatArray) -> FloatArray:
     """Say what the coins do together, known when the bar closes, (N, K)."""
     symbols = [one_series.symbol for one_series in series]
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bars before any coin tells
@@ -197,7 +197,7 @@ def market_block(series: Sequence[Series], above_NSK: Floats, moves_NSK: Floats)
 # Terms and rows
 
 
-def own_terms(market: Market, *, longest: bool = False) -> Floats:
+def own_terms(market: Market, *, longest: bool = False) -> FloatArray:
     """Return the terms of the formula, (N, S, K): one, log ranges over 1 to 240 bars, the clock."""
     num_ranges = len(RANGES) if longest else len(RANGES) - 1
     clock = np.broadcast_to(market.clock_NK[:, None], (*market.level_NS.shape, market.clock_NK.shape[1]))
@@ -205,7 +205,7 @@ def own_terms(market: Market, *, longest: bool = False) -> Floats:
     return np.concatenate([ones, market.behind_NSK[..., :num_ranges], clock], axis=-1)
 
 
-def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> Floats:
+def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> FloatArray:
     """Return the terms of pooled methods, (N, S, K): none tells which coin it is.
 
     Of a `stranger` 960 bars are known: its level is theirs, and its age unknown.
@@ -221,7 +221,7 @@ def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> Floa
     return np.concatenate(parts, axis=-1)
 
 
-def level_of(market: Market, *, stranger: bool) -> Floats:
+def level_of(market: Market, *, stranger: bool) -> FloatArray:
     """Return the log of a coin's mean range, (N, S): since its first bar, or over 960 bars."""
     return market.behind_NSK[..., -1] if stranger else market.level_NS
 
@@ -236,7 +236,9 @@ def teacher_forced(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArr
 # Methods
 
 
-def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice) -> Floats:
+def fit_own(
+    terms_NSK: FloatArray, target_NSH: FloatArray, mask_NS: NDArray[np.bool_], evaluated: slice
+) -> FloatArray:
     """Fit a regression to each series, and forecast the evaluated rows, (J, S, H)."""
     forecasts = np.full((evaluated.stop - evaluated.start, *target_NSH.shape[1:]), np.nan)
     for place in range(target_NSH.shape[1]):
@@ -247,7 +249,7 @@ def fit_own(terms_NSK: Floats, target_NSH: Floats, mask_NS: NDArray[np.bool_], e
     return forecasts
 
 
-def weights_of(mask_NS: NDArray[np.bool_]) -> Floats:
+def weights_of(mask_NS: NDArray[np.bool_]) -> FloatArray:
     """Weigh rows so that every date weighs the same, however many coins it has, (R,)."""
     return (1.0 / np.maximum(mask_NS.sum(axis=1, keepdims=True), 1) * mask_NS)[mask_NS]
 
@@ -255,7 +257,9 @@ def weights_of(mask_NS: NDArray[np.bool_]) -> Floats:
 RIDGE: Final = 1e-4  # of the mean square of a term
 
 
-def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_]) -> Floats:
+def fit_pooled(
+    terms_NSK: FloatArray, target_NSH: FloatArray, base_NSH: FloatArray, mask_NS: NDArray[np.bool_]
+) -> FloatArray:
     """Fit one regression of what the base leaves over to all series, (K, H)."""
     weights = weights_of(mask_NS)
     x = terms_NSK[mask_NS]
@@ -266,8 +270,12 @@ def fit_pooled(terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS:
 
 
 def fit_shrunk(
-    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice
-) -> Floats:
+    terms_NSK: FloatArray,
+    target_NSH: FloatArray,
+    base_NSH: FloatArray,
+    mask_NS: NDArray[np.bool_],
+    evaluated: slice,
+) -> FloatArray:
     """Fit each series' own coefficients, pulled towards the pool's as by `SHRUNK_ROWS` of it, (J, S, H)."""
     x = terms_NSK[mask_NS]
     weights = weights_of(mask_NS)
@@ -303,8 +311,12 @@ STRIDE: Final = 3  # every such row teaches trees: neighbours share most bars
 
 
 def fit_trees(
-    terms_NSK: Floats, target_NSH: Floats, base_NSH: Floats, mask_NS: NDArray[np.bool_], evaluated: slice
-) -> Floats:
+    terms_NSK: FloatArray,
+    target_NSH: FloatArray,
+    base_NSH: FloatArray,
+    mask_NS: NDArray[np.bool_],
+    evaluated: slice,
+) -> FloatArray:
     """Fit boosted trees to what a base leaves over at the evaluated steps, one booster a step, (J, S, H)."""
     import lightgbm  # noqa: PLC0415 - optional
 
@@ -342,14 +354,14 @@ class Training:
 
 
 def fit_networks(
-    terms_NSK: Floats,
-    rest_NSH: Floats,
+    terms_NSK: FloatArray,
+    rest_NSH: FloatArray,
     mask_NS: NDArray[np.bool_],
     evaluated: slice,
     bar_s: int,
     *,
     alone: bool,
-) -> Floats:
+) -> FloatArray:
     """Train networks on what a base leaves over; the mean of the seeds, (J, S, H).
 
     Pooled, or a network for each series (`alone`). Seed m holds every block of dates out whose number leaves
@@ -381,7 +393,9 @@ def fit_networks(
 Layers = list[Any]  # kernels and constants of three dense layers, in turns
 
 
-def _trained(inputs: Any, rest: Any, weights: Any, *, evaluated: slice, bar_s: int, how: Training) -> Floats:
+def _trained(
+    inputs: Any, rest: Any, weights: Any, *, evaluated: slice, bar_s: int, how: Training
+) -> FloatArray:
     """Train the seeds of one network, one after the other, and average what they say."""
     import jax  # noqa: PLC0415 - not needed without networks
 
@@ -492,8 +506,8 @@ class Fold:
     stop: int  # past the last one
     kind: str
     usable_NS: NDArray[np.bool_]
-    target_NSH: Floats
-    forecasts: dict[str, Floats] = field(default_factory=dict)  # per method, (J, S, H)
+    target_NSH: FloatArray
+    forecasts: dict[str, FloatArray] = field(default_factory=dict)  # per method, (J, S, H)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -501,7 +515,7 @@ class Fold:
         """The evaluated rows: all their ten bars lie before the end."""
         return slice(self.start, self.stop - HORIZON)
 
-    def keep(self, name: str, make: Callable[[], Floats]) -> None:
+    def keep(self, name: str, make: Callable[[], FloatArray]) -> None:
         """Ask a method, and note the processor time it took."""
         began = time.process_time()
         self.forecasts[name] = make()
@@ -559,7 +573,7 @@ def ask_formulas(fold: Fold) -> None:
     fold.mean_of(REFERENCE, OWN)
 
 
-def bases_of(fold: Fold) -> dict[str, Floats]:
+def bases_of(fold: Fold) -> dict[str, FloatArray]:
     """Return what pooled methods start from: the series' own level, or its regression on all history."""
     mask = teacher_forced(fold.usable_NS, fold.start, ALL)
     formula = fit_own(own_terms(fold.market), fold.target_NSH, mask, slice(0, len(mask)))
@@ -604,7 +618,7 @@ def ask_trees(fold: Fold) -> None:
         fold.mean_of(name, OWN)
 
 
-def pooled(fold: Fold, terms: Floats, base: Floats, mask: NDArray[np.bool_]) -> Floats:
+def pooled(fold: Fold, terms: FloatArray, base: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Forecast the evaluated rows by one regression over all series, (J, S, H)."""
     fitted = fit_pooled(terms, fold.target_NSH, base, mask)
     return terms[fold.evaluated] @ fitted + base[fold.evaluated]
@@ -619,7 +633,7 @@ def ask_networks(fold: Fold) -> None:
         mask = teacher_forced(fold.usable_NS & np.isfinite(start).all(axis=-1), fold.start, bars)
         terms = pooled_terms(fold.market, block=block)
 
-        def fit(terms: Floats, start: Floats, mask: NDArray[np.bool_], alone: bool) -> Floats:
+        def fit(terms: FloatArray, start: FloatArray, mask: NDArray[np.bool_], alone: bool) -> FloatArray:
             rest = fold.target_NSH - start
             residuals = fit_networks(terms, rest, mask, fold.evaluated, bar_s, alone=alone)
             return residuals + start[fold.evaluated]
@@ -657,7 +671,7 @@ class Beside:
         return f"{self.median:.4f} ({self.num_smaller}/{self.num_cells}){chance}"
 
 
-def errors_of(fold: Fold, name: str) -> Floats:
+def errors_of(fold: Fold, name: str) -> FloatArray:
     """Return the error of each window, (J, S), log range; NaN where a series has none."""
     steps = [step - 1 for step in STEPS]
     return np.abs(fold.forecasts[name] - fold.target_NSH[fold.evaluated])[..., steps].mean(axis=-1)
@@ -708,7 +722,7 @@ BASELINE_WINDOWS: Final = (PRODUCT, ALL)
 EVALUATED_STRIDE: Final = 8  # every such window is decoded: neighbours share most bars
 BESIDE: Final = ("har", "range_paths")  # the best baselines of every fold of docs/research/frontier.md
 FORMULA: Final = "formula"
-Losses = dict[str, dict[str, Floats]]
+Losses = dict[str, dict[str, FloatArray]]
 """Per task and forecaster the loss of each window in returns, (W,)."""
 
 
@@ -720,7 +734,7 @@ class Decoded:
     bar_numbers: NDArray[np.int64]
 
 
-def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Floats]) -> Decoded | None:
+def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, FloatArray]) -> Decoded | None:
     """Judge what log ranges become, `ranges` by method, (J, H), beside the baselines; None of a new coin."""
     profile = load_profile("frontier")
     table = compute_table(candles, table_columns(profile))
@@ -758,7 +772,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
     return Decoded(losses, span.bar_numbers)
 
 
-def regressed(fitted: RangeFormula, span: Span, ranges_WH: Floats) -> dict[str, Floats]:
+def regressed(fitted: RangeFormula, span: Span, ranges_WH: FloatArray) -> dict[str, FloatArray]:
     """Make of ranges what the regression of `calibration: ensemble` makes of them."""
     terms = move_terms(np, span.naive_closes, ranges_WH)
     forecasts = {}

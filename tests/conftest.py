@@ -34,7 +34,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, open_source
 from v8.profile import Profile, load_profile
-from v8.registry import strays
+from v8.registry import own_entries
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
@@ -171,7 +171,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind, entries in before.values():
         for name in kind.keys() - entries.keys():
             del kind[name]
-    for known in (plugins.loaded, repeated, strays):
+    for known in (plugins.loaded, repeated, own_entries):
         known.clear()
 
 

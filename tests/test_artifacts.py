@@ -106,7 +106,7 @@ def test_a_run_of_which_nothing_is_finished_or_in_training_begins_anew(
     other = started(make_profile().with_budget(newest_bars=800))
     with RunFolder(tmp_path / "tiny", other) as folder:
         assert (
-            folder.note == f"{folder.path}: nothing of this run was finished or in training; it begins anew."
+            folder.note == f"{folder.path}: nothing of this run was finished or in training; it starts again."
         )
         assert folder.state(BTC) == SeriesState()
     assert read_run(tmp_path / "tiny") == other
@@ -208,8 +208,8 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> N
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("", "must be whole JSON; got damage"),
-        ('{"format": 1, "prof', "must be whole JSON; got damage"),
+        ("", "must be valid JSON; got damage"),
+        ('{"format": 1, "prof', "must be valid JSON; got damage"),
         ("[1]", "must hold a JSON object; got list"),
         ('{"format": 99}', "reads run format 1; got format 99"),
         ('{"format": 1}', "key profile: must be as v8 wrote it; got no such key"),

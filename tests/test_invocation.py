@@ -170,7 +170,7 @@ def test_a_missing_module_of_v8_itself_is_a_fault_of_ours_and_stays_one() -> Non
 def test_a_ctrl_c_during_the_imports_is_one_line_and_130(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="130"), explained_start():
         raise KeyboardInterrupt
-    assert capsys.readouterr().err == "interrupted: nothing was begun. Repeat the same command.\n"
+    assert capsys.readouterr().err == "interrupted: nothing was started. Repeat the same command.\n"
 
 
 def test_the_collector_is_off_within_the_block_alone_whatever_happens_there() -> None:

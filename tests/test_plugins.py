@@ -84,7 +84,7 @@ def test_whoever_goes_on_with_the_run_brings_the_same(
     words = ["--profile", place / "tiny.yaml", "--source", "demo", "--series", SERIES[0]]
     done = called("run", *words, cwd=place, tf=True)
     assert done.returncode == 2
-    assert "goes on with the plug-ins that it was begun with, halfway.py (" in done.stderr
+    assert "is continued with the plug-ins that it was started with, halfway.py (" in done.stderr
     assert "got none. Name the same with --plugin" in done.stderr
     other = tmp_path / "halfway.py"
     other.write_text(halfway.read_text() + "\n")

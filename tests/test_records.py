@@ -64,14 +64,14 @@ def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
 
 @pytest.mark.parametrize("content", [{"format": 4}, {"format": "3"}, {"format": True}, {}, [], None])
 def test_only_known_formats_are_read(content: object) -> None:
-    check_format({"format": 2}, (2, 3), what="run", where="a.json", fix="Mend it")
+    check_format({"format": 2}, (2, 3), kind="run", where="a.json", fix="Mend it")
     with pytest.raises(
         ArtifactError, match=r"^a\.json: this v8 reads run format 3; got format .*\. Mend it\.$"
     ):
-        check_format(content, (1, 2, 3), what="run", where="a.json", fix="Mend it")
+        check_format(content, (1, 2, 3), kind="run", where="a.json", fix="Mend it")
 
 
 def test_a_file_nested_without_end_is_damage(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(ArtifactError, match=r"deep\.json: must be whole JSON; got damage"):
+    with pytest.raises(ArtifactError, match=r"deep\.json: must be valid JSON; got damage"):
         read_json_object(tmp_path / "deep.json", fix="Restore it")

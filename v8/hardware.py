@@ -1,7 +1,7 @@
-"""The machine: its cores, memory and devices, and the library that computes on them; asked here only.
+"""The machine: cores, memory and devices, and the library that computes on them.
 
-What concerns cores and memory answers at once. What concerns devices imports the backend, the library
-that Keras computes with, and belongs into processes that compute.
+Functions about cores and memory return immediately. Functions about devices import the backend, the library
+that Keras computes with; they should be called only in processes that compute.
 """
 
 import importlib
@@ -23,18 +23,18 @@ _DEVICES: Final = Path("/dev")
 def versions() -> dict[str, str]:
     """Return the versions of Python, v8 and the packages that can change a result (G20).
 
-    They come from the installed packages' own records, so that nothing heavy is imported for them.
+    They are read from the metadata of the installed packages, without importing them.
 
     >>> sorted(versions())
     ['keras', 'numpy', 'pandas', 'python', 'tensorflow', 'v8']
     """
-    found = {"python": platform.python_version(), "v8": VERSION}
+    by_name = {"python": platform.python_version(), "v8": VERSION}
     for name in ("keras", "tensorflow", "numpy", "pandas"):
         try:
-            found[name] = importlib.metadata.version(name)
+            by_name[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            by_name[name] = "not installed"
+    return by_name
 
 
 def describe_machine() -> dict[str, Any]:
@@ -48,24 +48,29 @@ def describe_machine() -> dict[str, Any]:
 
 
 def identity() -> dict[str, str]:
-    """Return what a measurement of this machine depends on: processor, GPUs and installed versions."""
-    driver = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    gpus = [re.findall(r"Model:\s*(.*)", one.read_text("utf-8", "replace")) for one in driver]
-    told = describe_machine()
-    # One model name stands for processors with and without wide units: what they can do tells them apart.
-    told = {"cpu": told["cpu"], "num_cores": told["num_cores"], "flags": processor_flags(), "gpus": gpus}
-    return {**versions(), "machine": str(told)}
+    """Return what a measurement on this machine depends on: processor, GPUs and installed versions."""
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    gpus = [re.findall(r"Model:\s*(.*)", file.read_text("utf-8", "replace")) for file in files]
+    description = describe_machine()
+    machine = {
+        "cpu": description["cpu"],
+        "num_cores": description["num_cores"],
+        # Processors of one model name may have wide vector units or not; the flags differ.
+        "flags": processor_flags(),
+        "gpus": gpus,
+    }
+    return {**versions(), "machine": str(machine)}
 
 
 def processor_flags() -> str:
-    """Return what the processor says that it can do; nothing where the system does not tell."""
+    """Return the names of the processor's features; empty if the system does not list them."""
     return _cpuinfo("flags")
 
 
 def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Count the cores this process may run on, at least 1.
 
-    Linux says in the quota file what share a container has: microseconds per period, or "max".
+    On Linux the quota file holds the share of a container: microseconds per period, or "max".
     """
     process = psutil.Process()
     has_affinity = hasattr(process, "cpu_affinity")  # macOS has none
@@ -83,14 +88,14 @@ def load() -> tuple[float, int]:
 
 
 def available_bytes() -> int:
-    """Return the memory that new processes may take before the system swaps."""
+    """Return the bytes of memory that new processes may use before the system swaps."""
     return psutil.virtual_memory().available
 
 
 def peak_process_bytes() -> int:
-    """Return the most resident memory that this process has had."""
+    """Return the largest resident memory of this process so far, in bytes."""
     try:
-        import resource  # noqa: PLC0415 - not on Windows, where psutil tells the peak
+        import resource  # noqa: PLC0415 - does not exist on Windows, where psutil returns the peak
     except ImportError:
         info = psutil.Process().memory_info()
         return int(getattr(info, "peak_wset", info.rss))
@@ -99,19 +104,20 @@ def peak_process_bytes() -> int:
 
 
 def may_have_gpu(devices: Path = _DEVICES) -> bool:
-    """Look for NVIDIA's driver, which costs nothing; asking the backend costs seconds."""
+    """Return whether NVIDIA's driver is there; this is quick, while asking the backend takes seconds."""
     return (devices / "nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
 
 
 def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Name the GPUs that processes may be given, as CUDA_VISIBLE_DEVICES does; the backend is not asked."""
+    """Return the GPUs that processes may use, as CUDA_VISIBLE_DEVICES names them, without the backend."""
     if not may_have_gpu(devices):
         return ()
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
-    # CUDA does not look behind a name that it does not know.
-    return tuple(takewhile(lambda name: name not in {"", "-1"}, (name.strip() for name in told.split(","))))
+    names = (name.strip() for name in visible.split(","))
+    # CUDA ignores all names after an invalid one.
+    return tuple(takewhile(lambda name: name not in {"", "-1"}, names))
 
 
 def backend_name() -> str:
@@ -122,25 +128,25 @@ def backend_name() -> str:
 
 
 def backend() -> Any:
-    """Return the library that Keras computes with; JAX is an optional extra, and so may TensorFlow be."""
+    """Import and return the library that Keras computes with: TensorFlow or JAX."""
     return importlib.import_module(backend_name())
 
 
 def has_gpu() -> bool:
-    """Say whether the backend can compute on a GPU."""
+    """Return whether the backend can compute on a GPU."""
     return bool(_gpu_devices())
 
 
 def gpu_models() -> tuple[str, ...]:
-    """Name the models of the GPUs that the backend can compute on."""
+    """Return the model names of the GPUs that the backend can compute on."""
     if backend_name() == "jax":
         return tuple(device.device_kind for device in _gpu_devices())
     details = (backend().config.experimental.get_device_details(device) for device in _gpu_devices())
-    return tuple(str(found.get("device_name", "unnamed GPU")) for found in details)
+    return tuple(str(fields.get("device_name", "unnamed GPU")) for fields in details)
 
 
 def cuda_versions() -> tuple[str | None, str | None]:
-    """Return CUDA and cuDNN: what TensorFlow was built for, or the packages JAX computes with."""
+    """Return the versions of CUDA and cuDNN that TensorFlow was built for, or that JAX uses."""
     if backend_name() == "jax":
         return _version_of_prefix("nvidia-cuda-runtime"), _version_of_prefix("nvidia-cudnn")
     built = backend().sysconfig.get_build_info()
@@ -148,7 +154,7 @@ def cuda_versions() -> tuple[str | None, str | None]:
 
 
 def device_of(tensor: Any) -> str:
-    """Return the device a result lies on, such as `GPU:0` or `CPU:0`."""
+    """Return the device that holds a tensor, such as `GPU:0` or `CPU:0`."""
     if backend_name() == "jax":
         (device,) = tensor.devices()
         return f"{device.platform.upper()}:{device.id}"
@@ -156,14 +162,14 @@ def device_of(tensor: Any) -> str:
 
 
 def proved_device() -> str:
-    """Multiply two small matrices without saying where, and return the device of the product."""
+    """Multiply two small matrices on the default device, and return the device of the product."""
     from keras import ops  # noqa: PLC0415 - the first functions answer without it
 
     return device_of(ops.matmul(ops.ones((8, 8)), ops.ones((8, 8))))
 
 
 def peak_bytes_of(device: str) -> int:
-    """Return the most memory in use of a device, as `device_of` names it; on a CPU that of this process."""
+    """Return the peak memory of a device, named as by `device_of`, in bytes; on a CPU of this process."""
     if not device.startswith("GPU"):
         return peak_process_bytes()
     if backend_name() == "jax":
@@ -173,19 +179,21 @@ def peak_bytes_of(device: str) -> int:
 
 
 def _version_of_prefix(prefix: str) -> str | None:
-    """Return the version of the first package of this name, whatever CUDA its name ends in."""
-    found = [one for one in importlib.metadata.distributions() if (one.name or "").startswith(prefix)]
-    return found[0].version if found else None
+    """Return the version of the first package whose name has this prefix; a suffix names the CUDA version."""
+    for distribution in importlib.metadata.distributions():
+        if (distribution.name or "").startswith(prefix):
+            return distribution.version
+    return None
 
 
 def _cpuinfo(key: str) -> str:
-    """Return what Linux says of the first processor; empty where nothing is known."""
+    """Return an entry of the first processor in Linux's list; empty if there is none."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         return ""
-    found = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 def _gpu_devices() -> list[Any]:

@@ -1,6 +1,6 @@
-"""How this process was started, and what to say when it cannot start: standard library only.
+"""How this process was started, and messages for a start that fails; uses the standard library only.
 
-`scripts/v8` says in `V8_COMMAND` how it was called, so that every command that v8 prints can be pasted.
+`scripts/v8` sets `V8_COMMAND` to the way it was called, so that users can paste every command that v8 prints.
 """
 
 import gc
@@ -18,45 +18,51 @@ OLDEST_PYTHON = (3, 11)
 EXIT_INTERRUPTED = 130
 _SAFE_PATH: Final = "PYTHONSAFEPATH"  # https://docs.python.org/3/using/cmdline.html#envvar-PYTHONSAFEPATH
 _SHORT_OF_MEMORY: Final = ("failed to map segment", "allocate memory", "paging file")
-"""What systems say where a library finds no room."""
+"""Parts of the messages of operating systems if there is not enough memory to load a library."""
 repeated: Final[dict[tuple[str, str], None]] = {}
-"""Flags and their values that every command needs which is printed, such as a plug-in, in their order."""
+"""Flags and their values that every printed command needs, such as plug-ins, in their order."""
 
 
 def command(*words: str) -> str:
-    """Write a command line of v8 as the user can paste it.
+    """Return a command line of v8 that the user can paste.
 
     >>> command("pull", "--repo", "you/my models")
     "python -m v8 pull --repo 'you/my models'"
     """
-    for flag, value in repeated if words else ():
-        words += (flag, value) if not {value, f"{flag}={value}"} & {*words} else ()
-    return f"{os.environ.get('V8_COMMAND') or 'python -m v8'} {shlex.join(words)}".rstrip()
+    program = os.environ.get("V8_COMMAND") or "python -m v8"
+    if not words:
+        return program
+    arguments = list(words)
+    for flag, value in repeated:
+        if value not in arguments and f"{flag}={value}" not in arguments:
+            arguments += [flag, value]
+    return f"{program} {shlex.join(arguments)}".rstrip()
 
 
 @contextmanager
 def explained_start() -> Iterator[None]:
-    """Exit with one sentence where this is no Python that v8 is installed for, and at a Ctrl-C.
+    """Exit with a message if this Python cannot run v8, and at a Ctrl-C.
 
-    The commands look after Ctrl-C themselves; here it is for the second in which they are imported.
+    The commands handle Ctrl-C themselves; this is for the second in which they are imported.
     """
     try:
         with explained_imports():
             if sys.version_info < OLDEST_PYTHON:
-                versions = OLDEST_PYTHON, sys.version_info
-                wanted, found = (".".join(map(str, version[:2])) for version in versions)
-                raise _wrong_python(f"needs Python {wanted} or newer", f"Python {found}")
+                oldest = ".".join(map(str, OLDEST_PYTHON))
+                current = ".".join(map(str, sys.version_info[:2]))
+                raise _wrong_python(f"needs Python {oldest} or newer", f"Python {current}")
             yield
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: nothing was begun. Repeat the same command.\n")
+        sys.stderr.write("interrupted: nothing was started. Repeat the same command.\n")
         sys.exit(EXIT_INTERRUPTED)
 
 
 @contextmanager
 def explained_imports() -> Iterator[None]:
-    """Exit with one sentence at an error of ours, and where a package is missing or cannot be loaded.
+    """Exit with a message at a `V8Error`, and if a package is missing or cannot be loaded.
 
-    TensorFlow is imported late, by whatever needs it first: an import of another's package may fail anywhere.
+    TensorFlow and other packages are imported late, by the first function that needs them, so an import may
+    fail anywhere.
     """
     try:
         try:
@@ -67,30 +73,33 @@ def explained_imports() -> Iterator[None]:
                 raise
             raise _wrong_python(f"needs the package {package}", "none") from error
         except ImportError as error:
-            first = error  # TensorFlow wraps what the system said into pages of its own
-            while isinstance(first.__context__, ImportError):
-                first = first.__context__
-            if _package_of(first) == "v8":
+            cause = error  # TensorFlow wraps the message of the operating system in long ones of its own
+            while isinstance(cause.__context__, ImportError):
+                cause = cause.__context__
+            if _package_of(cause) == "v8":
                 raise
-            raise _not_loaded(first) from error
+            raise _not_loaded(cause) from error
     except V8Error as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
 
 
 def _package_of(error: ImportError) -> str:
-    """Return the package whose part cannot be imported: a library knows its own name, and where it lies."""
-    before, _, place = (error.path or "").replace("\\", "/").rpartition("-packages/")
-    return (place if before else error.name or "").partition("/" if before else ".")[0]
+    """Return the name of the package that cannot be imported, from the path or the name of the module."""
+    path = (error.path or "").replace("\\", "/")
+    before, _, relative_path = path.rpartition("-packages/")  # of site-packages or dist-packages
+    if before:
+        return relative_path.partition("/")[0]
+    return (error.name or "").partition(".")[0]
 
 
 def _not_loaded(error: ImportError) -> V8Error:
-    """Say which package cannot be loaded, and what the system said."""
+    """Return the error for a package that cannot be loaded, with the message of the operating system."""
     package = _package_of(error) or "that failed"
     if any(words in str(error) for words in _SHORT_OF_MEMORY):
         fix = "Let the process have more memory: look at ulimit -v, and at what other programs use"
     else:
-        fix = f"Install the library that is named, or the package anew, for {sys.executable}"
+        fix = f"Install the library that is named, or the package again, for {sys.executable}"
     rule = f"needs the package {package}, with every library of it"
     return V8Error(where="v8", rule=rule, got=str(error).strip() or type(error).__name__, fix=fix)
 
@@ -102,10 +111,10 @@ def _wrong_python(rule: str, got: str) -> V8Error:
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Leave garbage where it is until the block ends; a collector that is off already stays off.
+    """Switch Python's garbage collector off until the block ends; one that is already off stays off.
 
-    Python's collector looks through all there is again and again as that grows: a quarter of the time in
-    which a process imports TensorFlow and traces a training step. Neither leaves much garbage.
+    The collector visits all objects again and again as their number grows. That is a quarter of the time in
+    which a process imports TensorFlow and traces a training step, and both leave little garbage.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -118,10 +127,10 @@ def collected_later() -> Iterator[None]:
 
 @contextmanager
 def children_with_safe_path() -> Iterator[None]:
-    """Let Python processes that the block starts not look for modules in the working folder.
+    """Keep Python processes that the block starts from importing modules of the working folder.
 
-    `python -m` and `python -c`, by which multiprocessing starts its workers too, look there before anywhere
-    else: a file html.py in a folder that somebody unpacked would run in the place of Python's own.
+    `python -m` and `python -c`, by which multiprocessing starts its workers, look there first. A file html.py
+    in a folder that the user unpacked would be run instead of Python's own module.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
@@ -135,9 +144,9 @@ def children_with_safe_path() -> Iterator[None]:
 
 
 def program_of(module: str) -> list[str]:
-    """Return the words that start a module of v8 as a program, of the v8 that this process runs.
+    """Return the command line that runs a module of v8, of the same v8 that this process runs.
 
-    With a safe path Python would not find one that lies in the working folder, not even if this process did.
+    If v8 itself is in the working folder, Python with a safe path would not find it, so its folder is added.
     """
     root = str(Path(__file__).parents[1])
     code = (

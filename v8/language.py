@@ -1,10 +1,10 @@
-"""The language of pages: sentences stand in English in the code, a catalogue has them in another language.
+"""Translation of pages: the code holds English sentences, and a catalogue their translations.
 
-    say("Of {n}, {wins} beat it.", n=40, wins=3)      # a sentence, whose values stay as they are
+    say("Of {n}, {wins} beat it.", n=40, wins=3)      # a sentence with values, which are not translated
     term(against.outcome)                             # a word that is data: an outcome, a task, a stage
 
-Which language holds is chosen around the drawing of a page (`language`), so nothing hands it on. What is
-printed on a terminal, written as JSON or CSV, and told of an error is English.
+The language is a context variable, which is set while a page is drawn (`language`), so it is not passed as an
+argument. Messages on a terminal, JSON, CSV and errors are always English.
 """
 
 import os
@@ -27,9 +27,11 @@ _CHOSEN: Final = ContextVar("language", default=ENGLISH)
 
 @contextmanager
 def language(name: str | None = None) -> Iterator[None]:
-    """Write what is said inside in one of `LANGUAGES`, by default that of files: `V8_LANG` names it.
+    """Use one of `LANGUAGES` inside the block.
 
-    It is written as a browser writes it.
+    Args:
+        name: The language; None for the one that the environment variable `V8_LANG` names, in the syntax of
+            the header `Accept-Language`.
     """
     before = _CHOSEN.set(name or preferred(os.environ.get("V8_LANG", "")))
     try:
@@ -39,37 +41,38 @@ def language(name: str | None = None) -> Iterator[None]:
 
 
 def chosen() -> str:
-    """Return the language that holds, as HTML's `lang` has it."""
+    """Return the current language, in the syntax of HTML's `lang`."""
     return _CHOSEN.get()
 
 
 def say(sentence: str, **values: object) -> str:
-    """Return a sentence in the language that holds, with values in place of `{name}`.
+    """Return a sentence in the current language, with values in place of `{name}`.
 
-    The sentence is written out where it is said, so that a test finds those that a catalogue lacks.
+    The sentence must be a literal in the code, so that a test finds sentences without a translation.
     """
     return term(sentence).format(**values)
 
 
 def term(word: str) -> str:
-    """Return a word in the language that holds, as it is where the catalogue has none."""
+    """Return a word in the current language; without a translation the word itself."""
     return catalogue(chosen()).get(word, word)
 
 
 @cache
 def catalogue(name: str) -> Mapping[str, str]:
-    """Return the sentences of a language by their English; of English itself there are none."""
+    """Return the translations of a language by their English sentences; empty for English."""
     return {} if name == ENGLISH else yaml.safe_load(packaged("v8", f"{name}.yaml"))
 
 
 def preferred(accepted: str) -> str:
-    """Return the language that a browser's `Accept-Language` names first among those there are.
+    """Return the first available language of a browser's header `Accept-Language`, or English.
 
     >>> preferred("zh-Hant-TW,zh;q=0.9,en;q=0.8"), preferred("de, en"), preferred("")
     ('zh-TW', 'en', 'en')
     """
     for name in accepted.lower().split(","):
-        for known in LANGUAGES:
-            if name.strip().partition("-")[0].partition(";")[0] == known[:2]:
-                return known
+        code = name.strip().partition("-")[0].partition(";")[0]
+        for available in LANGUAGES:
+            if code == available[:2]:
+                return available
     return ENGLISH

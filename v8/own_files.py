@@ -1,16 +1,16 @@
-"""Files at places that a user names: v8 replaces what v8 wrote, and a file of anybody else only when told to.
+"""Output files at paths that the user names: v8 overwrites files of its own, others only on request.
 
-Whether v8 wrote a file, the file itself tells, so it may be renamed, copied and taken to another machine:
+Whether v8 wrote a file can be seen from its content, so the file may be renamed or copied to another machine:
 
-| what | where it tells |
+| file | mark |
 |---|---|
 | a picture (PNG) | its text `Software` |
 | a table of forecasts (Parquet) | the key `FORECASTS_KEY` in its footer |
-| a table of forecasts (CSV), a comparison (CSV) | its first line: these columns at its ends |
+| a table of forecasts (CSV), a comparison (CSV) | the first and last columns of its first line |
 | a page (HTML) | its `generator` |
 | a comparison (JSON) | its first keys |
 
-A table to which columns were added is its user's: it tells so no more.
+A table to which the user added columns has lost its mark, so it is not overwritten.
 """
 
 import re
@@ -21,25 +21,25 @@ from v8.errors import ProfileError
 from v8.storage import open_given
 
 PICTURE_SOFTWARE: Final = "v8"
-"""What each picture says of its origin, under the key `Software`."""
+"""The text of the key `Software` in each picture."""
 
 PAGE_GENERATOR: Final = "v8"
-"""What each page says of its origin, under the name `generator`."""
+"""The text of the name `generator` in each page."""
 
 FORECASTS_KEY: Final = "v8_forecasts"
 """Key of the metadata of a Parquet table of forecasts."""
 
 FORECASTS_COLUMNS: Final = ("series", "fold", "issued_at", "step", "open_time")
-"""Columns that a table of forecasts begins with."""
+"""First columns of a table of forecasts."""
 
 NAIVE_ENDING: Final = "_naive"
-"""Ends the name of the last column of a table of forecasts."""
+"""End of the name of the last column of a table of forecasts."""
 
 COMPARISON_COLUMNS: Final = ("profile", "figure", "unit")
-"""Columns that the table of a comparison begins with."""
+"""First columns of the table of a comparison."""
 
-_HEAD_BYTES: Final = 16_384  # a first line with the columns of ten tasks and nine quantiles is shorter
-_TAIL_BYTES: Final = 1 << 20  # of a Parquet file; its metadata by key stand behind the row groups
+_HEAD_BYTES: Final = 16_384  # longer than a first line with the columns of ten tasks and nine quantiles
+_TAIL_BYTES: Final = 1 << 20  # of a Parquet file, whose metadata follow after its rows
 _PARQUET: Final = b"PAR1"
 
 _BEGINNINGS: Final = tuple(
@@ -56,7 +56,7 @@ _BEGINNINGS: Final = tuple(
 
 
 def is_own(file: Path) -> bool:
-    """Tell whether v8 wrote a file, as the module says; False for what cannot be read."""
+    """Return whether v8 wrote a file; False if it cannot be read."""
     try:
         with open_given(file) as stream:
             head = stream.read(_HEAD_BYTES)
@@ -70,15 +70,15 @@ def is_own(file: Path) -> bool:
 
 
 def require_own(flag: str, file: Path, *, is_overwriting: bool) -> None:
-    """Refuse to replace a file that v8 did not write, unless the user wants it to be overwritten.
+    """Refuse to overwrite a file that v8 did not write, unless the user allows it.
 
     Args:
-        flag: What names the file, such as `param:out`.
-        file: Where something will be written; it need not exist.
-        is_overwriting: Whether the user gave `--overwrite`.
+        flag: The parameter that names the file, such as `param:out`.
+        file: The file that will be written; it need not exist.
+        is_overwriting: Whether the user passed `--overwrite`.
 
     Raises:
-        ProfileError: If there is such a file, or a link that leads nowhere.
+        ProfileError: If there is such a file, or a broken link.
     """
     if is_overwriting or not (file.is_symlink() or file.exists()) or is_own(file):
         return

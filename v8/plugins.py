@@ -3,12 +3,12 @@
     python -m v8 run --plugin halfway.py
     V8_PLUGINS=halfway.py:tide.py python -m v8 backtest
 
-A plug-in is Python and may do what its user may do. So only what the user names on this machine is loaded: by
-`--plugin`, by `v8.plugin`, in `V8_PLUGINS`, or as an installed package with an entry point of the group
-`v8.plugins`. Nothing that was pulled or unpacked names one.
+A plug-in is Python code with all permissions of its user. So only plug-ins that the user names on this
+machine are loaded: by `--plugin`, by `v8.plugin`, in `V8_PLUGINS`, or as an installed package with an entry
+point of the group `v8.plugins`. Files that were pulled from the Hub can name none.
 
-Every process that works for a call loads the same ones, by the environment that it inherits, and is refused
-where a file is another by then. Digests stand in `run.json`: whoever goes on with a run brings the same.
+Worker processes inherit the environment and load the same plug-ins; if a file has changed since, they refuse
+to start. `run.json` records the digests: a run is continued with the same plug-ins.
 """
 
 import os
@@ -23,125 +23,142 @@ from typing import Any, Final
 
 from v8.errors import ProfileError, V8Error, listed, message_of, shown
 from v8.invocation import repeated
-from v8.registry import strays
+from v8.registry import own_entries
 from v8.storage import digest_bytes, read_given
 
 PLACE: Final = "V8_PLUGINS"
 """Environment variable that names files, separated as those of PATH are."""
 
 GROUP: Final = "v8.plugins"
-"""Group of the entry points by which an installed package brings a plug-in."""
+"""Group of the entry points by which an installed package offers a plug-in."""
 
 MOST_BYTES: Final = 1 << 20
 _installed: Final = cache(lambda: entry_points(group=GROUP))
 loaded: Final[dict[str, str]] = {}
-"""Sha256 of each plug-in of this process by its name, that of its file or `module==version`."""
+"""Sha256 of each plug-in of this process by its name: the name of its file, or `module==version`."""
 
 
 def load_plugins(files: Iterable[str | Path] = ()) -> None:
-    """Load the plug-ins that a door names, those of `V8_PLUGINS` and those of installed packages, each once.
+    """Load plug-ins, each once: those in `files`, of `V8_PLUGINS`, and of installed packages.
 
-    Processes that this one starts load them, too, and commands that are printed name those of the door.
+    Processes that this one starts load them, too, and printed commands name those in `files`.
 
     Raises:
         ProfileError: If one cannot be loaded, registers nothing, or has a name that is taken.
     """
-    given = {str(file): str(Path(file).expanduser().absolute()) for file in files}
-    inherited = (str(Path(file).absolute()) for file in os.environ.get(PLACE, "").split(os.pathsep) if file)
+    requested = {str(file): str(Path(file).expanduser().absolute()) for file in files}
+    inherited = [str(Path(file).absolute()) for file in os.environ.get(PLACE, "").split(os.pathsep) if file]
     for entry in _installed():
-        about = f"{entry.value}=={getattr(entry.dist, 'version', 'of no version')}"
-        _enter(about, digest_bytes(about.encode()), f"plug-in {entry.name}", entry.load)
-    for file in (named := [*dict.fromkeys((*inherited, *given.values()))]):
-        _load_file(Path(file))
-    if named:
-        os.environ[PLACE] = os.pathsep.join(named)
-    repeated.update(dict.fromkeys(("--plugin", file) for file in given))
+        name = f"{entry.value}=={getattr(entry.dist, 'version', 'of no version')}"
+        _load_once(name, digest_bytes(name.encode()), f"plug-in {entry.name}", entry.load)
+    paths = [*dict.fromkeys([*inherited, *requested.values()])]  # each once, in this order
+    for path in paths:
+        _load_file(Path(path))
+    if paths:
+        os.environ[PLACE] = os.pathsep.join(paths)
+    for file in requested:
+        repeated["--plugin", file] = None
 
 
-def other_plugins(wanted: Mapping[str, str], *, where: str, fix: str) -> ProfileError | None:
-    """Return why what was begun with some plug-ins, digests by name, cannot go on here; None if it can."""
-    rule = f"goes on with the plug-ins that it was begun with, {told(wanted)}"
-    return ProfileError(where=where, rule=rule, got=told(loaded), fix=fix) if loaded != wanted else None
+def other_plugins(expected: Mapping[str, str], *, where: str, fix: str) -> ProfileError | None:
+    """Return the error if other plug-ins are loaded than something was started with; None if the same are.
+
+    Args:
+        expected: Digests by name of the plug-ins that it was started with.
+        where: What is continued, for the error.
+        fix: What the user can do.
+    """
+    if loaded == expected:
+        return None
+    rule = f"is continued with the plug-ins that it was started with, {listed_plugins(expected)}"
+    return ProfileError(where=where, rule=rule, got=listed_plugins(loaded), fix=fix)
 
 
 def digest_of(function: Any) -> dict[str, str]:
-    """Return the digest of the plug-in that a function is of, as a key more of what tells it; else none."""
+    """Return the digest of the plug-in that defines a function, under the key `plugin`; else no key."""
     module = sys.modules.get(str(getattr(function, "__module__", None)))
-    found = getattr(module, "__digest__", None)
-    return {"plugin": found} if found else {}
+    digest = getattr(module, "__digest__", None)
+    return {"plugin": digest} if digest else {}
 
 
-def require_no_strays(where: str) -> None:
-    """Refuse to start a process that would not know what was registered in this one, by `ProfileError`."""
-    names = [f"{kind.kind} {one.name}" for kind, one in strays if kind.get(one.name) is one]
+def require_no_own_entries(location: str) -> None:
+    """Raise a `ProfileError` if this program registered entries itself: its workers would not know them."""
+    names = []
+    for registry, entry in own_entries:
+        if registry.get(entry.name) is entry:
+            names.append(f"{registry.kind} {entry.name}")
     if names:
         rule = "trains in processes of its own, which know what a plug-in registers"
         fix = "Put it into a file, restart this process, and name the file: param:plugin"
-        raise ProfileError(where=where, rule=rule, got=f"{listed(names)}, registered in this one", fix=fix)
+        raise ProfileError(where=location, rule=rule, got=f"{listed(names)}, registered in this one", fix=fix)
 
 
-def told(plugins: Mapping[str, str]) -> str:
-    """Name plug-ins with the begin of their digests, or say that there is none.
+def listed_plugins(plugins: Mapping[str, str]) -> str:
+    """List plug-ins with the first digits of their digests, or return "none".
 
-    >>> told({"tide.py": "0123456789abcdef"}), told({})
+    >>> listed_plugins({"tide.py": "0123456789abcdef"}), listed_plugins({})
     ('tide.py (01234567)', 'none')
     """
     return listed([f"{name} ({digest[:8]})" for name, digest in plugins.items()]) or "none"
 
 
 def _load_file(file: Path) -> None:
-    where = f"plug-in {file}"
+    location = f"plug-in {file}"
     module = ModuleType(f"v8_plugin_{file.stem}")
     try:
         content = read_given(file, MOST_BYTES)
     except OSError as error:
         rule = "must be a Python file that can be read"
         got = error.strerror or "an input error"
-        raise ProfileError(where=where, rule=rule, got=got, fix="Check the path") from error
+        raise ProfileError(where=location, rule=rule, got=got, fix="Check the path") from error
 
     def run() -> None:
         vars(module).update(__file__=str(file), __digest__=digest_bytes(content))
-        sys.modules[module.__name__] = module  # by which other processes find what is sent to them
+        sys.modules[module.__name__] = module  # pickle looks for functions of the plug-in there
         exec(compile(content, str(file), "exec"), vars(module))  # noqa: S102 - the user named it
 
-    _enter(shown(file.name), digest_bytes(content), where, run)
+    _load_once(shown(file.name), digest_bytes(content), location, run)
 
 
-def _enter(name: str, digest: str, where: str, run: Callable[[], Any]) -> None:
-    """Run a plug-in, unless it has been; of one that fails nothing stays registered."""
+def _load_once(name: str, digest: str, location: str, run: Callable[[], Any]) -> None:
+    """Run a plug-in unless it has run before; if it fails, the entries that it registered are removed."""
     if loaded.get(name) == digest:
         return
     if name in loaded:
         rule = "is loaded once, under the name of its file"
         fix = "Rename one, or restart after a change"
-        raise ProfileError(where=where, rule=rule, got=f"another {name}, loaded before", fix=fix)
-    before = len(strays)
+        raise ProfileError(where=location, rule=rule, got=f"another {name}, loaded before", fix=fix)
+    num_before = len(own_entries)
     recursion_limit = sys.getrecursionlimit()
     try:
         run()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        sys.setrecursionlimit(recursion_limit)  # first: to tell of the error takes calls, too
-        for kind, one in strays[before:]:
-            kind.pop(one.name, None)
-        raise _broken(where, error) from error
+        sys.setrecursionlimit(recursion_limit)  # first, because the next lines need calls, too
+        for registry, entry in own_entries[num_before:]:
+            registry.pop(entry.name, None)
+        raise _load_error(location, error) from error
     finally:
-        sys.setrecursionlimit(recursion_limit)  # a plug-in's own would hold for all that v8 calls
-        came, strays[before:] = strays[before:], []
-    if not came:
+        sys.setrecursionlimit(recursion_limit)  # a limit that the plug-in set must not hold for v8
+        num_registered = len(own_entries) - num_before
+        del own_entries[num_before:]  # entries of plug-ins are known to other processes
+    if not num_registered:
         rule = "registers something when it is loaded"
         fix = "Call for example BASELINES.register in it"
-        raise ProfileError(where=where, rule=rule, got="nothing registered", fix=fix)
+        raise ProfileError(where=location, rule=rule, got="nothing registered", fix=fix)
     loaded[name] = digest
 
 
-def _broken(where: str, error: BaseException) -> ProfileError:
+def _load_error(location: str, error: BaseException) -> ProfileError:
+    """Return the error for a plug-in that failed, with the last line of it that was run."""
     if isinstance(error, V8Error):
-        return ProfileError(where=f"{where}, {error.where}", rule=error.rule, got=error.got, fix=error.fix)
+        location = f"{location}, {error.where}"
+        return ProfileError(where=location, rule=error.rule, got=error.got, fix=error.fix)
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f", line {frame.lineno}" for frame in frames if where.endswith(frame.filename)]
-    got = f"{type(error).__name__}: {message_of(error)}{''.join(lines[-1:])}"
+    lines = [frame.lineno for frame in frames if location.endswith(frame.filename)]
+    got = f"{type(error).__name__}: {message_of(error)}"
+    if lines:
+        got += f", line {lines[-1]}"
     rule = "must be Python that runs when it is loaded"
-    fix = "Mend the file"
-    return ProfileError(where=where, rule=rule, got=got, fix=fix)
+    return ProfileError(where=location, rule=rule, got=got, fix="Correct the file")

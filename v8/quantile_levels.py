@@ -1,7 +1,7 @@
-"""Quantile levels: what a profile may ask for, how their outputs are called, and which make an interval.
+"""Quantile levels: valid sets of levels, names of outputs and columns, and central intervals.
 
-A quantile of level 0.05 is what the actual values stay below in 5 of 100 cases. The median is the point forecast, so
-every set of levels holds 0.5; the others are called its outer levels here.
+The actual values are below the quantile of level 0.05 in 5 of 100 cases. The median is the point forecast, so every
+set of levels contains 0.5. The other levels are called outer levels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 MEDIAN: Final = 0.5
 
-MAX_LEVELS: Final = 19  # every twentieth; what is asked for is trained, published, evaluated and drawn
-LEAST_LEVEL: Final = 0.005  # a validation span of 1,000 windows has five beyond it
-_SAME: Final = 1e-9  # levels that differ by less are equal: 1 - 0.95 is not 0.05 to the last bit
+MAX_LEVELS: Final = 19  # 0.05, 0.10 ... 0.95
+LEAST_LEVEL: Final = 0.005  # a validation span of 1,000 windows has five actual values beyond this quantile
+_TOLERANCE: Final = 1e-9  # levels that differ by less are equal: 1 - 0.95 is not exactly 0.05
 
 
 def fault_of(levels: Sequence[float]) -> str | None:
-    """Say what is wrong with a set of levels; None where nothing is.
+    """Describe what is wrong with a set of levels; None if it is valid.
 
     >>> fault_of([0.1, 0.9])
     'must hold 0.5, the median'
@@ -28,7 +28,7 @@ def fault_of(levels: Sequence[float]) -> str | None:
     if min(levels) < LEAST_LEVEL or max(levels) > 1 - LEAST_LEVEL:
         return f"must lie between {LEAST_LEVEL} and {1 - LEAST_LEVEL}"
     gaps = [high - low for low, high in pairwise(levels)]
-    return "must ascend" if min(gaps) <= _SAME else None
+    return "must ascend" if min(gaps) <= _TOLERANCE else None
 
 
 def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
@@ -54,9 +54,15 @@ def outer(levels: Sequence[float]) -> tuple[float, ...]:
 
 
 def apart(xp: Any, levels: Sequence[float], quantiles: Any) -> tuple[Any, Any]:
-    """Part quantiles, (N, H, Q, C), into their median, (N, H, C), and how far the outer ones lie off it.
+    """Split quantiles into the median and the distances of the outer quantiles from it.
 
-    Distances have the shape (N, H, L, C), L levels but the median; `xp` is `numpy` or `keras.ops`.
+    Args:
+        xp: `numpy` or `keras.ops`.
+        levels: The Q levels.
+        quantiles: Shape (N, H, Q, C).
+
+    Returns:
+        The median, shape (N, H, C), and the distances, shape (N, H, L, C), L outer levels.
 
     >>> import numpy as np
     >>> median, distances = apart(np, [0.1, 0.5, 0.9], np.array([[[[2.0], [5.0], [9.0]]]]))
@@ -69,12 +75,12 @@ def apart(xp: Any, levels: Sequence[float], quantiles: Any) -> tuple[Any, Any]:
 
 
 def quantile_output(task: str) -> str:
-    """Name the output of a network and of a published model that holds a task's quantiles."""
+    """Return the name of the output of a network, or of a published model, for the quantiles of a task."""
     return f"{task}_quantiles"
 
 
 def quantile_column(column: str, level: float) -> str:
-    """Name a quantile of a column, by its level in per cent.
+    """Return the name of a quantile of a column, with its level in per cent.
 
     >>> quantile_column("close", 0.05), quantile_column("low", 0.975)
     ('close_q5', 'low_q97.5')
@@ -83,7 +89,7 @@ def quantile_column(column: str, level: float) -> str:
 
 
 def interval_names(levels: Sequence[float]) -> list[str]:
-    """Name the central intervals among levels, the widest first.
+    """Return the names of the central intervals among levels, the widest first.
 
     >>> interval_names([0.05, 0.25, 0.5, 0.75, 0.95])
     ['90 %', '50 %']
@@ -101,14 +107,14 @@ def percent_of(level: float) -> str:
 
 
 def levels_of(names: Iterable[str], column: str) -> tuple[float, ...]:
-    """Return the levels that names of columns say a column is forecast at, with its median; none without.
+    """Return the quantile levels of a column, from the names of all columns; empty if it has no quantiles.
 
     >>> levels_of(["close", "close_q95", "close_q5"], "close")
     (0.05, 0.5, 0.95)
     """
     start = quantile_column(column, 0)[:-1]
-    found = [float(name.removeprefix(start)) / 100 for name in names if name.startswith(start)]
-    return tuple(sorted([*found, MEDIAN])) if found else ()
+    outer_levels = [float(name.removeprefix(start)) / 100 for name in names if name.startswith(start)]
+    return tuple(sorted([*outer_levels, MEDIAN])) if outer_levels else ()
 
 
 def intervals(levels: Sequence[float]) -> tuple[tuple[float, float], ...]:
@@ -118,11 +124,11 @@ def intervals(levels: Sequence[float]) -> tuple[tuple[float, float], ...]:
     ((0.05, 0.95), (0.25, 0.75))
     """
     lows = [level for level in levels if level < MEDIAN]
-    return tuple((low, high) for low in lows for high in levels if abs(low + high - 1) <= _SAME)
+    return tuple((low, high) for low in lows for high in levels if abs(low + high - 1) <= _TOLERANCE)
 
 
 def nominal(interval: tuple[float, float]) -> float:
-    """Return the share of actual values that a central interval promises to hold.
+    """Return the nominal coverage of a central interval.
 
     >>> nominal((0.25, 0.75))
     0.5

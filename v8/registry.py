@@ -1,7 +1,7 @@
-"""Registries: what there is of one kind, by name, each with a sentence and a source.
+"""Registries: named entries of one kind, each with a description and a source.
 
-Tasks, network families, candle sources, baselines, trackers and engines are all kept in one of these, a line
-each. A thing of one's own is one file that calls `register`; nothing else has to know it.
+Tasks, network families, candle sources, baselines, trackers and engines are entries of a `Registry`. A user
+adds one by a file that calls `register`; no other file has to be changed.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from v8.storage import packaged
 
 
 def require_package(package: str, *, where: str, rule: str) -> None:
-    """Refuse what needs an optional package that is not installed."""
+    """Raise a `ProfileError` if an optional package is not installed; `where` and `rule` are parts of it."""
     if find_spec(package) is None:
         fix = f"Run: {sys.executable} -m pip install {package}"
         raise ProfileError(where=where, rule=rule, got="none installed", fix=fix)
@@ -28,19 +28,20 @@ def require_package(package: str, *, where: str, rule: str) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """What every registered thing tells of itself."""
+    """The fields of every registered entry."""
 
-    name: str  # its key: what profiles, flags and files call it
-    sentence: str  # what it is or assumes, for people
-    source: str  # who described it, or where its numbers come from
+    name: str  # its key in the registry, in profiles, flags and files
+    sentence: str  # a description for users
+    source: str  # who described the method, or where its numbers come from
 
 
 T = TypeVar("T", bound=Named)
 
 _MOST_COMPARED: Final = 100
-"""Letters of a name that are compared with the known ones: the effort grows with their square."""
+"""Characters of a name that are compared with registered ones: the time grows with their square."""
 
-_CLOSE: Final = 0.7  # likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less
+_SIMILARITY: Final = 0.7
+"""Least similarity of a misspelt name, 0 to 1; different words that share a few letters have less."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """Names become columns of tables, keys and parts of file names: none is a path, a formula or markup."""
@@ -51,26 +52,26 @@ RESERVED: Final = frozenset(
         *("model", "naive", "none", "actual"),
         *("close_time", "index", "open_time", "segment", "series", "source", "symbol", "task", "time"),
         *("timeframe", "timestamp", "volume"),
-        *("csv", "frames", "ta"),  # where columns and candles come from
+        *("csv", "frames", "ta"),  # origins of columns and candles
     }
 )
-"""Names in small letters that files, tables and pages give to something else."""
+"""Names in lower case that have another meaning in files, tables and pages."""
 
-_MODEL_QUANTILES: Final = "model_"  # begins the names of a model's quantiles among forecasters
+_MODEL_QUANTILES: Final = "model_"  # prefix of the names of a model's quantiles among forecasters
 
 _WINDOWS_DEVICES: Final = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
 
-strays: Final[list[tuple["Registry[Any]", Named]]] = []
-"""What was registered in this process beside v8's own and those of its plug-ins (`v8.plugins`)."""
+own_entries: Final[list[tuple["Registry[Any]", Named]]] = []
+"""Entries that a program registered in this process itself; neither those of v8 nor those of plug-ins."""
 
 
 class Registry(dict[str, T], Generic[T]):
-    """Things of one kind, such as "task" in messages, by name, in the order in which they were registered.
+    """Entries of one kind by name, in the order in which they were registered.
 
     Args:
-        kind: What messages call an entry.
-        entries: What v8 ships.
-        reserved: Names that this kind refuses beside those of `RESERVED`.
+        kind: The kind of entry for messages, such as "task".
+        entries: The entries of v8 itself.
+        reserved: Names that are refused in addition to those of `RESERVED`.
     """
 
     def __init__(self, kind: str, entries: Iterable[T] = (), reserved: Collection[str] = ()) -> None:
@@ -82,7 +83,7 @@ class Registry(dict[str, T], Generic[T]):
         self._reserved = RESERVED | {name.lower() for name in reserved}
 
     def register(self, entry: T) -> T:
-        """Add one under its name and return it.
+        """Add an entry under its name and return it.
 
         Raises:
             ProfileError: If the name is not a plain word of at most 64 characters, stands for something else
@@ -91,11 +92,11 @@ class Registry(dict[str, T], Generic[T]):
         self._require_name(entry.name)
         self._require_free(entry)
         self[entry.name] = entry
-        strays.append((self, entry))
+        own_entries.append((self, entry))
         return entry
 
     def _require_name(self, name: object) -> None:
-        """Refuse what is not a plain word."""
+        """Raise a `ProfileError` if a name is not a plain word."""
         if isinstance(name, str) and _NAME.fullmatch(name) and not _WINDOWS_DEVICES.fullmatch(name.lower()):
             return
         rule = (
@@ -106,87 +107,115 @@ class Registry(dict[str, T], Generic[T]):
         raise ProfileError(where=f"{self.kind}, its name", rule=rule, got=got, fix="Give it another name")
 
     def _require_free(self, entry: T) -> None:
-        """Refuse a name that stands for something else; to some disks large and small letters are one."""
-        where = f"{self.kind} {entry.name}"
+        """Raise a `ProfileError` if a name is reserved or taken.
+
+        Names are compared without case, because some file systems ignore it.
+        """
+        location = f"{self.kind} {entry.name}"
         lower = entry.name.lower()
         if lower in self._reserved or lower.startswith(_MODEL_QUANTILES):
             rule = "its name must not stand for something else in files, tables and pages"
             fix = "Give it another name"
-            raise ProfileError(where=where, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
+            raise ProfileError(where=location, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
         if lower in {name.lower() for name in self}:
             rule = f"each {self.kind} is registered once"
             got = f"a second one of that name ({entry.sentence})"
-            raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
+            raise ProfileError(where=location, rule=rule, got=got, fix="Give it another name")
 
     def find(self, name: str, *, where: str | None = None) -> T:
-        """Return one by its name; `where` is the flag or key that named it, the kind and the name when None.
+        """Return an entry by its name.
 
-        The error suggests what is written almost so, or what tells of itself in that word.
+        Args:
+            name: The name.
+            where: The flag or key that named it, for the error; None for the kind and the name.
+
+        Raises:
+            ProfileError: If there is no such entry. It suggests an entry with a similar name, or one whose
+                description contains the name.
         """
         if name not in self:
-            word = name[:_MOST_COMPARED].lower()
-            told = (each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower())
-            near = nearest(name, self) or next(told, None)
+            suggestion = nearest(name, self) or self._named_by_description(name)
             rule = f"a {self.kind} is one of {', '.join(self)}"
-            fix = f"Did you mean {near}" if near else "Choose one of these"
+            fix = f"Did you mean {suggestion}" if suggestion else "Choose one of these"
             raise ProfileError(where=where or f"{self.kind} {name}", rule=rule, got=repr(name), fix=fix)
         return self[name]
 
+    def _named_by_description(self, word: str) -> str | None:
+        """Return the first entry whose description contains a word of at least three characters."""
+        word = word[:_MOST_COMPARED].lower()
+        if len(word) <= 2:
+            return None
+        for entry in self.values():
+            if word in entry.sentence.lower():
+                return entry.name
+        return None
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that somebody meant who wrote `name`, as far as can be told; else None.
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that is most similar to a misspelt name; None if none is similar enough.
 
     >>> nearest("lookbak", ["horizon", "lookback"]), nearest("batchSize", ["batch_size"])
     ('lookback', 'batch_size')
     >>> nearest("learning_rate", ["covariates"])
     """
-    words = {_plain(each): each for each in known}
-    near = difflib.get_close_matches(_plain(name[:_MOST_COMPARED]), words, n=1, cutoff=_CLOSE)
-    return words[near[0]] if near else None
+    by_spelling = {_normalized(choice): choice for choice in choices}
+    spelling = _normalized(name[:_MOST_COMPARED])
+    matches = difflib.get_close_matches(spelling, by_spelling, n=1, cutoff=_SIMILARITY)
+    return by_spelling[matches[0]] if matches else None
 
 
-def advice(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Suggest the known name that was meant, or what else to do where none is close.
+def advice(name: str, choices: Iterable[str], otherwise: str) -> str:
+    """Suggest the choice that is most similar to a misspelt name, or else return `otherwise`.
 
     >>> advice("lookbak", ["lookback"], "Choose one of these"), advice("x", ["lookback"], "Leave it out")
     ('Did you mean lookback', 'Leave it out')
     """
-    near = nearest(name, known)
-    return f"Did you mean {near}" if near else otherwise
+    suggestion = nearest(name, choices)
+    return f"Did you mean {suggestion}" if suggestion else otherwise
 
 
-def or_rather(name: str, known: Iterable[str]) -> str:
-    """End a sentence with the known name that was meant, if one is close.
+def suggestion_clause(name: str, choices: Iterable[str]) -> str:
+    """Return the end of a sentence that suggests the most similar choice; empty if none is similar enough.
 
-    >>> or_rather("lookbak", ["lookback"]), or_rather("x", ["lookback"])
+    >>> suggestion_clause("lookbak", ["lookback"]), suggestion_clause("x", ["lookback"])
     ('; did you mean lookback', '')
     """
-    near = nearest(name, known)
-    return f"; did you mean {near}" if near else ""
+    suggestion = nearest(name, choices)
+    return f"; did you mean {suggestion}" if suggestion else ""
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def described(kind: Callable[..., T], package: str, file: str, *functions: str) -> list[T]:
-    """Read the entries of a registry from a file of a package.
+def read_entries(kind: Callable[..., T], package: str, file: str, *functions: str) -> list[T]:
+    """Read the entries of a registry from a YAML file of a package.
 
-    Of keys that name `functions` the value is the place of one, see `later`.
+    Args:
+        kind: The class of the entries.
+        package: The package that holds the file.
+        file: The name of the file: a list of mappings, whose keys are the fields of the class.
+        functions: Keys whose value is the place of a function, see `lazy_function`.
     """
-    told = yaml.safe_load(packaged(package, file))
-    return [kind(**one | {name: later(one[name]) for name in functions if name in one}) for one in told]
+    entries = []
+    for fields in yaml.safe_load(packaged(package, file)):
+        loaders = {name: lazy_function(fields[name]) for name in functions if name in fields}
+        entries.append(kind(**fields | loaders))
+    return entries
 
 
-def told_in(package: str, file: str) -> dict[str, dict[str, Any]]:
-    """Read what shipped things tell of themselves, by name, from a file of a package."""
-    return {name: {"name": name, **told} for name, told in yaml.safe_load(packaged(package, file)).items()}
+def read_descriptions(package: str, file: str) -> dict[str, dict[str, Any]]:
+    """Read the descriptions of entries by name from a YAML file of a package."""
+    descriptions = yaml.safe_load(packaged(package, file))
+    return {name: {"name": name, **description} for name, description in descriptions.items()}
 
 
-def later(place: str) -> Callable[..., Any]:
-    """Stand in for a function whose module is imported only when it is called: help must not wait for it.
+def lazy_function(place: str) -> Callable[..., Any]:
+    """Return a function that imports the real one, `module:name`, when it is called.
 
-    >>> later("math:hypot")(3, 4)
+    So a command can print its help without waiting for the import.
+
+    >>> lazy_function("math:hypot")(3, 4)
     5.0
     """
 

@@ -1,10 +1,10 @@
-"""Files that are either whole or absent: write aside, then rename; digests, pacing, and one writer at a time.
+"""Atomic files (written to a temporary name, then renamed), digests, locks, and safe reading of files.
 
-A lock is one that the system releases when its process ends, however it ends.
+The operating system releases a lock when its process ends, however it ends.
 
-Of files that a user names, and those that somebody may have replaced, only regular ones are opened. A name
-can lead to a pipe on which nobody writes, to a device without an end, or to a hundred gigabytes. Who opens
-one through `read_given` or `open_given` never waits and never reads more than fits.
+Files that a user names, or that another program may have replaced, must be regular files. A path may lead to
+a pipe on which no process writes, to an endless device, or to a file of a hundred gigabytes. `read_given` and
+`open_given` never wait for a writer, and `read_given` never reads more than a limit.
 """
 
 import errno
@@ -34,18 +34,21 @@ from filelock import FileLock, Timeout
 from v8.errors import ArtifactError, StorageError, shown
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
-"""Names a process and, since folders may be shared by machines, whose process it is."""
+"""Part of a file name: the process that writes the file and its machine, since machines may share folders."""
 
-_ASIDE: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")  # what `write_with` writes
-ABANDONED_S: Final = 86_400  # what a process has not finished in a day it never will, whoever has its number
-FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
-LARGEST_SHARE: Final = 1 / 20  # of the time of a run of more: what writing one file may take of it
+_TEMPORARY_NAME: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")  # as `aside_of` makes them
+ABANDONED_S: Final = 86_400
+"""After a day a temporary file counts as abandoned, even if a process has the number of its writer."""
+FEW_SERIES: Final = 40
+"""Up to this number of series, that of the default universe, every change is written immediately."""
+LARGEST_SHARE: Final = 1 / 20
+"""With more series: largest share of the run time that writing one file may take."""
 LOCK_NAME: Final = ".lock"
-HOLDER_NAME: Final = ".lock-holder"  # tells the process: Windows lets nobody read the locked file itself
+HOLDER_NAME: Final = ".lock-holder"  # holds the process id: on Windows the locked file itself cannot be read
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
 _warn_once = cache(_log.warning)
-_telling = threading.Lock()
+_warning_lock = threading.Lock()
 
 
 def home() -> Path:
@@ -55,10 +58,13 @@ def home() -> Path:
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place, safe from a power cut.
+    """Let `write` fill a temporary file beside `path`, then rename it to `path`; safe from a power cut.
 
-    The temporary name keeps the suffix of `path` because writers such as Keras choose the format by
-    it. On any error the neighbour is removed and `path` stays as it was.
+    The temporary name keeps the suffix of `path`, because writers such as Keras choose the format by it. On
+    any error the temporary file is removed and `path` stays as it was.
+
+    Raises:
+        StorageError: If the file cannot be written.
     """
     aside = aside_of(path)
     try:
@@ -66,39 +72,39 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         require_replaceable(path)
         try:
             write(aside)
-            _keep(aside)
+            _sync(aside)
             os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
         if os.name == "posix":
-            _keep(path.parent)
+            _sync(path.parent)
     except Exception as error:
-        refusal: BaseException | None = error
-        # Keras and zipfile raise errors of other kinds over what the system refused, such as a full disk.
-        while refusal and not isinstance(refusal, OSError):
-            refusal = refusal.__cause__ or refusal.__context__
-        if isinstance(refusal, OSError):
-            raise StorageError.of(path, refusal) from error
+        cause: BaseException | None = error
+        # Keras and zipfile wrap the error of the operating system, such as a full disk, in others.
+        while cause and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, OSError):
+            raise StorageError.of(path, cause) from error
         raise
 
 
 def aside_of(path: Path) -> Path:
-    """Return a new name beside `path` that `sweep` knows."""
+    """Return a new temporary name beside `path`; `sweep` removes such files of processes that were killed."""
     return path.with_name(f".{path.stem}.{os.getpid()}-{_machine()}.{secrets.token_hex(4)}{path.suffix}")
 
 
 @cache
 def _machine() -> str:
-    """Name whoever numbers the processes here, a system since its start or a container, in six letters."""
-    told = [platform.node()]
-    with suppress(OSError):  # only Linux tells
-        told.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
-        told.append(str(Path("/proc/self/ns/pid").readlink()))
-    return digest_bytes("\n".join(told).encode())[:6]
+    """Return six hex digits for the machine since its boot, or the container, that numbers the processes."""
+    identifiers = [platform.node()]
+    with suppress(OSError):  # these files exist on Linux only
+        identifiers.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
+        identifiers.append(str(Path("/proc/self/ns/pid").readlink()))
+    return digest_bytes("\n".join(identifiers).encode())[:6]
 
 
-def _keep(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk itself."""
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
     number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(number)
@@ -107,65 +113,73 @@ def _keep(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically; what is there already is left, so that it may be read-only."""
-    with suppress(OSError):  # what cannot be read is written anew
+    """Write `content` to `path` atomically, unless the file already has it: then it may be read-only."""
+    with suppress(OSError):  # a file that cannot be read is written again
         if read_given(path, len(content)) == content:
             return
     write_with(path, lambda aside: aside.write_bytes(content))
 
 
 def write_cache(path: Path, content: bytes) -> None:
-    """Write what only saves time; a place that takes it not is told to the log, once a process."""
+    """Write a file of a cache; if that is not possible, log one warning per process and go on."""
     try:
         sweep(path.parent)
         write_bytes(path, content)
     except StorageError as error:
-        place = home() if path.is_relative_to(home()) else path.parent
-        told = f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower."
-        with _telling:  # many threads fill a cache
-            _warn_once("%s", shown(told, 300))
+        folder = home() if path.is_relative_to(home()) else path.parent
+        message = f"Nothing is kept in the cache {folder}: {error.got}. All goes on without it, only slower."
+        with _warning_lock:  # several threads write into a cache
+            _warn_once("%s", shown(message, 300))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes were writing aside in a folder, and nothing else."""
-    for path in _abandoned(folder, _ASIDE):
+    """Remove the temporary files in a folder whose processes were killed, and no other files."""
+    for path in _abandoned(folder, _TEMPORARY_NAME):
         if path.is_file():
-            with suppress(OSError):  # it is in nobody's way
+            with suppress(OSError):  # the file does no harm if it stays
                 path.unlink()
 
 
 @contextmanager
 def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
-    """Make an empty folder in another, or the system's place for such, until the block ends.
+    """Make an empty temporary folder that is removed when the block ends.
 
-    Those that killed processes made there for the same purpose go first. What cannot be made is an `OSError`.
+    Folders of the same purpose whose processes were killed are removed before.
+
+    Args:
+        purpose: Beginning of the name of the folder.
+        within: Folder in which it is made; None for the system's folder for temporary files.
+
+    Raises:
+        OSError: If it cannot be made.
     """
     within = within or Path(tempfile.gettempdir())
-    left = re.compile(rf"{re.escape(purpose)}-{_MAKER}-[a-z0-9_]{{8}}")
-    for path in _abandoned(within, left):
+    pattern = re.compile(rf"{re.escape(purpose)}-{_MAKER}-[a-z0-9_]{{8}}")
+    for path in _abandoned(within, pattern):
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # another user's stays
+            shutil.rmtree(path, ignore_errors=True)  # a folder of another user cannot be removed
     with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-{_machine()}-", dir=within) as folder:
         yield Path(folder)
 
 
 def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    """List what has a name of a pattern and belongs to a process that is no more, or is a day old.
+    """List files and folders whose name matches a pattern and whose process has ended, or that are a day old.
 
-    Whether a process of another machine is still there cannot be known here.
+    Whether a process of another machine has ended is not known, so its files must be a day old.
     """
-    with suppress(OSError):  # of a folder that is not there, or went meanwhile
+    with suppress(OSError):  # the folder does not exist, or was removed meanwhile
         for entry in list(os.scandir(folder)):
-            found = pattern.fullmatch(entry.name)
-            if found and not entry.is_symlink():
-                is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
-                is_here = found["machine"] in (None, _machine())
-                if is_old or (is_here and not psutil.pid_exists(int(found["pid"]))):
-                    yield Path(entry.path)
+            match = pattern.fullmatch(entry.name)
+            if not match or entry.is_symlink():
+                continue
+            is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
+            is_of_this_machine = match["machine"] in (None, _machine())
+            if is_old or (is_of_this_machine and not psutil.pid_exists(int(match["pid"]))):
+                yield Path(entry.path)
 
 
 def packaged(package: str, name: str) -> str:
-    """Return the text of a file that lies in a package."""
+    """Return the text of a data file of a package."""
     return (files(package) / name).read_text("utf-8")
 
 
@@ -185,7 +199,7 @@ def digest_bytes(*parts: bytes) -> str:
 
 
 def digest_git_blob(content: bytes) -> str:
-    """Return the id under which git keeps a content, 40 hex digits; an identity, not a safeguard.
+    """Return the id of a content in git, 40 hex digits; it identifies the content, but is no protection.
 
     >>> digest_git_blob(b"")  # git hash-object /dev/null
     'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
@@ -194,7 +208,7 @@ def digest_git_blob(content: bytes) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """Return the sha256 of a file as 64 hex digits, read in pieces."""
+    """Return the sha256 of a file as 64 hex digits; the file is read in pieces."""
     with open_given(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -206,10 +220,11 @@ def digest_json(content: Any) -> str:
 
 
 class Pace:
-    """Tells whether it is time to write a record again that grows with the number of series.
+    """Decides when to write a file again whose size grows with the number of series.
 
-    One of 40 is written in a hundredth of a second, after each thing that happens; one of 4,000 takes a
-    hundred times as long, a hundred times as often. Who needs it whole at some moment says so.
+    A file of 40 series is written in a hundredth of a second, after every event. A file of 4,000 takes a
+    hundred times as long, and there are a hundred times as many events. Where the file must be up to date, it
+    is written without asking.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -217,12 +232,12 @@ class Pace:
         self._next_s = -1.0
 
     def is_due(self, num_series: int) -> bool:
-        """Tell whether writing now, of so many series, keeps to its share of the time."""
+        """Return whether writing a file of this many series now keeps to its share of the time."""
         return num_series <= FEW_SERIES or self._clock() >= self._next_s
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Time a writing, which decides when the next one is due."""
+        """Measure the time of the block that writes the file; it decides when the next writing is due."""
         started_s = self._clock()
         try:
             yield
@@ -232,18 +247,24 @@ class Pace:
 
 
 class WriterLock:
-    """Hold a file or folder for this process, which alone may write it; the lock is a hidden neighbour.
+    """A lock on a file or folder that only this process may write; the lock is a hidden file beside it.
 
     Args:
-        place: What to hold, which need not be there yet.
-        rule: Who may hold it, as a clause; `fix` says what a second process can do.
-        beside: What the names of the lock's files begin with, by default those of the place and a dot.
+        place: The file or folder, which need not exist yet.
+        rule: Who may hold the lock, as a clause for the error.
+        fix: What a second process can do.
+        prefix: Beginning of the paths of the lock's files; None for `place` with a dot before its name.
+
+    Raises:
+        ArtifactError: If another process holds the lock.
+        StorageError: If the lock cannot be written.
     """
 
-    def __init__(self, place: Path, *, rule: str, fix: str, beside: str | None = None) -> None:
-        beside = str(place.with_name(f".{place.name}")) if beside is None else beside
-        lock = Path(beside + LOCK_NAME)
-        holder = Path(beside + HOLDER_NAME)
+    def __init__(self, place: Path, *, rule: str, fix: str, prefix: str | None = None) -> None:
+        if prefix is None:
+            prefix = str(place.with_name(f".{place.name}"))
+        lock = Path(prefix + LOCK_NAME)
+        holder = Path(prefix + HOLDER_NAME)
         self._lock = FileLock(lock, timeout=0, thread_local=False)
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -252,7 +273,7 @@ class WriterLock:
             require_replaceable(holder)
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
-            got = f"{_named(holder)} at work in it"
+            got = f"{_holder_name(holder)} at work in it"
             raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix) from error
         except OSError as error:
             self.release()
@@ -265,12 +286,12 @@ class WriterLock:
         self.release()
 
     def release(self) -> None:
-        """Let it go; on a Unix the lock's file stays, because removing it would race with one who waits."""
+        """Release the lock. On Unix its file stays: another process may be waiting for it."""
         self._lock.release()
 
 
-def _named(holder: Path) -> str:
-    """Name the process that holds a lock, as far as its file can be read: it may be another user's, or go."""
+def _holder_name(holder: Path) -> str:
+    """Return the name of the process that holds a lock, if the file that tells it can be read."""
     with suppress(OSError, UnicodeDecodeError):
         pid = read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()
         if pid.isdecimal():
@@ -279,20 +300,21 @@ def _named(holder: Path) -> str:
 
 
 class FolderLock(WriterLock):
-    """Hold a run folder for this process."""
+    """A lock on a run folder."""
 
     def __init__(self, folder: Path) -> None:
         rule = "one run at a time writes a run folder"
-        fix = "Wait until it ends, or start another run beside it with param:fresh"
-        super().__init__(folder, rule=rule, fix=fix, beside=f"{folder}{os.sep}")
+        fix = "Wait until it ends, or start another run with param:fresh"
+        super().__init__(folder, rule=rule, fix=fix, prefix=f"{folder}{os.sep}")
 
 
 @contextmanager
 def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
-    """Hold a lock for the time of a block, and wait for it, so many seconds at most.
+    """Hold a lock while the block runs, after waiting for it for at most `most_s` seconds.
 
-    It yields False if somebody else held it all the time. True, too, where the place cannot be written or
-    knows no locks: who writes there will be told, and what is renamed into place is whole in any case.
+    It yields False if another process held the lock all the time. It also yields True where the lock cannot
+    be written, or the file system has no locks: writing will then raise its own error, and files that are
+    renamed into place are complete in any case.
     """
     lock = FileLock(path, timeout=most_s, thread_local=False)
     is_free = True
@@ -310,15 +332,16 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
 
 
 def read_given(path: Path, most_bytes: int) -> bytes:
-    """Read a whole regular file without ever waiting for a writer; a longer one is refused before.
+    """Read a regular file of at most `most_bytes` without waiting for a writer.
 
-    An OSError tells by `strerror` that it cannot be read, is no regular file, or is longer.
+    Raises:
+        OSError: If it cannot be read, is not a regular file, or is longer; `strerror` says which.
     """
     with open_given(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > most_bytes:
-            told = f"{size_bytes:,} bytes, where at most {most_bytes:,} are read"
-            raise OSError(errno.EFBIG, told, str(path))
+            message = f"{size_bytes:,} bytes, where at most {most_bytes:,} are read"
+            raise OSError(errno.EFBIG, message, str(path))
         content = stream.read(size_bytes + 1)
     if len(content) != size_bytes:
         raise OSError(errno.EBUSY, "a file whose length changes while it is read")
@@ -327,11 +350,15 @@ def read_given(path: Path, most_bytes: int) -> bytes:
 
 @contextmanager
 def open_given(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read it, never waiting for a writer; an OSError tells why it cannot be."""
+    """Open a regular file for reading, without waiting for a writer.
+
+    Raises:
+        OSError: If it cannot be opened, or is not a regular file.
+    """
     try:
-        _require_regular(path.stat(), path)  # opening a device may move it
+        _require_regular(path.stat(), path)  # before opening: that alone may have an effect on a device
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a NUL, or a letter that the file system cannot write
+    except ValueError as error:  # a NUL, or a character that the file system does not allow
         raise OSError(errno.EINVAL, "a name that no file can have") from error
     with os.fdopen(number, "rb") as stream:
         _require_regular(os.fstat(number), path)
@@ -339,12 +366,12 @@ def open_given(path: Path) -> Iterator[BufferedReader]:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse by an OSError to put a file in the place of a pipe, a socket, a device or a folder."""
+    """Raise an `OSError` if a path is a pipe, a socket, a device or a folder, which must not be replaced."""
     with suppress(FileNotFoundError):
         _require_regular(path.stat(), path)
 
 
-def _require_regular(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
+def _require_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
         raise OSError(errno.EINVAL, f"{kind} in the place of a file", str(path))

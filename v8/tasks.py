@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from v8 import columns as c
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, OHLC
-from v8.registry import Named, Registry, told_in
+from v8.registry import Named, Registry
 
 QUOTE_CURRENCY: Final = "quote currency"
 UNITLESS: Final = "unitless"
@@ -117,7 +117,7 @@ class Task(Named):
         return xp.maximum(values, level if self.is_price else floor)
 
 
-_DESCRIPTIONS: Final = told_in("v8", "tasks.yaml")
+_DESCRIPTIONS: Final = read_descriptions("v8", "tasks.yaml")
 
 
 def _coherent_candles(xp: Any, values: Any, last: Any, least: Any) -> Any:

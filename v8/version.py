@@ -1,19 +1,20 @@
-"""The version of this package, where every floor can read it, and the commit it is of."""
+"""The version of this package and its commit; every other module may import this one."""
 
 VERSION = "1.0.0"
 COMMIT = ""
-"""What a build knew of its commit: setup.py writes it here. A checkout asks git."""
+"""The commit of a built package: setup.py writes it here. In a checkout it is empty, and git is asked."""
 
 
 def commit() -> str:
-    """Return the commit this package is of, and whether files were changed since; nothing if nobody knows."""
+    """Return the commit of this package, and whether files were changed since; empty if it is unknown."""
     from pathlib import Path  # noqa: PLC0415 - `import v8` starts without them
     from shutil import which  # noqa: PLC0415
     from subprocess import run  # noqa: PLC0415
 
     checkout = Path(__file__).parents[1]
-    if COMMIT or not (checkout / ".git").exists() or not (git := which("git")):
+    git = which("git")
+    if COMMIT or not git or not (checkout / ".git").exists():
         return COMMIT
     words = (git, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=, changed since")
-    asked = run(words, cwd=checkout, capture_output=True, text=True, check=False)  # noqa: S603 - of our own
-    return asked.stdout.strip()
+    result = run(words, cwd=checkout, capture_output=True, text=True, check=False)  # noqa: S603 - fixed words
+    return result.stdout.strip()

@@ -1,8 +1,7 @@
-"""How people are told numbers, durations and tables; a dash stands where there is no number.
+"""Formatting of numbers, durations and tables for people; a missing number is written as a dash.
 
-Everything that shows or writes a table goes through `Table`. Markdown and CSV are written here; HTML in
-`v8.reports.markup`, which escapes whatever is no markup, and lines of a terminal in `v8.cli.printing`. What
-v8 writes as JSON is nested by task and no table.
+Every table is a `Table`. Markdown and CSV are written here, HTML in `v8.reports.markup`, which escapes all
+cells that are not markup, and lines of a terminal in `v8.cli.printing`.
 """
 
 import csv
@@ -25,7 +24,7 @@ def number(value: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """Write a positive number so that at least two digits count, however small it is.
+    """Write a positive number with at least two significant digits.
 
     >>> digits(0.0042), digits(0.15), digits(1.0), digits(12.345), digits(62675.4)
     ('0.0042', '0.15', '1.00', '12.3', '62,675')
@@ -36,7 +35,7 @@ def digits(value: float) -> str:
 
 
 def epochs(best: float, run: float) -> str:
-    """Write which epoch was kept of how many.
+    """Write the number of the best epoch and the number of all epochs.
 
     >>> epochs(12, 30), epochs(0, 0)
     ('12 of 30', 'fitted')
@@ -45,7 +44,7 @@ def epochs(best: float, run: float) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """Write a p-value with two digits that count, or that it is very small.
+    """Write a p-value with two significant digits, or that it is below 0.001.
 
     >>> p_value(0.032), p_value(0.5), p_value(0.0004), p_value(0.996), p_value(None)
     ('0.032', '0.50', '< 0.001', '1.00', '–')
@@ -58,7 +57,7 @@ def p_value(value: float | None) -> str:
 
 
 def chance(value: float | None) -> str:
-    """Write a p-value within a sentence, without signs of comparison, which are markup elsewhere.
+    """Write a p-value within a sentence, without the sign "<", which is markup in HTML.
 
     >>> chance(0.032), chance(0.0004)
     ('p 0.032', 'p below 0.001')
@@ -85,7 +84,7 @@ def percent(share: float | None, decimals: int = 1) -> str:
 
 
 def price(value: float) -> str:
-    """Write a price or an error in price units with five digits that count.
+    """Write a price or an error in price units with five significant digits.
 
     >>> price(61234.567), price(0.0000123456)
     ('61235', '1.2346e-05')
@@ -94,7 +93,7 @@ def price(value: float) -> str:
 
 
 def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
-    """Write seconds in the unit a person would choose; an estimate without digits that nobody knows.
+    """Write seconds in a suitable unit; an estimate is rounded to what is known.
 
     >>> duration(0.25), duration(61.2), duration(3 * 3600 + 60), duration(None)
     ('0.25 s', '1 min 1 s', '3 h 1 min', '–')
@@ -113,7 +112,7 @@ def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
 
 
 def moment(text: str | None) -> str:
-    """Write an ISO time without seconds and zone.
+    """Write an ISO 8601 time without seconds and zone.
 
     >>> moment("2026-08-01T00:15:00+00:00"), moment("2026-08-01T00:15:00Z"), moment(None)
     ('2026-08-01 00:15', '2026-08-01 00:15', '–')
@@ -122,7 +121,7 @@ def moment(text: str | None) -> str:
 
 
 def between(ends: Iterable[str]) -> str:
-    """Write a smallest and a largest value.
+    """Write a range by its smallest and its largest value, which are already texts.
 
     >>> between(["20 min", "30 min"])
     '20 min to 30 min'
@@ -153,10 +152,10 @@ Cells = Iterable[object]
 
 
 class Table:
-    """Rows of cells below columns, whose names hold their units; the first column names the rows.
+    """A table: rows of cells, and names of columns with their units. The first column names the rows.
 
-    Cells are text that is ready to be read, or numbers for a CSV, where None is an empty cell. Text stands on
-    the left where a table is prose; else all columns but the first hold numbers, which stand on the right.
+    Cells are formatted texts, or numbers for a CSV file, in which None is an empty cell. In a table of prose
+    (`is_prose`) all cells are aligned left; otherwise all columns except the first are aligned right.
 
     >>> table = Table(("a", "b"), [("1", "x|y"), ("2", None)], "How it went")
     >>> print(table.csv(), end="")
@@ -174,7 +173,7 @@ class Table:
         self.is_prose = is_prose
 
     def markdown(self) -> str:
-        r"""Write it in Markdown, without its title; bars within cells are escaped.
+        r"""Return the table in Markdown, without its title; vertical bars in cells are escaped.
 
         >>> print(Table(("a", "b"), [("1", "x|y")]).markdown())
         | a | b |
@@ -186,7 +185,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in written)
 
     def csv(self) -> str:
-        """Write it as CSV, numbers with all their digits."""
+        """Return the table as CSV, numbers with all their digits."""
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
         return stream.getvalue()

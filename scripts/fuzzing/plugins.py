@@ -13,7 +13,7 @@ from v8.errors import V8Error
 from v8.features.indicators import FEATURES, ancestry
 from v8.market.series import Series
 from v8.profile import load_profile
-from v8.registry import strays
+from v8.registry import own_entries
 from v8.runs.events import isolated
 
 FILE: Final = "mine.py"
@@ -108,6 +108,6 @@ def use_plugin(folder: Path, kind: str, series: Series) -> None:
 def _unload() -> None:
     for registry in (BASELINES, FEATURES):
         dict.pop(registry, "mine", None)
-    for cache in (plugins.loaded, strays):
+    for cache in (plugins.loaded, own_entries):
         cache.clear()
     ancestry.cache_clear()

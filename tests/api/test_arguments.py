@@ -52,7 +52,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
         "v8.Forecaster": (
             v8.Forecaster,
-            {"about": forecaster.about, "model": None, "where": "x", "revision": None},
+            {"metadata": forecaster.about, "model": None, "metadata_file": "x", "revision": None},
         ),
         "v8.Forecaster.load": (v8.Forecaster.load, {"folder": trained_run.folder, "revision": None}),
         "v8.Forecaster.from_pretrained": (
@@ -67,7 +67,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             forecaster.paths,
             {**candles, "num_paths": 8, "seed": 1, "covariates": None, "now_s": None},
         ),
-        "v8.Forecaster.outside": (forecaster.outside, {"candles": trained_run.candles}),
+        "v8.Forecaster.out_of_range_features": (
+            forecaster.out_of_range_features,
+            {"candles": trained_run.candles},
+        ),
         "v8.Forecaster.forecast_history": (
             forecaster.forecast_history,
             {**candles, "covariates": None, "stride": 50, "start": None, "end": None, "now_s": None},
@@ -85,7 +88,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.evaluation": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
-        "v8.Forecaster.companions": (forecaster.companions, {"given": None}),
+        "v8.Forecaster.companions": (forecaster.companions, {"covariates": None}),
         "v8.Forecaster.joined": (
             forecaster.joined,
             {**candles, "covariates": None, "now_s": None, "reaches": False},

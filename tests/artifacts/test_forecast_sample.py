@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.artifacts.series_artifact import SHOWN_BARS, ForecastSample, read_sample, sample_forecasts
+from v8.artifacts.series_artifact import SAMPLE_BARS, ForecastSample, read_sample, sample_forecasts
 from v8.errors import ArtifactError
 from v8.storage import write_json
 from v8.windows.dataset import SeriesData
@@ -38,7 +38,7 @@ def test_the_sample_ends_with_the_test_span_and_tells_the_actual_values(
     sample: ForecastSample, data: SeriesData
 ) -> None:
     end = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1
-    rows = slice(end - SHOWN_BARS, end)
+    rows = slice(end - SAMPLE_BARS, end)
     assert sample.open_time_s == tuple(data.table.open_time_s[rows])
     assert np.array(sample.actual["ohlc"])[:, 3] == pytest.approx(data.table.column("close")[rows], rel=1e-6)
     assert np.array(sample.actual["bands"])[:, 1] == pytest.approx(
@@ -51,7 +51,7 @@ def test_forecasts_lie_one_horizon_apart_and_the_newest_reaches_the_end(
 ) -> None:
     horizon = data.profile.horizon_bars
     rows = [one.last_known for one in sample.issued]
-    assert rows[-1] == SHOWN_BARS - 1 - horizon
+    assert rows[-1] == SAMPLE_BARS - 1 - horizon
     assert set(np.diff(rows)) == {horizon}
     assert 19 <= rows[0] < 19 + horizon  # twenty candles lead in
 
@@ -59,7 +59,7 @@ def test_forecasts_lie_one_horizon_apart_and_the_newest_reaches_the_end(
 def test_each_forecast_is_the_one_that_was_issued_after_its_row(
     sample: ForecastSample, data: SeriesData
 ) -> None:
-    first = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1 - SHOWN_BARS
+    first = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1 - SAMPLE_BARS
     for one in sample.issued:
         window = int(np.flatnonzero(data.anchors["test"] == first + one.last_known)[0])
         steps = np.array(one.values["volatility"])[:, 0]
@@ -71,7 +71,7 @@ def test_one_step_ahead_gives_a_forecast_for_every_bar(
 ) -> None:
     data = make_data(make_profile("lstm_dense", horizon_bars=1, newest_bars=1_200))
     sample = sample_forecasts(data, forecast_of(data))
-    assert [one.last_known for one in sample.issued] == list(range(19, SHOWN_BARS - 1))
+    assert [one.last_known for one in sample.issued] == list(range(19, SAMPLE_BARS - 1))
 
 
 def test_no_forecast_reaches_across_a_hole(

@@ -111,7 +111,7 @@ def test_a_pointer_that_is_cut_off_or_a_link_is_refused(run: Path, tmp_path: Pat
     damage(run)
     whole = (run / "serving.json").read_text()
     (run / "serving.json").write_text(whole[:100])
-    with pytest.raises(ArtifactError, match=r"serving\.json: must be whole JSON"):
+    with pytest.raises(ArtifactError, match=r"serving\.json: must be valid JSON"):
         served_folder(run, BTC)
     (tmp_path / "elsewhere.json").write_text(whole)
     (run / "serving.json").unlink()

@@ -246,21 +246,21 @@ def test_inputs_outside_of_what_training_saw_are_named(
     candles = made.known[TEACHER_FORCED[0]]
     data = prepare_series(compute_table(candles, table_columns(made.profile)), made.profile)
     train = data.spans["train"]
-    assert set(teacher_forced.about.seen) == {*made.profile.features} - set(OHLC)
-    for name, (least, most) in teacher_forced.about.seen.items():
+    assert set(teacher_forced.about.value_ranges) == {*made.profile.features} - set(OHLC)
+    for name, (least, most) in teacher_forced.about.value_ranges.items():
         values = data.table.column(name)[train.anchors]
         assert (least, most) == (values.min(), values.max())
     # At the end of the train span all of it was seen; a last bar over a fifth of its price was not.
     end_s = int(data.table.open_time_s[train.anchors[-1]])
     known = candles.newest(700, end_s=end_s)
-    assert teacher_forced.outside(known) == {}
+    assert teacher_forced.out_of_range_features(known) == {}
     frame = known.to_frame()
     frame.iloc[-1, frame.columns.get_loc("low")] *= 0.8
     wild = checked_candles(frame, candles.series)
-    found = teacher_forced.outside(wild)
+    found = teacher_forced.out_of_range_features(wild)
     assert found is not None
     value = compute_table(wild, ("range_1",)).column("range_1")[-1]
-    least, most = teacher_forced.about.seen["range_1"]
+    least, most = teacher_forced.about.value_ranges["range_1"]
     assert found["range_1"] == pytest.approx((value - most) / (most - least)) and value > most
     for outside, is_familiar in ((found, False), ({}, True)):
         told = Issued(teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside)
@@ -269,7 +269,7 @@ def test_inputs_outside_of_what_training_saw_are_named(
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)
-    assert told_now["outside"] == teacher_forced.outside(known) and told_now["is_familiar"] == (
+    assert told_now["outside"] == teacher_forced.out_of_range_features(known) and told_now["is_familiar"] == (
         not told_now["outside"]
     )
 
@@ -281,15 +281,15 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         del feature["seen"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
     old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
-    assert old.outside(candles) is None
+    assert old.out_of_range_features(candles) is None
     told = Issued(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
     assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
     assert "training saw" not in " ".join(told.lines())
     members = [old, Forecaster.load(made.run / TEACHER_FORCED[1])]
-    assert PooledForecaster(NEWCOMER, members[:1]).about.seen == {}
+    assert PooledForecaster(NEWCOMER, members[:1]).about.value_ranges == {}
     both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TEACHER_FORCED])
-    for name, (least, most) in both.about.seen.items():
-        ends = [Forecaster.load(made.run / each).about.seen[name] for each in TEACHER_FORCED]
+    for name, (least, most) in both.about.value_ranges.items():
+        ends = [Forecaster.load(made.run / each).about.value_ranges[name] for each in TEACHER_FORCED]
         assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
 
 

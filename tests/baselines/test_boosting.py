@@ -61,7 +61,7 @@ def test_an_evaluation_with_it_is_read_where_it_is_not_installed(
     content = evaluation.to_json()
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     assert Evaluation.from_json(content) == evaluation
-    assert 0 < evaluation.multiple("bands", baseline="lightgbm") < 10
+    assert 0 < evaluation.relative_error("bands", baseline="lightgbm") < 10
 
 
 @pytest.mark.usefixtures("with_lightgbm")

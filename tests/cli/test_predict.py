@@ -95,7 +95,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     for task, quality in told["model"]["quality"].items():
         best = evaluation.best_baseline(task)
         assert quality["best_baseline"] == called(best)
-        assert quality["relative_mae_to_best"] == evaluation.multiple(task, baseline=best)
+        assert quality["relative_mae_to_best"] == evaluation.relative_error(task, baseline=best)
         assert quality["verdict_against_best"] == evaluation.against(task, best).verdict
     beside = "As a multiple of the best baseline's: ohlc "
     assert beside in table.stdout

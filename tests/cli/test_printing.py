@@ -15,7 +15,7 @@ import pytest
 
 from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
-from v8.evaluation.significance import Against
+from v8.evaluation.significance import BaselineComparison
 from v8.market.series import Series
 from v8.runs.events import (
     EpochEnded,
@@ -116,8 +116,8 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
     ]
 
 
-def against(baseline: str, multiple: float) -> Against:
-    return Against(baseline, multiple, 1.0)
+def against(baseline: str, multiple: float) -> BaselineComparison:
+    return BaselineComparison(baseline, multiple, 1.0)
 
 
 def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
@@ -213,8 +213,10 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
 
 def score(multiple: float, *p_values: float, beside: str = "naive") -> TaskScore:
     """P-values: as it is and corrected, of naive and of another baseline, which errs half as much."""
-    naive = Against("naive", multiple, 1.0, *p_values)
-    return TaskScore(naive, naive if beside == "naive" else Against(beside, multiple, 0.5, *p_values))
+    naive = BaselineComparison("naive", multiple, 1.0, *p_values)
+    return TaskScore(
+        naive, naive if beside == "naive" else BaselineComparison(beside, multiple, 0.5, *p_values)
+    )
 
 
 def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
@@ -250,8 +252,8 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
     ]
     assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
     assert lines[-1] == (
-        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < 0.05, "
-        "corrected for 4 series at once (Benjamini-Hochberg)."
+        "Below 1 the model has the lower error. * statistically significant: Diebold-Mariano test, p < 0.05, "
+        "corrected for 4 series together (Benjamini-Hochberg)."
     )
 
 

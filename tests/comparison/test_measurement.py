@@ -117,8 +117,8 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
         metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
         for task, multiple in one["models"][0]["multiples"].items():
             evaluation = Evaluation.from_json(metadata["evaluation"])
-            assert evaluation.multiple(task) == multiple
-            of_best = evaluation.multiple(task, baseline=evaluation.best_baseline(task))
+            assert evaluation.relative_error(task) == multiple
+            of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
             assert one["models"][0]["multiples_of_best"][task] == of_best
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [

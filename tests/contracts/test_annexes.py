@@ -26,7 +26,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the copied checkout in an empty folder beside it."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "V8_HOME": str(checkout / "home"), "COLUMNS": "100"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(checkout),
+        "V8_HOME": str(checkout / "home"),
+        "COLUMNS": "100",
+    }
     return subprocess.run(
         [sys.executable, "-P", "-m", "v8", *words],
         cwd=checkout,

@@ -16,7 +16,7 @@ from v8.baselines.baselines import BASELINES
 from v8.comparison.page import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.evaluation.fold_losses import POOLS
 from v8.evaluation.importance import KINDS
-from v8.evaluation.significance import Outcome
+from v8.evaluation.significance import ComparisonResult
 from v8.hardware import describe_machine
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say
 from v8.market.candles import CandleReport, Gap, LostRow
@@ -37,7 +37,7 @@ PACKAGE = Path(__file__).parents[2] / "v8"
 TERMS = {
     *(task.title for task in TASKS.values()),
     *(name for task in TASKS.values() for name in (task.name, *map(spaced, task.columns))),
-    *get_args(Outcome),
+    *get_args(ComparisonResult),
     *(baseline.sentence for baseline in BASELINES.values()),
     *(spaced(each.name) for kind in (CandleReport, Gap, LostRow) for each in fields(kind)),
     *(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),

@@ -144,7 +144,7 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     record = live_record(ledger, "./tiny")
     assert (record.tally.num_scored, record.tally.num_pending, record.tally.num_late) == (13, 4, 0)
     assert record.tasks["ohlc"].num_scored == 13
-    assert 0.3 < (record.tasks["ohlc"].naive.multiple or 0) < 3
+    assert 0.3 < (record.tasks["ohlc"].naive.relative_mae or 0) < 3
     assert told == []
 
 

@@ -200,7 +200,7 @@ def test_a_damaged_run_file_is_named(workplace: Any) -> None:
     file.write_text(file.read_text()[:500])
     again = workplace.call(workplace.words("BTCUSDT-15m"))
     assert again.returncode == 3
-    assert f"{file}: must be whole JSON" in again.stderr
+    assert f"{file}: must be valid JSON" in again.stderr
 
 
 def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import MODEL, evaluate_windows
-from v8.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, fold_losses_of, shock_of
+from v8.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, fold_losses, volatility_shock
 from v8.profile import Profile
 from v8.windows.dataset import SeriesData
 
@@ -35,38 +35,40 @@ def days(*wildness: float) -> np.ndarray:
 )
 def test_a_break_is_a_day_beyond_the_wild_days_of_training(later: np.ndarray, is_break: bool) -> None:
     trained = days(*[1.0] * 30)
-    assert (shock_of(trained, later, DAY) > BREAK_FACTOR) is is_break
+    assert (volatility_shock(trained, later, DAY) > BREAK_FACTOR) is is_break
 
 
 def test_what_training_has_seen_more_than_now_and_then_is_no_break() -> None:
     crash = days(3.0, *[1.0] * 24)
-    assert shock_of(days(*[1.0] * 29, 3.0), crash, DAY) == pytest.approx(3.0)
-    assert shock_of(days(*[1.0] * 24, *[3.0] * 6), crash, DAY) == pytest.approx(1.0)
+    assert volatility_shock(days(*[1.0] * 29, 3.0), crash, DAY) == pytest.approx(3.0)
+    assert volatility_shock(days(*[1.0] * 24, *[3.0] * 6), crash, DAY) == pytest.approx(1.0)
 
 
 def test_many_later_days_have_a_wilder_wildest_one_without_any_change() -> None:
     draws = np.random.default_rng(5).gamma(4.0, size=400)
     trained, few, many = days(*draws[:200]), days(*draws[200:220]), days(*draws[200:])
-    assert shock_of(trained, many, DAY) < BREAK_FACTOR
-    assert abs(shock_of(trained, many, DAY) - shock_of(trained, few, DAY)) < 0.5
+    assert volatility_shock(trained, many, DAY) < BREAK_FACTOR
+    assert abs(volatility_shock(trained, many, DAY) - volatility_shock(trained, few, DAY)) < 0.5
 
 
 def test_a_market_that_stands_still_has_a_shock_all_the_same() -> None:
-    assert shock_of(np.zeros(48), np.zeros(48), DAY) == 0.0
-    assert np.isfinite(shock_of(np.zeros(48), days(1.0), DAY))
-    assert shock_of(days(1.0)[:5], days(2.0)[:5], DAY) == pytest.approx(2.0)  # less than a day is a day
+    assert volatility_shock(np.zeros(48), np.zeros(48), DAY) == 0.0
+    assert np.isfinite(volatility_shock(np.zeros(48), days(1.0), DAY))
+    assert volatility_shock(days(1.0)[:5], days(2.0)[:5], DAY) == pytest.approx(
+        2.0
+    )  # less than a day is a day
 
 
 @pytest.fixture(scope="module")
 def evaluated(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> FoldLosses:
     data = make_data(make_profile("dense_newest"))
     _, losses = evaluate_windows(data, data.spans["test"].naive)
-    return fold_losses_of(data, losses)
+    return fold_losses(data, losses)
 
 
 def test_a_fold_has_one_loss_a_window_of_everybody(evaluated: FoldLosses) -> None:
     assert (np.diff(evaluated.closes_s) > 0).all()
-    for by_name in evaluated.losses.values():
+    for by_name in evaluated.by_task.values():
         assert {MODEL, "naive", "range_paths"} <= by_name.keys()
         assert all(losses.shape == evaluated.closes_s.shape for losses in by_name.values())
 
@@ -76,9 +78,9 @@ def test_a_fold_is_read_as_it_was_written(evaluated: FoldLosses, tmp_path: Path)
     again = FoldLosses.load(tmp_path / "fold_losses.npz")
     np.testing.assert_array_equal(again.closes_s, evaluated.closes_s)
     assert again.shock == evaluated.shock
-    for task, by_name in evaluated.losses.items():
+    for task, by_name in evaluated.by_task.items():
         for name, losses in by_name.items():
-            np.testing.assert_array_equal(again.losses[task][name], losses)
+            np.testing.assert_array_equal(again.by_task[task][name], losses)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", None])

@@ -15,8 +15,6 @@ from v8.profile import Profile
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
 
-Floats = NDArray[np.float64]
-
 
 @pytest.fixture(scope="module")
 def span(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> Span:

@@ -73,7 +73,7 @@ def test_true_quantiles_hold_what_they_promise(data: SeriesData, monkeypatch: py
 
 def test_an_evaluation_is_read_again_as_it_was_written(data: SeriesData) -> None:
     evaluation = evaluate_quantiles(data, made_by("range_paths", data))
-    assert evaluation.tasks["ohlc"].multiple("range_paths") == pytest.approx(1.0)
+    assert evaluation.tasks["ohlc"].relative_error("range_paths") == pytest.approx(1.0)
     assert evaluation.tasks["ohlc"].significance["naive"].num_windows == len(data.spans["test"])
     assert interval_names(evaluation.levels) == ["90 %", "50 %"]
     content = json.loads(json.dumps(evaluation.to_json()))

@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from v8.arrays import FloatArray
 from v8.errors import DataError, ProfileError
 from v8.features import indicators
 from v8.features.formulas import Feature, Formula, Kind
 from v8.features.indicators import FEATURES, ancestry, computed_rows, fault_of
 from v8.profile import Profile, load_profile
-
-Floats = np.ndarray
 
 
 @pytest.fixture
@@ -37,44 +36,44 @@ def with_mine(name: str = "mine") -> Profile:
     return known.but(features=(*known.features, name))
 
 
-def moved(close: Floats) -> Floats:
+def moved(close: FloatArray) -> FloatArray:
     return np.diff(np.log(close), prepend=np.log(close[:1]))
 
 
-def mean_of_twenty(close: Floats) -> Floats:
+def mean_of_twenty(close: FloatArray) -> FloatArray:
     return pd.Series(close).rolling(20).mean().to_numpy() / close
 
 
-def ten_ahead(close: Floats) -> Floats:
+def ten_ahead(close: FloatArray) -> FloatArray:
     return np.concatenate([close[10:], close[-10:]]) / close
 
 
-def thousand_ahead(close: Floats) -> Floats:
+def thousand_ahead(close: FloatArray) -> FloatArray:
     return pd.Series(close).shift(-1_000).fillna(1.0).to_numpy()
 
 
-def beside_the_mean(close: Floats) -> Floats:
+def beside_the_mean(close: FloatArray) -> FloatArray:
     return close / close.mean()
 
 
-def in_order(close: Floats) -> Floats:
+def in_order(close: FloatArray) -> FloatArray:
     return np.sort(close)
 
 
-def by_chance(close: Floats) -> Floats:
+def by_chance(close: FloatArray) -> FloatArray:
     return np.random.default_rng().normal(size=len(close))
 
 
-def shorter(close: Floats) -> Floats:
+def shorter(close: FloatArray) -> FloatArray:
     return close[:-3]
 
 
-def in_place(close: Floats) -> Floats:
+def in_place(close: FloatArray) -> FloatArray:
     close *= 2.0
     return close
 
 
-def falling(close: Floats) -> Floats:
+def falling(close: FloatArray) -> FloatArray:
     raise SystemExit(0)
 
 
@@ -125,7 +124,7 @@ def test_one_without_a_formula_or_of_unknown_columns_is_refused(register: Any) -
 def test_each_is_examined_once(register: Any) -> None:
     calls: list[int] = []
 
-    def counted(close: Floats) -> Floats:
+    def counted(close: FloatArray) -> FloatArray:
         calls.append(len(close))
         return moved(close)
 

@@ -63,12 +63,12 @@ def test_the_metrics_are_the_evaluations_numbers_to_the_last_digit(run: Path) ->
             if result.dataset_type == metadata.series
         }
         assert values == {
-            "Candles relative_mae": evaluation.multiple("ohlc"),
+            "Candles relative_mae": evaluation.relative_error("ohlc"),
             "Candles skill_score": evaluation.against("ohlc").skill,
-            "Candles relative_mae_of_best_baseline": evaluation.multiple("ohlc", baseline="offset"),
-            "Bollinger bands relative_mae": evaluation.multiple("bands"),
+            "Candles relative_mae_of_best_baseline": evaluation.relative_error("ohlc", baseline="offset"),
+            "Bollinger bands relative_mae": evaluation.relative_error("bands"),
             "Bollinger bands skill_score": evaluation.against("bands").skill,
-            "Volatility relative_mae": evaluation.multiple("volatility"),
+            "Volatility relative_mae": evaluation.relative_error("volatility"),
             "Volatility skill_score": evaluation.against("volatility").skill,
         }
 
@@ -90,7 +90,7 @@ def test_the_table_shows_multiple_and_significance_of_every_task_beside_naive_an
     # A quarter of the way from naive to the actual values leaves three quarters of the error.
     assert cells[1] == "0.750"
     assert cells[2] == p_value(row.tasks["ohlc"].naive.corrected_p_value) == "< 0.001"
-    assert cells[3] == number(row.tasks["ohlc"].best.multiple)
+    assert cells[3] == number(row.tasks["ohlc"].best.relative_mae)
     assert cells[4] == p_value(row.tasks["ohlc"].best.corrected_p_value)
     titles = row_of(card_of(run), "series")
     assert titles[1:6] == ["Candles × naive", "p", "Candles × offset", "p", "Bollinger bands × naive"]

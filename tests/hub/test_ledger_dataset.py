@@ -407,7 +407,10 @@ def test_the_card_tells_the_record_beside_naive_and_the_best_baseline(
         for begin in ("| series | scored", f"| {ISSUER.series}")
     )
     assert header[3:6] == ["ohlc × naive", "volatility × naive", "volatility × har"]
-    assert [cell.strip() for cell in row[4:6]] == [number(live.naive.multiple), number(live.best.multiple)]
+    assert [cell.strip() for cell in row[4:6]] == [
+        number(live.naive.relative_mae),
+        number(live.best.relative_mae),
+    ]
     assert "96 forecasts issued, 96 scored, 0 late" in card.text
     assert ISSUER.place not in card.content
     compile(card.text.split("```python\n")[1].split("```")[0], "card", "exec")

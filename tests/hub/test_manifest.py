@@ -174,7 +174,7 @@ def test_a_size_that_is_no_count_is_refused(size: Any) -> None:
 
 def test_a_damaged_manifest_is_said(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": 1')
-    with pytest.raises(ArtifactError, match="must be whole JSON"):
+    with pytest.raises(ArtifactError, match="must be valid JSON"):
         read_manifest(tmp_path / "manifest.json")
 
 
@@ -189,7 +189,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def whole(folder: Path, files: tuple[ListedFile, ...]) -> list[str]:
-    return [file.path for file in files if file.is_whole_in(folder)]
+    return [file.path for file in files if file.is_intact_in(folder)]
 
 
 def test_listed_files_are_whole(folder: Path) -> None:

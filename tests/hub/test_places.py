@@ -40,13 +40,13 @@ def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run
     """Clocks of file systems tell moments apart that are some milliseconds from each other."""
     run, series = make_run(), BOTH[0]
     file = run / series / "metadata.json"
-    before, about = open_place(run).present(series), file.stat()
-    assert open_place(run).present(series) == before
+    before, about = open_place(run).version_of(series), file.stat()
+    assert open_place(run).version_of(series) == before
     aside = file.with_name("aside")
     shutil.copy(file, aside)
     aside.replace(file)
     os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert open_place(run).present(series) != before
+    assert open_place(run).version_of(series) != before
 
 
 def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published:
     assert place.series == BOTH
     assert published.routes == ["resolve"] * 3  # the manifest, and nothing else
     published.commit(REPO, {"README.md": b"newer"})
-    place.bring(BOTH)
+    place.prefetch(BOTH)
     published.forget()
     assert [place.open(name, Opened).revision for name in BOTH] == [first, first]
     assert published.count() == 0
@@ -65,7 +65,7 @@ def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published:
 
 def test_models_that_forecast_a_series_without_one_are_brought_at_once(published: Any) -> None:
     place = open_place(REPO)
-    place.bring(["SOLUSDT-15m"])
+    place.prefetch(["SOLUSDT-15m"])
     assert place.sources_of("SOLUSDT-15m") == ("BTCUSDT-15m",)
     published.forget()
     assert place.open("BTCUSDT-15m", Opened).series == "BTCUSDT-15m"
@@ -80,7 +80,7 @@ def test_models_that_forecast_a_series_without_one_are_brought_at_once(published
 def test_a_damaged_model_is_told_when_it_is_opened_and_stops_no_other(published: Any) -> None:
     published.flip("resolve", times=9, where="ETHUSDT-1h/metadata.json", byte=20)
     place = open_place(REPO)
-    place.bring(place.series)
+    place.prefetch(place.series)
     assert str(place.open("BTCUSDT-15m", Opened).series) == "BTCUSDT-15m"
     with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/metadata\.json: must be the published file"):
         place.open("ETHUSDT-1h", Opened)
@@ -89,7 +89,7 @@ def test_a_damaged_model_is_told_when_it_is_opened_and_stops_no_other(published:
 def test_offline_a_place_holds_what_the_cache_holds(published: Any) -> None:
     with pytest.raises(PullError, match="without the Hub, a model must be in the cache"):
         _ = open_place(REPO, is_offline=True).series
-    open_place(REPO).bring(BOTH)
+    open_place(REPO).prefetch(BOTH)
     published.forget()
     place = open_place(REPO, is_offline=True)
     assert [str(place.open(name, Opened).series) for name in place.series] == list(BOTH)

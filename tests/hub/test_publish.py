@@ -114,7 +114,7 @@ def test_the_manifest_of_a_commit_describes_every_file_beside_it(
         (tmp_path / "pulled" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pulled" / path).write_bytes(content)
     manifest = Manifest.from_json(json.loads(files["manifest.json"]))
-    assert all(file.is_whole_in(tmp_path / "pulled") for file in manifest.files)
+    assert all(file.is_intact_in(tmp_path / "pulled") for file in manifest.files)
     assert {file.path for file in manifest.files} == set(files) - {"manifest.json"}
     assert manifest.data["BTCUSDT-15m"].last_open == "2026-10-31T23:45:00+00:00"
     assert manifest.profile_name == "aligned"

@@ -43,7 +43,7 @@ class Waiting:
         self.told: list[str] = []
 
     def publish(self, staged: Staged, *, timeout_s: float = 20.0) -> Published:
-        retries = HubRetryPolicy(timeout_s=timeout_s, sleep=self.waited_s.append, tell=self.told.append)
+        retries = HubRetryPolicy(timeout_s=timeout_s, sleep=self.waited_s.append, report=self.told.append)
         return publish(staged, REPO, is_private=False, retries=retries)
 
 
@@ -73,11 +73,11 @@ def test_one_server_error_anywhere_costs_one_pause(
 def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
     """Files are sent at once; whose request begins after another's failed may be heard before it."""
     call = client._Call(1.0)
-    call.check(is_beginning=True)
+    call.check(is_new_request=True)
     call.trouble = client.TransientError("status 503", 7.0)
     call.check()
     with pytest.raises(client.TransientError, match="status 503") as raised:
-        call.check(is_beginning=True)
+        call.check(is_new_request=True)
     assert raised.value.wait_s == 7.0
 
 

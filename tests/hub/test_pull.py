@@ -321,7 +321,7 @@ def said(error: BaseException) -> str:
             "write",
             r"someone/fleet, revision v1\.0: must be a branch, .*/someone/fleet/commits/main",
         ),
-        (REPO, "0" * 40, "write", r"revision 0{40}: must be a branch, a tag or a whole commit"),
+        (REPO, "0" * 40, "write", r"revision 0{40}: must be a branch, a tag or the full id of a commit"),
         (
             "someone/other",
             None,
@@ -430,9 +430,9 @@ def test_a_manifest_that_names_what_it_must_not_is_refused(
     ("content", "match"),
     [
         (b'{"format": 99}', "reads manifest format 1; got format 99"),
-        (b"{", "must be whole JSON"),
+        (b"{", "must be valid JSON"),
         (b"[]", "must hold a JSON object"),
-        (b"[" * 200_000, "must be whole JSON"),
+        (b"[" * 200_000, "must be valid JSON"),
         (b" " * 9_000_000, r"a manifest has at most 8,388,608 bytes; got 9,000,000"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
         v8.load(run, "SOLUSDT-15m")
     for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO)):
         with pytest.raises(
-            ArtifactError, match=r"must be of SOLUSDT-15m, whose folder it lies in; got 'BTCUSDT"
+            ArtifactError, match=r"must be of SOLUSDT-15m, as the name of its folder says; got 'BTCUSDT"
         ):
             use(run)
 

@@ -48,12 +48,12 @@ def run(make_run: Any) -> Path:
 
 def opened(run: Path) -> Path:
     """Say which folder a place would load; these models are too small to forecast."""
-    folder, _ = open_place(run).found(BTC)
+    folder, _ = open_place(run).locate(BTC)
     return folder
 
 
 def multiples(run: Path) -> dict[str, float]:
-    return {row.series: round(row.tasks["ohlc"].naive.multiple or 0, 2) for row in write_outputs(run)}
+    return {row.series: round(row.tasks["ohlc"].naive.relative_mae or 0, 2) for row in write_outputs(run)}
 
 
 def test_what_serves_is_shown_loaded_and_published(run: Path, tmp_path: Path) -> None:

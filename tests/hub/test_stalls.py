@@ -27,14 +27,14 @@ FOR_EVER = 10_000
 
 def sent(staged: Staged, told: list[str] | None = None, **limits: Any) -> Published:
     tell = (lambda text: None) if told is None else told.append
-    retries = HubRetryPolicy(**{"timeout_s": 1.0, "num_tries": 2, "first_s": 0.0, "tell": tell, **limits})
+    retries = HubRetryPolicy(**{"timeout_s": 1.0, "num_tries": 2, "first_s": 0.0, "report": tell, **limits})
     return publish(staged, REPO, is_private=False, retries=retries)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tell every second, and give what ends by itself a second only."""
-    monkeypatch.setattr(client, "TOLD_EVERY_S", 1)
+    monkeypatch.setattr(client, "REPORT_EVERY_S", 1)
     monkeypatch.setattr(client, "_GRACE_S", 1.0)
 
 
@@ -88,7 +88,7 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
         if error is PublishError:
             sent(staged, told, timeout_s=2.0, num_tries=1)
         else:
-            pull(REPO, retries=HubRetryPolicy(timeout_s=2.0, num_tries=1, tell=told.append))
+            pull(REPO, retries=HubRetryPolicy(timeout_s=2.0, num_tries=1, report=told.append))
     assert any(line.endswith(" s of at most 2 s") for line in told)
 
 

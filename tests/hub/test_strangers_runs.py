@@ -63,7 +63,7 @@ def test_a_series_whose_name_is_none_is_refused_when_read(run: Path, name: str) 
 
     rewrite(run, change)
     refused = (
-        r"run\.json(, key series: names series such as BTCUSDT-15m, not|: must be whole JSON; .*the key) '"
+        r"run\.json(, key series: names series such as BTCUSDT-15m, not|: must be valid JSON; .*the key) '"
     )
     with pytest.raises(ArtifactError, match=refused):
         read_run(run)

@@ -447,7 +447,7 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
     record = copied.run / "generations" / copied.generation / "run.json"
     record.write_text(record.read_text()[:200])
     with pytest.raises(
-        ArtifactError, match=r"whole JSON; .* or remove this generation, if serving\.json does"
+        ArtifactError, match=r"valid JSON; .* or remove this generation, if serving\.json does"
     ):
         list(renewal_of(copied).unfinished([Series.parse(BTC)]))
 

@@ -52,9 +52,9 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     (one,) = record.series
     ohlc, volatility = one.tasks["ohlc"], one.tasks["volatility"]
     assert ohlc.errors == {"model": 1.5, "naive": 3.0, "har": 4.0}
-    assert (ohlc.naive.multiple, ohlc.naive.outcome) == (0.5, "not yet known")
-    assert (ohlc.best.baseline, ohlc.shown) == ("naive", (ohlc.naive,))
-    assert (volatility.best.baseline, volatility.best.multiple) == ("har", 4.0)
+    assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "not yet known")
+    assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
+    assert (volatility.best.baseline, volatility.best.relative_mae) == ("har", 4.0)
     assert (ohlc.num_scored, ohlc.num_days, one.tally.num_scored) == (2, 1, 2)
 
 
@@ -138,7 +138,7 @@ def test_series_that_share_their_days_are_one_observation_of_them(
     record = live_record(ledger, PLACE)
     together, alone = record.tasks["ohlc"], record.series[0].tasks["ohlc"]
     assert together.num_scored == 3 * alone.num_scored
-    assert together.naive.multiple == pytest.approx(alone.naive.multiple)
+    assert together.naive.relative_mae == pytest.approx(alone.naive.relative_mae)
     assert together.naive.p_value == pytest.approx(alone.naive.p_value, rel=1e-6)
     one = live_record(ledger, PLACE, names[2:3])
     assert [each.series for each in one.series] == [names[2]]
@@ -150,7 +150,7 @@ def test_timeframes_meet_at_the_closes_they_share(ledger: Ledger, fill: Callable
     fill(np.full((2, 3, 2), [[30.0], [20.0], [20.0]]), series="BTCUSDT-1h", bar_s=3_600)
     together = live_record(ledger, PLACE).tasks["ohlc"]
     # 8 forecasts at 0.5 of naive and 2 at 1.5 of it.
-    assert together.naive.multiple == pytest.approx((8 * 0.5 + 2 * 1.5) / 10)
+    assert together.naive.relative_mae == pytest.approx((8 * 0.5 + 2 * 1.5) / 10)
     assert together.num_scored == 10
 
 
@@ -171,7 +171,7 @@ def test_generations_are_told_apart_and_joined_by_the_baselines_that_all_had(
     newer = {"model_sha256": "5" * 64, "trained_until_s": 1_695_000_000}
     fill(np.full((2, 2, 2), [[3.0], [2.0]]), [2, 3], forecasters=("model", "naive"), **newer)
     (one,) = live_record(ledger, PLACE).series
-    assert [each.tasks["ohlc"].naive.ours for each in one.generations] == [1.0, 3.0]
+    assert [each.tasks["ohlc"].naive.model_error for each in one.generations] == [1.0, 3.0]
     assert one.generations[1].issuer.generation == "2023-09-18T01:20:00Z 555555555555"
     assert one.tasks["ohlc"].errors == {"model": 2.0, "naive": 2.0}
     assert one.tasks["ohlc"].naive.outcome == "equals"
@@ -197,5 +197,5 @@ def test_a_market_that_stood_still_has_no_multiple(ledger: Ledger, fill: Callabl
     fill(np.zeros((3, 3, 2)), series="BTCUSDT-15m")
     fill(np.ones((3, 3, 2)), series="ETHUSDT-15m")
     record = live_record(ledger, PLACE)
-    assert record.series[0].tasks["ohlc"].naive.multiple is None
+    assert record.series[0].tasks["ohlc"].naive.relative_mae is None
     assert json.loads(json.dumps(record.to_json(), allow_nan=False))["num_scored"] == 6

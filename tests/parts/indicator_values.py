@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from v8.features.formulas import Floats
+from v8.arrays import FloatArray
 from v8.features.indicators import computed_rows, warmup_bars
 
 
-def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+def compute(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Compute float64 columns of the shape of the candles', NaN in each one's own warm-up."""
     computed = {name: values.copy() for name, values in computed_rows(columns, candles).items()}
     for name, values in computed.items():

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
 from v8.evaluation.evaluation import Evaluation
-from v8.evaluation.leaderboard import History, read_result
+from v8.evaluation.leaderboard import TrainingHistory, read_result
 from v8.profile import load_profile
 from v8.reports.page import run_page, series_section
 from v8.storage import write_text
@@ -46,7 +46,7 @@ def write_page() -> Callable[..., None]:
         path: Path,
         run: dict[str, Any],
         metadata: list[dict[str, Any]],
-        histories: Mapping[str, History] | None = None,
+        histories: Mapping[str, TrainingHistory] | None = None,
         samples: Mapping[str, ForecastSample] | None = None,
     ) -> None:
         results, record = [*map(read_result, metadata)], TypeAdapter(RunRecord).validate_python(run)

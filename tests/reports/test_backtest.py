@@ -57,8 +57,8 @@ def cell(
     told = {each: losses.get(each, made * (1.0 - share * (each == "model"))) for each in NAMES}
     those = {each: np.float32(np.broadcast_to(values, NUM)) for each, values in told.items()}
     closes_s = BAR_S * (1_000_000 + first + np.arange(NUM, dtype=np.int64))
-    fold_losses = FoldLosses(closes_s, {"ohlc": those, "volatility": those}, shock)
-    return Cell(fold, Series.parse(name), EVALUATED[share], fold_losses)
+    losses = FoldLosses(closes_s, {"ohlc": those, "volatility": those}, shock)
+    return Cell(fold, Series.parse(name), EVALUATED[share], losses)
 
 
 def plan(num_folds: int, names: list[str]) -> BacktestPlan:
@@ -120,8 +120,8 @@ def test_breaks_stand_apart(found: Any) -> None:
     assert [(one.name, one.is_break) for one in found.folds] == [("fold 1", False), ("fold 2", True)]
     assert [one.name for one in found.pools] == ["all folds", "calm folds", "break folds"]
     whole, calm, broken = (one.tasks["volatility"] for one in found.pools)
-    assert calm.ours == pytest.approx(0.8) and broken.ours == pytest.approx(1.1)
-    assert whole.ours == pytest.approx(0.95)  # the median of two of either
+    assert calm.relative_mae == pytest.approx(0.8) and broken.relative_mae == pytest.approx(1.1)
+    assert whole.relative_mae == pytest.approx(0.95)  # the median of two of either
     assert (whole.num_better, whole.num_cells) == (2, 4)
     pooled, by_fold = tables(found)
     assert (pooled.title, by_fold.title) == ("Pooled", "By fold")
@@ -154,7 +154,7 @@ def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     assert about == "Median of 2 series, fitted anew for each fold of 1998-07-12 – 1998-07-17, 15m:"
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]
-    assert told.ours == pytest.approx(0.95)
+    assert told.relative_mae == pytest.approx(0.95)
     assert sentences[0].startswith("Volatility: 5.0 % smaller error than if nothing changed")
     page = unescape(str(backtest_page(found)))
     assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")

@@ -24,7 +24,7 @@ from v8.evaluation.leaderboard import (
     read_result,
     write_leaderboard_csv,
 )
-from v8.evaluation.significance import Against
+from v8.evaluation.significance import BaselineComparison
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
@@ -36,14 +36,14 @@ def outcomes(rows: list[LeaderboardRow], task: str, name: str) -> Counter[str]:
 
 
 def median_multiple(rows: list[LeaderboardRow], task: str, name: str) -> float | None:
-    return median(one.multiple for one in compared(rows)[task, name].values())
+    return median(one.relative_mae for one in compared(rows)[task, name].values())
 
 
 def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
     # A quarter of the way from naive to actual values leaves three quarters of the naive error, for every task.
     (row,) = leaderboard([make_metadata(share=0.25)])
     for score in row.tasks.values():
-        assert score.naive.multiple == pytest.approx(0.75)
+        assert score.naive.relative_mae == pytest.approx(0.75)
         assert score.naive.skill == pytest.approx(0.25)
         # Six windows are too few to tell more than that.
         assert score.naive.verdict == "not yet known"
@@ -64,11 +64,14 @@ def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) ->
 
 @pytest.mark.parametrize("ours", [0.9, 1.1])
 def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: float) -> None:
-    alone, among_many = Against("har", ours, 1.0, 0.04, 0.04), Against("har", ours, 1.0, 0.04, 0.06)
+    alone, among_many = (
+        BaselineComparison("har", ours, 1.0, 0.04, 0.04),
+        BaselineComparison("har", ours, 1.0, 0.04, 0.06),
+    )
     assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
     assert among_many.verdict == "no real difference from har"
     assert (alone.is_significant, among_many.is_significant) == (True, False)
-    assert TaskScore(among_many, among_many).lost == []
+    assert TaskScore(among_many, among_many).lost_to == []
 
 
 def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
@@ -124,15 +127,19 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     rows = leaderboard(metadata)
     scores = [row.tasks["bands"] for row in rows]
     assert [score.best.name for score in scores] == ["last_close"] * 3
-    assert [score.naive.multiple for score in scores] == pytest.approx([0.75] * 3)
-    assert [score.best.multiple for score in scores] == pytest.approx([0.75 / 0.9, 0.75 / 0.7, 0.75 / 0.7])
+    assert [score.naive.relative_mae for score in scores] == pytest.approx([0.75] * 3)
+    assert [score.best.relative_mae for score in scores] == pytest.approx(
+        [0.75 / 0.9, 0.75 / 0.7, 0.75 / 0.7]
+    )
     real = [score.best.is_significant for score in scores]
     words = [
         one if is_real else "no real difference from"
         for one, is_real in zip(("beats", "loses to", "loses to"), real, strict=True)
     ]
     assert [score.best.verdict for score in scores] == [f"{one} last_close" for one in words]
-    assert [score.lost for score in scores] == [["last_close"] if one == "loses to" else [] for one in words]
+    assert [score.lost_to for score in scores] == [
+        ["last_close"] if one == "loses to" else [] for one in words
+    ]
     assert [name for task, name in compared(rows) if task == "bands"] == ["naive", "last_close"]
     assert outcomes(rows, "bands", "naive") == {"beats": 3}
     assert outcomes(rows, "bands", "last_close") == Counter(words)
@@ -162,7 +169,7 @@ def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata)
     let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
     (row,) = leaderboard([content])
     assert row.tasks["bands"].best.baseline == "naive"
-    assert [one.name for one in row.tasks["bands"].shown] == ["naive"]
+    assert [one.name for one in row.tasks["bands"].comparisons] == ["naive"]
 
 
 def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) -> None:
@@ -280,7 +287,7 @@ def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
             assert float(line[f"{task}_mae_p_value"]) == score.naive.p_value
             assert float(line[f"{task}_mae_corrected_p_value"]) == score.naive.corrected_p_value
             assert line[f"{task}_best_baseline"] == score.best.name
-            assert float(line[f"{task}_relative_mae_to_best"]) == score.best.multiple
+            assert float(line[f"{task}_relative_mae_to_best"]) == score.best.relative_mae
             assert line[f"{task}_verdict_against_best"] == score.best.verdict
             assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
 

@@ -97,7 +97,7 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
         evaluation = Evaluation.from_json(content["evaluation"])
         for at, task in enumerate(evaluation.tasks):
             beside_naive, beside_best = (
-                number(evaluation.multiple(task, baseline=name)) for name in ("naive", "last_close")
+                number(evaluation.relative_error(task, baseline=name)) for name in ("naive", "last_close")
             )
             assert told[2 * at].rstrip("●") == beside_naive
             assert told[2 * at + 1].rstrip("●") == beside_best

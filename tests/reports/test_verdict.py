@@ -9,12 +9,14 @@ import pytest
 
 from v8.evaluation.fold_losses import TaskResult
 from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
-from v8.evaluation.significance import Against
+from v8.evaluation.significance import BaselineComparison
 from v8.language import language
 from v8.reports.verdict import TaskVerdict, verdict
 
 
-def row(name: str, *, is_demo: bool = False, **scores: tuple[Against, Against]) -> LeaderboardRow:
+def row(
+    name: str, *, is_demo: bool = False, **scores: tuple[BaselineComparison, BaselineComparison]
+) -> LeaderboardRow:
     evaluated: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
     tasks = {task: TaskScore(*pair) for task, pair in scores.items()}
     about: Any = {"source": "vision", "best_epoch": 3, "epochs_run": 9, "seconds": {}, "split": {}}
@@ -23,15 +25,17 @@ def row(name: str, *, is_demo: bool = False, **scores: tuple[Against, Against]) 
     )
 
 
-def beside(ours: float, best: float, *chances: float | None) -> tuple[Against, Against]:
+def beside(ours: float, best: float, *chances: float | None) -> tuple[BaselineComparison, BaselineComparison]:
     """The model's error beside naive's, 1, and the best formula's; p-values beside either."""
     naive, other = chances or (None, None)
-    return Against("naive", ours, 1.0, naive, naive), Against("har", ours, best, other, other)
+    return BaselineComparison("naive", ours, 1.0, naive, naive), BaselineComparison(
+        "har", ours, best, other, other
+    )
 
 
-def alone(ours: float, chance: float | None) -> tuple[Against, Against]:
+def alone(ours: float, chance: float | None) -> tuple[BaselineComparison, BaselineComparison]:
     """Where no formula does better than naive."""
-    naive = Against("naive", ours, 1.0, chance, chance)
+    naive = BaselineComparison("naive", ours, 1.0, chance, chance)
     return naive, naive
 
 
@@ -52,7 +56,7 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
 
 NAIVE, BEST = "error than if nothing changed", "than the best formula"
 UNSURE, UNKNOWN = "no real difference", "not known yet: too few candles to tell"
-STILL = Against("naive", 0.1, 0.0)
+STILL = BaselineComparison("naive", 0.1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +84,14 @@ STILL = Against("naive", 0.1, 0.0)
         ),
     ],
 )
-def test_every_case_has_words_that_are_true(score: tuple[Against, Against], said: str) -> None:
+def test_every_case_has_words_that_are_true(
+    score: tuple[BaselineComparison, BaselineComparison], said: str
+) -> None:
     assert verdict([row("BTCUSDT-15m", ohlc=score)])[1] == f"Candles: {said}"
 
 
 def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> None:
-    def rows(*scores: tuple[Against, Against]) -> str:
+    def rows(*scores: tuple[BaselineComparison, BaselineComparison]) -> str:
         told = verdict([row(f"{letter}USDT-1h", ohlc=one) for letter, one in zip("ABC", scores, strict=True)])
         assert told[0] == "Median of 3 series, on candles that training had not seen:"
         return told[1]

@@ -23,7 +23,7 @@ from v8.windows.span import Span
 
 
 def opinionated_network(data: SeriesData) -> keras.Model:
-    """A network that strays from its constant start, as a trained one does."""
+    """A network that own_entries from its constant start, as a trained one does."""
     start = {task.task: task.start for task in data.scaling.tasks}
     network = build_network(data.profile, seed=3, start=start)
     rng = np.random.default_rng(3)

@@ -283,7 +283,7 @@ def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Pl
 
 DAMAGE: dict[str, tuple[str, str | None, str]] = {
     "a changed model": ("model.keras", "mine", r"model\.keras: must be the file whose sha256"),
-    "cut metadata": ("metadata.json", '{"format": 1, "ser', r"metadata\.json: must be whole JSON"),
+    "cut metadata": ("metadata.json", '{"format": 1, "ser', r"metadata\.json: must be valid JSON"),
     "metadata of another format": (
         "metadata.json",
         '{"format": 9}',
@@ -296,7 +296,7 @@ DAMAGE: dict[str, tuple[str, str | None, str]] = {
         "epoch,train_loss,validation_loss\n",
         r"history\.csv: must have a row for each of 1 epochs; got 0",
     ),
-    "a cut sample": ("forecasts.json", "{", r"forecasts\.json: must be whole JSON"),
+    "a cut sample": ("forecasts.json", "{", r"forecasts\.json: must be valid JSON"),
 }
 
 
@@ -498,7 +498,7 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
         plan, workshop = make_plan(profile, [ONE], tmp_path / name), Workshop()
         with opened(plan) as folder:
             if begun_on_gpu:
-                folder.settle("num_parts", lambda: profile.training.num_parts(is_on_gpu=True))
+                folder.choose_once("num_parts", lambda: profile.training.num_parts(is_on_gpu=True))
             execute(plan, folder, Market(), workshop, ignore)
         found.append(
             (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
@@ -515,7 +515,7 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
         plan = make_plan(make_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:
-                folder.settle("loops", lambda: "whole_of_16")
+                folder.choose_once("loops", lambda: "whole_of_16")
             execute(plan, folder, Market(), Workshop(), ignore)
         told = json.loads((plan.path / "run.json").read_text())["loops"]
         loops = begun or "stepwise"

@@ -238,11 +238,11 @@ def scaled(cells: Sequence[Cell], factor: float) -> list[Cell]:
     return [
         replace(
             cell,
-            fold_losses=replace(
-                cell.fold_losses,
-                losses={
+            losses=replace(
+                cell.losses,
+                by_task={
                     task: {**known, MODEL: known[MODEL] * factor}
-                    for task, known in cell.fold_losses.losses.items()
+                    for task, known in cell.losses.by_task.items()
                 },
             ),
         )

@@ -179,9 +179,11 @@ def expected(run: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     curves = {tag: [float(row[column]) for row in rows] for tag, column in columns.items()}
     metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
     evaluation = Evaluation.from_json(metadata["evaluation"])
-    results = {f"test/{task}/error_over_naive": evaluation.multiple(task) for task in evaluation.tasks}
+    results = {f"test/{task}/error_over_naive": evaluation.relative_error(task) for task in evaluation.tasks}
     results |= {
-        f"test/{task}/error_over_best": evaluation.multiple(task, baseline=evaluation.best_baseline(task))
+        f"test/{task}/error_over_best": evaluation.relative_error(
+            task, baseline=evaluation.best_baseline(task)
+        )
         for task in evaluation.tasks
     }
     return curves, results

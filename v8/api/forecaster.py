@@ -109,7 +109,7 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     from v8.hub.publish import publish  # noqa: PLC0415
     from v8.hub.staging import stage_run  # noqa: PLC0415
 
-    retries = HubRetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
+    retries = HubRetryPolicy(report=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, series=series, is_partial=bool(series))
         return publish(staged, repo, is_private=is_private, retries=retries).url
@@ -193,7 +193,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     __init__ = in_python(artifacts.Forecaster.__init__)
     predict = in_python(artifacts.Forecaster.predict)
     paths = in_python(artifacts.Forecaster.paths)
-    outside = in_python(artifacts.Forecaster.outside)
+    out_of_range_features = in_python(artifacts.Forecaster.out_of_range_features)
     forecast_history = in_python(artifacts.Forecaster.forecast_history)
     forecast = in_python(artifacts.Forecaster.forecast)
     forecast_all = in_python(artifacts.Forecaster.forecast_all)
@@ -320,7 +320,7 @@ class Forecaster(Shown, artifacts.Forecaster):
         evaluation = self.about.evaluation
         table = pd.DataFrame(
             {
-                task: [evaluation.multiple(task), evaluation.against(task).verdict]
+                task: [evaluation.relative_error(task), evaluation.against(task).verdict]
                 for task in evaluation.tasks
             },
             index=["error / naive", "verdict"],

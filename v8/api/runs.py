@@ -28,7 +28,7 @@ from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import SOURCES
-from v8.plugins import load_plugins, require_no_strays
+from v8.plugins import load_plugins, require_no_own_entries
 from v8.profile import Profile, key_places
 from v8.records import read_plain
 from v8.runs.options import RunOptions
@@ -249,7 +249,7 @@ def train(
     """
     wanted, keys = _parted(options)
     load_plugins(wanted.get("plugin", ()))
-    require_no_strays("v8.train")
+    require_no_own_entries("v8.train")
     names = [series] if isinstance(series, str) else list(series or ())
     loaded = Profile.of(profile) if isinstance(profile, str | Path) else profile
     if keys:

@@ -16,7 +16,7 @@ import yaml
 from v8.app.places import Fleet
 from v8.columns import OPEN_TIME
 from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
-from v8.evaluation.significance import Against
+from v8.evaluation.significance import BaselineComparison
 from v8.forecasts.issuing import Issued
 from v8.ledger.record import Record
 from v8.market.series import Series, iso, series_advice
@@ -110,9 +110,13 @@ def leaderboard(fleet: Fleet) -> dict[str, Any]:
     return {"place": fleet.label, "leaderboard": rows}
 
 
-def _against(against: Against) -> dict[str, Any]:
-    told = ("name", "multiple", "verdict", "corrected_p_value")
-    return {name: getattr(against, name) for name in told}
+def _against(against: BaselineComparison) -> dict[str, Any]:
+    return {
+        "name": against.name,
+        "multiple": against.relative_mae,
+        "verdict": against.verdict,
+        "corrected_p_value": against.corrected_p_value,
+    }
 
 
 def track(record: Record | None, series: Series) -> dict[str, Any]:

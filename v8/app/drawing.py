@@ -18,11 +18,11 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import CLOSE, HIGH, LOW, OPEN
-from v8.features.formulas import Floats
 from v8.reports.markup import Html, element
 
-Columns = Mapping[str, Floats]
+Columns = Mapping[str, FloatArray]
 _LEAST_ROOM: Final = 1e-4  # above and below the values, as a share of the highest: a market may stand still
 
 
@@ -56,8 +56,12 @@ class Picture:
     opens_s: NDArray[np.int64]  # of all bars, seconds since the epoch, UTC, shape (N + H,), ascending
     label: Callable[[float], str]  # writes a value of the axis
     known: Columns  # open, high, low and close as candles, or columns as lines, each of shape (N,)
-    lines: Sequence[tuple[str, Floats]]  # how each looks and its values, shape (H + 1,); the last has dots
-    fans: Sequence[tuple[Floats, Floats]]  # lower and upper ends of intervals, likewise, the widest first
+    lines: Sequence[
+        tuple[str, FloatArray]
+    ]  # how each looks and its values, shape (H + 1,); the last has dots
+    fans: Sequence[
+        tuple[FloatArray, FloatArray]
+    ]  # lower and upper ends of intervals, likewise, the widest first
     usual: tuple[float, float] | None = None  # between which values there is nothing unusual
 
     def newest(self, num_known: int) -> "Picture":
@@ -107,7 +111,7 @@ class _Scale:
         share = (self.highest - value) / (self.highest - self.lowest)
         return round(self.bottom * min(max(share, 0.0), 1.0), 1)
 
-    def points(self, values: Floats, first: int = 0) -> list[str]:
+    def points(self, values: FloatArray, first: int = 0) -> list[str]:
         """Write the points of a line that begins at a bar, where it has values."""
         bars = enumerate(values.tolist(), first)
         return [f"{self.x(bar)} {self.y(value)}" for bar, value in bars if math.isfinite(value)]

@@ -18,9 +18,9 @@ import numpy as np
 from v8.app import answers
 from v8.app.drawing import LOW_SHEET, STAMP, Picture, draw
 from v8.app.places import MONTH_DAYS, Fleet
+from v8.arrays import FloatArray
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, VOLATILITY
 from v8.errors import listed
-from v8.features.formulas import Floats
 from v8.features.table import compute_columns
 from v8.forecasts.issuing import Issued
 from v8.language import LANGUAGES, chosen, language, say, term
@@ -95,7 +95,7 @@ def _lived(tasks: Mapping[str, LiveTask]) -> str:
     """Say of each task how its issued forecasts did, and how often the actual values lay within their intervals."""
     said = []
     for task, live in tasks.items():
-        said.append(str(TaskVerdict(task, *map(Beside.of, live.shown))))
+        said.append(str(TaskVerdict(task, *map(Beside.of, live.comparisons))))
         said.append(say("{n} scored of {days}.", n=live.num_scored, days=plural(live.num_days, "day")))
         shares = live.coverage.shares if live.coverage else {}
         said += (say("Within {name}: {share}.", name=each, share=percent(shares[each])) for each in shares)
@@ -118,7 +118,7 @@ class Shown:
     language, because all are asked for together, a part when it is first asked for.
     """
 
-    def __init__(self, fleet: Fleet, issued: Issued, month: Floats) -> None:
+    def __init__(self, fleet: Fleet, issued: Issued, month: FloatArray) -> None:
         self.content: Final = answers.written(answers.forecast(fleet, issued))
         self._fleet = fleet
         self.issued = issued
@@ -240,7 +240,7 @@ class Shown:
         computed = compute_columns(candles, [BB_UPPER, BB_LOWER, VOLATILITY])
         known |= {name: values.astype(np.float64) for name, (values,) in computed.items()}
 
-        def ahead(name: str, start: str) -> Floats:
+        def ahead(name: str, start: str) -> FloatArray:
             return np.concatenate([known[start][-1:], self._ahead[name].to_numpy()])
 
         *_, last = styles
@@ -291,7 +291,7 @@ class Shown:
             yield spaced(name), str(value or ABSENT)
 
 
-def tick_decimals(prices: Floats) -> int:
+def tick_decimals(prices: FloatArray) -> int:
     """Count the decimals of prices, of any shape; without ticks, as in a simulated market, those of 7 digits.
 
     >>> tick_decimals(np.array([64_000.1, 63_999.25])), tick_decimals(np.array([0.00001234]))

@@ -14,13 +14,14 @@ from typing import Final
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, VOLATILITY
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
-from v8.features.formulas import DAY_S, Floats
+from v8.features.formulas import DAY_S
 from v8.features.table import compute_columns
 from v8.forecasts.issuing import Issued, issue
 from v8.hub.opening import ModelPlace, open_place
@@ -74,7 +75,7 @@ class Place:
         if self._fleet and is_hub and time.monotonic() - self._looked_s < HUB_LOOK_S:
             return self._fleet
         place = open_place(self.where, revision=self._revision, is_offline=self._is_offline)
-        seen = {name: place.present(name) for name in place.series}
+        seen = {name: place.version_of(name) for name in place.series}
         self._looked_s = time.monotonic()
         if self._fleet is None or seen != self._seen:
             label = place.name if is_hub else f"run {Path(place.name).resolve().name}"
@@ -91,7 +92,7 @@ class FleetForecasts:
         self._models = SharedModels()
         self._month = lru_cache(maxsize=4_096)(partial(month_before, source))
 
-    def __call__(self, fleet: Fleet, series: Series) -> tuple[Issued, Floats]:
+    def __call__(self, fleet: Fleet, series: Series) -> tuple[Issued, FloatArray]:
         """Forecast the bars after the newest closed candle of a series that the fleet has.
 
         Beside the forecast stands the `month_before` the day of that candle, of which there is nothing where
@@ -109,7 +110,7 @@ class FleetForecasts:
         return issued, np.empty(0)
 
 
-def month_before(source: CandleSource, series: Series, day: int) -> Floats:
+def month_before(source: CandleSource, series: Series, day: int) -> FloatArray:
     """Return the percentiles 0 to 100 of the volatility at each bar, shape (101,); nothing of very few bars.
 
     They are those of the `MONTH_DAYS` before a day since the epoch, UTC.
@@ -158,10 +159,10 @@ def _fleet(label: str, place: ModelPlace) -> Fleet:
     folders: dict[Series, Path] = {}
     refused = {}
     revision = None
-    place.bring(place.series)
+    place.prefetch(place.series)
     for name in place.series:
         try:
-            folder, revision = place.found(name)
+            folder, revision = place.locate(name)
             about = read_metadata(folder, series=name)
             _ = about.result  # which is shown
             series = Series.parse(name)

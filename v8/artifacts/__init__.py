@@ -1,1 +1,1 @@
-"""What a run leaves on disk: run folders, series artefacts, and the one loader that reads them."""
+"""The files of a run: run folders, artefacts of series, and the loader of saved models."""

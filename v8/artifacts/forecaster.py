@@ -1,16 +1,16 @@
-"""The one loader of a saved model (G15): candles in, future candles out, in price units.
+"""The loader of saved models (G15): candles in, future candles out, in price units.
 
-Only the model file itself is loaded, by plain Keras in safe mode, after its digest and its form were
-checked (`v8.artifacts.model_file`). What `metadata.json` says about it must fit it.
+Only the model file itself is loaded, by Keras in safe mode, after its digest and its content were checked
+(`v8.artifacts.model_file`). The model must match its `metadata.json`.
 
-Every batch that reaches a model has `FORECAST_BATCH` windows, filled up with repetitions. The same
-window therefore meets the same compiled program, alone or among thousands, when a run is evaluated, when a
-user forecasts and in a back-test, and gives the same numbers to the bit: on one machine, with the same
-versions. Other batch sizes may round differently, by a few units in the last place of float32.
+Every batch of a model has `FORECAST_BATCH` windows; missing ones are filled with repetitions. So the same
+window is always computed by the same compiled program, alone or among thousands, when a run is evaluated, in a
+forecast and in a back-test, and gives the same bits on one machine with the same versions. Other batch sizes
+may round differently, by a few units in the last place of float32.
 
-Nothing about candles is guessed: a frame that says or shows that it is of another series or timeframe is
-refused, a hole in the rows that a forecast needs is never filled in, the bar that is still running is
-dropped, and a newest candle that has closed and cannot be used is not left out in silence.
+Nothing about candles is guessed. Frames of another series or timeframe are refused. A gap in the rows that a
+forecast needs is never filled. The bar that has not closed yet is dropped. If the newest closed candle cannot
+be used, that is an error.
 
 Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
 """
@@ -29,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureAbout, Metadata, read_metadata
+from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureInfo, Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.columns import CLOSE, OHLC, OPEN_TIME
@@ -48,66 +48,66 @@ from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
 from v8.windows.dataset import window_anchors
 
-FRAME: Final = "a frame"  # name of the source of candles that were given as a table in memory
-FILES: Final = "files"  # name of the source of candles that lie in files of the user
-LIVE: Final = "live"  # name of the source whose store can ask the exchange again
+FRAME: Final = "a frame"  # name of the source of candles in a table in memory
+FILES: Final = "files"  # name of the source of candles in files of the user
+LIVE: Final = "live"  # name of the source that can download candles again from the exchange
 
 ISSUED_AT = "issued_at"
-"""Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
+"""Index level of a back-test: when the last known candle closed and the first forecast bar opens."""
 
 USABLE_FROM: Final = "usable_from"
-"""Column of forecasts beside candles: when the candle closed, before which nobody knows the row."""
+"""Column of forecasts that are joined to candles: when the candle closed; the row is not known before."""
 
-PATH: Final = "path"  # index of simulated candles: which path, from 0
-STEP = "step"  # index of a back-test: bars ahead, from 1
+PATH: Final = "path"  # index level of simulated candles: number of the path, from 0
+STEP = "step"  # index level of a back-test: bars ahead, from 1
 
 _CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
 
 _FIX: Final = "Restore the artefact's folder, or download it again"
 
-# Every loaded file is its own model, traced once, as it must be; TensorFlow takes the fifth for a mistake.
+# Every loaded model is traced once. TensorFlow counts all of them together, and would warn of retracing.
 logging.getLogger("tensorflow").addFilter(
     lambda record: "triggered tf.function retracing" not in record.getMessage()
 )
 
 
 class SeenCandlesWarning(UserWarning):
-    """A back-test over candles that the model was trained on."""
+    """A back-test includes candles that the model was trained on."""
 
 
 class LeftOutWarning(UserWarning):
-    """Windows of a back-test that could not be forecast, because a price would not be above zero."""
+    """Windows of a back-test were left out, because a price would not be above zero."""
 
 
 @dataclass(frozen=True)
 class Usable:
-    """What a model forecasts of some windows, without those in which a price would not be above zero."""
+    """Forecasts of some windows, without those in which a price would not be above zero."""
 
     series: Series
-    frame: pd.DataFrame | None  # as `forecast_history` returns it; None where no window is left
-    anchors: NDArray[np.int64]  # rows of the table at which its windows end, shape (N,)
-    left_out: NDArray[np.int64]  # those of the windows that are left out, shape (L,)
-    fault: str = ""  # one of the prices that are not above zero, and its bar; empty without
+    frame: pd.DataFrame | None  # as `forecast_history` returns it; None if all windows are left out
+    anchors: NDArray[np.int64]  # rows of the table at which the forecast windows end, shape (N,)
+    left_out: NDArray[np.int64]  # rows at which the windows end that are left out, shape (L,)
+    fault: str = ""  # one of the prices that are not above zero, and its bar; empty if there is none
 
     def required(self, source: str) -> pd.DataFrame:
-        """Return what is forecast of candles from a source; a `DataError` where no window is left."""
+        """Return the forecasts, made from candles of a source; a `DataError` if all windows are left out."""
         if self.frame is None:
             raise self.refusal(source)
         return self.frame
 
     def refusal(self, source: str = "") -> DataError:
-        """Build the error for windows across a leap of candles; it tells how to mend those of a source."""
+        """Return the error for windows with a jump of prices; its advice depends on the source of candles."""
         fix = "Look for a leap in the candles before it"
         if source == LIVE:
-            again = command("data", "update", "--accept-revision")
-            fix = f"{fix}; what the exchange's API told wrongly, `{again}` asks for again"
+            update = command("data", "update", "--accept-revision")
+            fix = f"{fix}; to replace wrong candles of the exchange's API, run `{update}`"
         elif source in (FILES, FRAME):
             fix = f"{fix}: write all prices in one unit, or give only the candles after it"
         rule = "prices and bands lie above zero, those that are read and those that are forecast"
         return DataError(where=str(self.series), rule=rule, got=self.fault, fix=fix)
 
     def sentence(self, table: FeatureTable) -> str:
-        """Say how many windows of a table are left out, at least one, and when they would be issued."""
+        """Describe how many windows of a table are left out and the times of their forecasts."""
         num_windows = len(self.left_out) + len(self.anchors)
         first_s, last_s = table.open_time_s[self.left_out[[0, -1]]] + table.series.bar_s
         span = f"issued from {iso(first_s)} to {iso(last_s)}"
@@ -118,71 +118,76 @@ class Usable:
 
 
 class Forecaster:
-    """A trained model with everything it needs to be used.
+    """A trained model with everything that is needed to use it.
 
     Args:
-        about: Its `metadata.json`.
-        model: Its loaded Keras model, or one that shares a graph.
-        where: Where the metadata came from, for errors.
-        revision: Commit of the Hub it was downloaded from, 40 hex digits; None for a local one.
+        metadata: Its `metadata.json`.
+        model: Its loaded Keras model, or a `SharedModel`.
+        metadata_file: File of the metadata, for errors.
+        revision: Commit of the Hub that it was downloaded from, 40 hex digits; None for a local one.
 
-    Raises `ArtifactError` if the metadata is not as v8 wrote it, or is of features that this v8 computes
-    otherwise.
+    Raises:
+        ArtifactError: If this version of v8 computes a feature in another way than the one that trained it.
     """
 
-    trained_on = "this series"  # whose candles it was trained on
-    origin_lines: tuple[str, ...] = ()  # what readers are told where those are not of this series
-    _stacklevel = 3  # of warnings: where `forecast_history` was called
+    trained_on = "this series"  # the candles that it was trained on
+    origin_lines: tuple[str, ...] = ()  # messages for users if it was trained on other series
+    _stacklevel = 3  # of warnings: they name the line that called `forecast_history`
 
     def __init__(
-        self, about: Metadata, model: Any, *, where: str = METADATA_FILE, revision: str | None = None
+        self,
+        metadata: Metadata,
+        model: Any,
+        *,
+        metadata_file: str = METADATA_FILE,
+        revision: str | None = None,
     ) -> None:
-        for feature in about.features:
-            _require_same(feature, where)
-        self.about = about
+        for feature in metadata.features:
+            _require_same_feature(feature, metadata_file)
+        self.about = metadata
         self.revision = revision
         self.model = model
-        self.series = Series.parse(about.series)
-        self.features = tuple(about.names)
-        self._where = str(Path(where).with_name(MODEL_FILE))
-        self.lookback_bars = about.lookback_bars
-        self.horizon_bars = about.horizon_bars
-        self.needed_bars = about.needed_bars
-        """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
+        self.series = Series.parse(metadata.series)
+        self.features = tuple(metadata.names)
+        self._model_file = str(Path(metadata_file).with_name(MODEL_FILE))
+        self.lookback_bars = metadata.lookback_bars
+        self.horizon_bars = metadata.horizon_bars
+        self.needed_bars = metadata.needed_bars
+        """Fewest candles without a gap that `predict` needs: lookback and warm-up."""
         self.warmup_bars = self.needed_bars - self.lookback_bars
         """Candles before the window that the indicators need."""
-        self.trained_until_s = about.trained_until_s
-        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
-        self.quantiles = about.profile.quantiles
-        """Levels that it forecasts beside the point forecast, their median; none where it has none."""
+        self.trained_until_s = metadata.trained_until_s
+        """When the last candle closed that training or early stopping used, seconds since the epoch."""
+        self.quantiles = metadata.profile.quantiles
+        """Quantile levels of its forecasts; empty if it forecasts no quantiles."""
         self.folder: Path | None = None
-        """Where its files lie; None for one that was made of its parts."""
+        """Folder of its files; None if it was not loaded from a folder."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """All that its `metadata.json` holds, as JSON values."""
+        """The content of its `metadata.json`, as JSON values."""
         return dict(self.about.content)
 
     @classmethod
     def load(
         cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
     ) -> Self:
-        """Load the artefact in `folder`: a series' folder of a run, or of one downloaded at a `revision`.
+        """Load the artefact of a series, from its folder in a run or in a downloaded repository.
 
         Args:
-            folder: Where its files lie.
-            revision: Commit of the Hub that they are of.
-            models: What loads the model; forecasters of one profile that share it load and start faster.
+            folder: The folder of the files.
+            revision: Commit of the Hub that they were downloaded at.
+            models: Models in memory; forecasters of one profile that share them load and start faster.
 
         Raises:
-            ArtifactError: If a file is missing, changed, of an unknown format or no plain Keras file.
+            ArtifactError: If a file is missing, changed, has an unknown format or is no plain Keras file.
         """
         folder = Path(folder)
-        about = read_metadata(folder)
-        file = about.verified_model(folder)
+        metadata = read_metadata(folder)
+        file = metadata.verified_model(folder)
         model_file.check_keras_file(file)
         model = (models or SharedModels()).load(file)
-        forecaster = cls(about, model, where=str(folder / METADATA_FILE), revision=revision)
+        forecaster = cls(metadata, model, metadata_file=str(folder / METADATA_FILE), revision=revision)
         forecaster._require_fit(str(file))
         model_file.require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
@@ -199,12 +204,12 @@ class Forecaster:
 
         Raises:
             DataError: If the windows have another shape.
-            ArtifactError: If the model cannot work on them, or what it says is no finite number.
+            ArtifactError: If the model fails, or forecasts a number that is not finite.
         """
         return self.forecast_all(windows_NTF).points
 
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
-        """Forecast raw feature windows as `forecast` does, with the quantiles that the model has."""
+        """Forecast raw feature windows as `forecast` does, and quantiles if the model has some."""
         expected = (self.lookback_bars, len(self.features))
         if windows_NTF.ndim != 3 or windows_NTF.shape[1:] != expected or not len(windows_NTF):
             raise self._refusal(
@@ -212,16 +217,18 @@ class Forecaster:
                 str(windows_NTF.shape),
                 "Cut them from a FeatureTable with the columns that metadata.json lists",
             )
-        with model_file.one_fault(self._where, "must forecast from windows of the shape that it names"):
-            forecasts = forecast_windows(self.model, windows_NTF)
-            made = split_outputs(forecasts)
-            bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
-        if any(bad.values()):
+        with model_file.keras_errors_translated(
+            self._model_file, "must forecast from windows of the shape that it names"
+        ):
+            outputs = forecast_windows(self.model, windows_NTF)
+            forecasts = split_outputs(outputs)
+            num_bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in outputs.items()}
+        if any(num_bad.values()):
             rule = "must forecast finite numbers from finite candles"
-            got = ", ".join(f"{num} of {forecasts[task].size} of {task} not" for task, num in bad.items())
+            got = ", ".join(f"{num} of {outputs[task].size} of {task} not" for task, num in num_bad.items())
             fix = "Do not use this model; train the series again, or ask whoever published it"
-            raise ArtifactError(where=self._where, rule=rule, got=got, fix=fix)
-        return made
+            raise ArtifactError(where=self._model_file, rule=rule, got=got, fix=fix)
+        return forecasts
 
     def predict(
         self,
@@ -233,36 +240,37 @@ class Forecaster:
     ) -> pd.DataFrame:
         """Forecast the bars that follow the newest candle.
 
-        Exponential averages see all candles that are given. From `needed_bars` candles they are what all
-        history would make of them but for a share of 1e-6, so for the very numbers of a back-test give
+        Exponential averages are computed from all candles that are passed. From `needed_bars` candles they
+        differ from those of a long history by a share of 1e-6. For exactly the numbers of a back-test, pass
         the same candles.
 
         Args:
-            candles: At least `needed_bars` candles of this forecaster's series, unbroken at the end: a
+            candles: At least `needed_bars` candles of this forecaster's series, without a gap at the end: a
                 frame of raw ones with `open_time` (column or index) and open, high, low, close, volume,
-                or checked `Candles`. `checked_candles` says what is checked.
-            covariates: What the model reads beside them: candles by symbol, tables by the name of their file;
+                or checked `Candles`. For the checks see `checked_candles`.
+            covariates: Covariates of the model: candles by symbol, tables by the name of their file;
                 tables that are left out are read from the folder that `V8_TABLES` names.
-            now_s: The present, seconds since the epoch, UTC; None for this machine's clock. A frame's
-                running bar is dropped by it.
-            max_age_bars: Most bars that may have closed after the newest candle. None, the default, takes
-                candles of any age, because the past is what most forecasts in Python are tried on; the
-                command line, which is asked about the future, sets it.
+            now_s: The current time, seconds since the epoch, UTC; None for this machine's clock. The last bar
+                of a frame is dropped if it has not closed by then.
+            max_age_bars: Most bars that may have closed after the newest candle. None, the default, accepts
+                candles of any age, because most forecasts in Python are of the past; the command line sets
+                it.
 
         Returns:
-            One row a bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
+            One row per bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
             quote currency (volatility unitless); then one for each quantile of it, such as `close_q5`.
 
-        Raises `DataError` if the candles are of another series or timeframe, too old, or too few of
-        them are unbroken at the end; or a price or band would not be above zero.
+        Raises:
+            DataError: If the candles are of another series or timeframe, too old, too few, or have a gap at
+                the end; or a price or band would not be above zero.
         """
-        known = self.joined(candles, covariates, now_s)
-        self._require_unbroken(known)
+        joined = self.joined(candles, covariates, now_s)
+        self._require_unbroken(joined)
         if max_age_bars is not None:
-            self._require_recent(known, max_age_bars, now_s)
-        table = compute_table(known, self.features)
+            self._require_recent(joined, max_age_bars, now_s)
+        table = compute_table(joined, self.features)
         usable = self.forecast_usable(table, np.array([len(table) - 1]))
-        return usable.required(known.source).droplevel([ISSUED_AT, STEP])
+        return usable.required(joined.source).droplevel([ISSUED_AT, STEP])
 
     def paths(
         self,
@@ -273,31 +281,35 @@ class Forecaster:
         covariates: Mapping[str, Any] | None = None,
         now_s: OpenTime | None = None,
     ) -> pd.DataFrame:
-        """Return candles that may follow the newest one: the simulated paths behind the quantiles.
+        """Return simulated candles that may follow the newest one: the paths behind the quantiles.
 
-        Each path is what followed a window of the train span, or its mirror image, in the ranges that are
-        forecast now. At each step the paths have, column by column, the quantiles that `predict` returns; of
-        models without quantiles the median. So the share of paths that do something is its chance.
+        Each path is made of the bars that followed a window of the train span, or of their mirror image,
+        scaled to the ranges that are forecast now. At each step the quantiles of the paths equal, column by
+        column, the quantiles that `predict` returns; for models without quantiles the median. So the share of
+        paths with a property is the probability of the property.
 
         Args:
-            candles: As for `predict`, and so are `covariates` and `now_s`.
-            num_paths: How many of the model's paths; None for all, 512 in shipped profiles.
-            seed: Of the lot that orders them. The same seed, candles and model give the same paths.
+            candles: As for `predict`; likewise `covariates` and `now_s`.
+            num_paths: Number of paths; None for all of the model's, 512 in shipped profiles.
+            seed: Seed of their random order. The same seed, candles and model give the same paths.
 
         Returns:
             Open, high, low and close, float64, quote currency; index `path`, from 0, and `open_time` (UTC),
             path by path: as an array of shape (P, H, 4), `.to_numpy().reshape(-1, horizon_bars, 4)`.
 
-        Raises `DataError` as `predict` does, and if the model has no paths, or not so many.
+        Raises:
+            DataError: As for `predict`, and if the model has no paths, or fewer.
         """
-        known = self.joined(candles, covariates, now_s)
-        forecast = self.predict(known, now_s=now_s)
+        joined = self.joined(candles, covariates, now_s)
+        forecast = self.predict(joined, now_s=now_s)
         levels = self.quantiles or (MEDIAN,)
-        bars = compute_table(known, self.features).select(self.features)
-        wanted = [name if q == MEDIAN else quantile_column(name, q) for q in levels for name in OHLC]
-        quantiles_HQC = forecast[wanted].to_numpy().reshape(len(forecast), len(levels), len(OHLC))
-        moved_HCP = self._moved(bars[None, -self.lookback_bars :])
-        paths_PHC = drawn_paths(moved_HCP, levels, quantiles_HQC, float(known.column(CLOSE)[-1]))
+        bars = compute_table(joined, self.features).select(self.features)
+        columns = [
+            name if level == MEDIAN else quantile_column(name, level) for level in levels for name in OHLC
+        ]
+        quantiles_HQC = forecast[columns].to_numpy().reshape(len(forecast), len(levels), len(OHLC))
+        path_bars_HCP = self._path_bars(bars[None, -self.lookback_bars :])
+        paths_PHC = drawn_paths(path_bars_HCP, levels, quantiles_HQC, float(joined.column(CLOSE)[-1]))
         if num_paths is not None and num_paths > len(paths_PHC):
             rule = f"the model has {len(paths_PHC)} paths"
             fix = "Ask for as many or fewer (param:paths)"
@@ -306,7 +318,7 @@ class Forecaster:
         index = pd.MultiIndex.from_product([range(len(chosen_PHC)), forecast.index], names=[PATH, OPEN_TIME])
         return pd.DataFrame(chosen_PHC.reshape(-1, len(OHLC)), index=index, columns=list(OHLC))
 
-    def _moved(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _path_bars(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
         layer = self.model.up_to(PATH_LAYERS)
         if layer is None:
@@ -314,24 +326,30 @@ class Forecaster:
             got = f"a model of {self.about.profile.name}"
             fix = "Use a model of frontier, or another of these"
             raise self._refusal(rule, got, fix)
-        return next(iter(forecast_windows(layer, window_1TF).values()))[0].astype(np.float64)
+        (output,) = forecast_windows(layer, window_1TF).values()
+        return output[0].astype(np.float64)
 
-    def outside(self, candles: Candles) -> dict[str, float] | None:
-        """Say which inputs after candles of `joined` lie outside what training saw, and how far.
+    def out_of_range_features(self, candles: Candles) -> dict[str, float] | None:
+        """Return the features after candles of `joined` that are out of the range of the training data.
 
-        That is from the nearest value that it saw, as a share of the width of all that it saw. Inputs in
-        quote currency are left out: models measure them from the newest close. None where a model of an older
-        v8 does not tell.
+        Features in quote currency are left out, because models read them relative to the newest close.
+
+        Returns:
+            Per feature its distance from the range, divided by the width of the range, unitless; None if the
+            model is of an older version that did not record the ranges.
         """
-        seen = self.about.seen
-        if not seen:
+        ranges = self.about.value_ranges
+        if not ranges:
             return None
-        values = compute_table(candles, tuple(seen)).select(tuple(seen))[-1].tolist()
-        beyond = {
-            name: max(least - value, value - most) / ((most - least) or 1.0)
-            for (name, (least, most)), value in zip(seen.items(), values, strict=True)
-        }
-        return {name: distance for name, distance in beyond.items() if distance > 0}
+        names = tuple(ranges)
+        values = compute_table(candles, names).select(names)[-1].tolist()
+        distances = {}
+        for name, value in zip(names, values, strict=True):
+            low, high = ranges[name]
+            distance = max(low - value, value - high) / ((high - low) or 1.0)
+            if distance > 0:
+                distances[name] = distance
+        return distances
 
     def forecast_history(
         self,
@@ -344,25 +362,25 @@ class Forecaster:
         now_s: OpenTime | None = None,
         as_frame: bool = False,
     ) -> pd.DataFrame:
-        """Forecast from every candle of a history, for a back-test; each sees only its past.
+        """Forecast from every candle of a history, for a back-test; each forecast uses only its past.
 
-        Every block of equal `issued_at` is, to the bit, what `predict` returns for the same candles cut
-        off at that time. Windows across a hole are left out, and so are those across a leap of the candles:
-        those in which a price or band, read or forecast, would not be above zero. A `LeftOutWarning` counts
-        the latter.
+        Every block of equal `issued_at` equals, to the bit, the result of `predict` for the same candles up
+        to that time. Windows with a gap are left out. Windows with a jump of prices, in which a price or
+        band, read or forecast, would not be above zero, are left out, too, and a `LeftOutWarning` counts
+        them.
 
         Args:
-            candles: As for `predict`, and so are `covariates` and `now_s`; holes are allowed.
-            stride: Take every so-manieth window, at least 1.
+            candles: As for `predict`; likewise `covariates` and `now_s`. Gaps are allowed.
+            stride: Use every `stride`-th window, at least 1.
             start: Leave out forecasts issued before this time; without a zone it is UTC.
             end: Leave out forecasts issued after this time.
-            as_frame: Join them to the candles, one row a candle, as programs that test strategies take it.
+            as_frame: Join the forecasts to the candles, one row per candle, as programs for the test of
+                strategies need it.
 
-        Returns:
-            One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
-            `predict` gives them. As a frame: every candle, index `open_time`; `usable_from`, its close,
-            before which nobody knows the row; the forecasts that were issued then, such as `close_ahead_1`
-            for the bar that opens at `usable_from`, NaN where none was.
+        Returns: One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
+            `predict` returns them. As a frame: every candle, index `open_time`; `usable_from`, the time of
+            its close, before which the row is not known; the forecasts that were issued then, such as
+            `close_ahead_1` for the bar that opens at `usable_from`, NaN if none was issued.
 
         Raises:
             DataError: If the candles cannot be used, no window fits, or none of them can be forecast.
@@ -371,12 +389,13 @@ class Forecaster:
             rule = "a stride is at least 1 window"
             fix = "Leave it out to take every window"
             raise self._refusal(rule, str(stride), fix)
-        known = self.joined(candles, covariates, now_s, reaches=False)
-        table = compute_table(known, self.features)
+        joined = self.joined(candles, covariates, now_s, reaches=False)
+        table = compute_table(joined, self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
-        is_wanted = (issued_s >= seconds_of(start, 0)) & (issued_s <= seconds_of(end, np.iinfo(np.int64).max))
-        anchors = anchors[is_wanted][::stride]
+        start_s = seconds_of(start, 0)
+        end_s = seconds_of(end, np.iinfo(np.int64).max)
+        anchors = anchors[(issued_s >= start_s) & (issued_s <= end_s)][::stride]
         if not len(anchors):
             got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
             if len(issued_s):
@@ -386,22 +405,23 @@ class Forecaster:
                 f"of {self.warmup_bars}, between start and end"
             )
             raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
-        self._warn_of_seen(table.open_time_s[anchors])
+        self._warn_of_train_candles(table.open_time_s[anchors])
         usable = self.forecast_usable(table, anchors)
-        history = usable.required(known.source)
+        history = usable.required(joined.source)
         if len(usable.left_out):
             warnings.warn(usable.sentence(table), LeftOutWarning, stacklevel=self._stacklevel - 1)
-        return _beside_candles(known, history) if as_frame else history
+        return _joined_to_candles(joined, history) if as_frame else history
 
-    def companions(self, given: Mapping[str, Any] | None = None) -> Companions:
-        """Return what lies beside its candles: other series and tables, if it reads any.
+    def companions(self, covariates: Mapping[str, Any] | None = None) -> Companions:
+        """Return the covariates of the model: other series and tables, if it reads any.
 
         Args:
-            given: As the covariates of `predict`.
+            covariates: As for `predict`.
 
-        Raises `ProfileError` if the metadata tell of tables that cannot be.
+        Raises:
+            ProfileError: If the metadata describe invalid tables.
         """
-        return Companions(indicators.covariate_inputs(self.features), self.about.tables, given)
+        return Companions(indicators.covariate_inputs(self.features), self.about.tables, covariates)
 
     def joined(
         self,
@@ -411,25 +431,27 @@ class Forecaster:
         *,
         reaches: bool = True,
     ) -> Candles:
-        """Check candles, and put beside them what the model reads there, unless that has been done.
+        """Check candles, and join the covariates of the model to them, unless that has been done.
 
         Args:
-            candles: As for `predict`, and so are `covariates` and `now_s`.
-            reaches: Whether nothing may lack beside the newest candle.
+            candles: As for `predict`; likewise `covariates` and `now_s`.
+            reaches: Whether the covariates must reach the newest candle.
 
-        Raises `DataError` if they cannot be used, or something lacks.
+        Raises:
+            DataError: If the candles cannot be used, or covariates are missing.
         """
         own = checked_candles(candles, self.series, now_s)
         companions = self.companions(covariates)
         if own.covariates or not companions:
             return own
-        found = companions.joined(own)
-        return companions.require_up_to_date(own, found) if reaches else found
+        joined = companions.joined(own)
+        return companions.require_up_to_date(own, joined) if reaches else joined
 
     def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
-        """Forecast from windows that end at some rows, as `forecast_history` returns it.
+        """Forecast from the windows that end at some rows; the result is as of `forecast_history`.
 
-        Raises `DataError` if a price or band, read or forecast, would not be above zero in one of them.
+        Raises:
+            DataError: If a price or band, read or forecast, would not be above zero in one of them.
         """
         usable = self.forecast_usable(table, anchors)
         if usable.frame is None or len(usable.left_out):
@@ -437,47 +459,69 @@ class Forecaster:
         return usable.frame
 
     def forecast_usable(self, table: FeatureTable, anchors: NDArray[np.int64]) -> Usable:
-        """Forecast from windows that end at some rows, and leave out those that cannot be forecast.
+        """Forecast from the windows that end at some rows, and leave out windows with a jump of prices.
 
-        That is where a price or band, read or forecast, is not above zero: leaps of candles lead there.
+        In those a price or band, read or forecast, would not be above zero.
 
         Args:
-            table: Features of the model, at least.
+            table: A table with at least the features of the model.
             anchors: Last row of each window, shape (N,), at least one.
         """
         chunks: list[dict[str, NDArray[np.float32]]] = []
-        kept: list[NDArray[np.int64]] = []
+        chunk_anchors: list[NDArray[np.int64]] = []
         faults: list[str] = []
         for first in range(0, len(anchors), _CHUNK_WINDOWS):
-            chosen = anchors[first : first + _CHUNK_WINDOWS]
-            rows = chosen[:, None] + np.arange(1 - self.lookback_bars, 1)
-            windows_NTF = table.select(self.features)[rows]
-            read = dict(zip(self.features, np.moveaxis(windows_NTF, -1, 0), strict=True))
-            is_read = self._above_zero(read, table.open_time_s[rows], faults)
-            if not is_read.any():
-                continue
-            made = self._by_column(self.forecast_all(windows_NTF[is_read]))
-            opens_s = self._opens_s(table, chosen[is_read])
-            is_sound = self._above_zero(made, opens_s, faults)
-            chunks.append({name: values[is_sound] for name, values in made.items()})
-            kept.append(chosen[is_read][is_sound])
-        usable = np.concatenate([*kept, anchors[:0]])
-        left_out = np.setdiff1d(anchors, usable)
-        fault = next(iter(faults), "")
-        if not len(usable):
-            return Usable(self.series, None, usable, left_out, fault)
-        columns = {
-            name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
-            for name in chunks[0]
-        }
-        opens = pd.to_datetime(self._opens_s(table, usable).ravel(), unit="s", utc=True)
+            chunk, usable_anchors = self._forecast_chunk(
+                table, anchors[first : first + _CHUNK_WINDOWS], faults
+            )
+            if chunk:
+                chunks.append(chunk)
+                chunk_anchors.append(usable_anchors)
+        usable = np.concatenate([*chunk_anchors, anchors[:0]])
+        frame = None
+        if len(usable):
+            columns = {
+                name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
+                for name in chunks[0]
+            }
+            frame = pd.DataFrame(columns, index=self._history_index(table, usable))
+        return Usable(
+            series=self.series,
+            frame=frame,
+            anchors=usable,
+            left_out=np.setdiff1d(anchors, usable),
+            fault=faults[0] if faults else "",
+        )
+
+    def _forecast_chunk(
+        self, table: FeatureTable, anchors: NDArray[np.int64], faults: list[str]
+    ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.int64]]:
+        """Forecast from a few windows.
+
+        Returns: Forecasts by column, shape (N, H), and the last rows of their windows, shape (N,), of the
+            windows in which all prices are above zero. Descriptions of other prices are appended to `faults`.
+        """
+        rows = anchors[:, None] + np.arange(1 - self.lookback_bars, 1)
+        windows_NTF = table.select(self.features)[rows]
+        inputs = dict(zip(self.features, np.moveaxis(windows_NTF, -1, 0), strict=True))
+        is_valid = self._above_zero(inputs, table.open_time_s[rows], faults)
+        if not is_valid.any():
+            return {}, anchors[:0]
+        valid_anchors = anchors[is_valid]
+        forecasts = self._by_column(self.forecast_all(windows_NTF[is_valid]))
+        is_usable = self._above_zero(forecasts, self._opens_s(table, valid_anchors), faults)
+        usable_forecasts = {name: values[is_usable] for name, values in forecasts.items()}
+        return usable_forecasts, valid_anchors[is_usable]
+
+    def _history_index(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.MultiIndex:
+        """Return the index of `forecast_history`, shape (N * H,)."""
+        opens = pd.to_datetime(self._opens_s(table, anchors).ravel(), unit="s", utc=True)
         issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
-        steps = np.tile(np.arange(1, self.horizon_bars + 1), len(usable))
-        index = pd.MultiIndex.from_arrays([issued, steps, opens], names=[ISSUED_AT, STEP, OPEN_TIME])
-        return Usable(self.series, pd.DataFrame(columns, index=index), usable, left_out, fault)
+        steps = np.tile(np.arange(1, self.horizon_bars + 1), len(anchors))
+        return pd.MultiIndex.from_arrays([issued, steps, opens], names=[ISSUED_AT, STEP, OPEN_TIME])
 
     def _opens_s(self, table: FeatureTable, anchors: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return when the bars ahead of windows open, seconds since the epoch, shape (N, H)."""
+        """Return when the forecast bars of windows open, seconds since the epoch, shape (N, H)."""
         steps = np.arange(1, self.horizon_bars + 1)
         opens_s: NDArray[np.int64] = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
         return opens_s
@@ -485,47 +529,52 @@ class Forecaster:
     def _above_zero(
         self, columns: Mapping[str, NDArray[Any]], open_time_s: NDArray[np.int64], faults: list[str]
     ) -> NDArray[np.bool_]:
-        """Tell in which windows all prices and bands are above zero, shape (N,); add the others' first fault.
+        """Return in which windows all prices and bands are above zero.
 
-        Columns and the open times of their bars are of the shape (N, bars).
+        Args:
+            columns: Values by column, shape (N, bars); columns that are no prices are ignored.
+            open_time_s: Open times of their bars, seconds since the epoch, shape (N, bars).
+            faults: Gets a description of the smallest value of each column that is not above zero.
+
+        Returns:
+            Shape (N,).
         """
-        is_sound = np.ones(len(open_time_s), np.bool_)
+        is_positive = np.ones(len(open_time_s), np.bool_)
         prices = [name for task in TASKS.values() if task.is_price for name in task.columns]
         for name, values in columns.items():
-            is_price = any(name == each or name.startswith(f"{each}_q") for each in prices)
+            is_price = any(name == price or name.startswith(f"{price}_q") for price in prices)
             if is_price and (values <= 0).any():
                 row = np.unravel_index(np.argmin(values), values.shape)
                 faults.append(f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}")
-                is_sound &= (values > 0).all(axis=1)
-        return is_sound
+                is_positive &= (values > 0).all(axis=1)
+        return is_positive
 
     def _by_column(self, forecasts: Forecasts) -> dict[str, NDArray[np.float32]]:
-        """Return what a frame shows by the names of its columns, each (N, H): points, then quantiles."""
-        shown = {
-            name: values[:, :, number]
-            for task, values in forecasts.points.items()
-            for number, name in enumerate(TASKS[task].columns)
-        }
-        return shown | {
-            quantile_column(name, level): values[:, :, place, number]
-            for task, values in forecasts.quantiles.items()
-            for number, name in enumerate(TASKS[task].columns)
-            for place, level in enumerate(self.quantiles)
-            if level != MEDIAN  # which is the point forecast
-        }
+        """Return the columns of a frame of forecasts, each of shape (N, H): points, then quantiles."""
+        columns = {}
+        for task, values_NHC in forecasts.points.items():
+            for number, name in enumerate(TASKS[task].columns):
+                columns[name] = values_NHC[:, :, number]
+        for task, values_NHQC in forecasts.quantiles.items():
+            for number, name in enumerate(TASKS[task].columns):
+                for level_number, level in enumerate(self.quantiles):
+                    if level != MEDIAN:  # the median is the point forecast
+                        columns[quantile_column(name, level)] = values_NHQC[:, :, level_number, number]
+        return columns
 
-    def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
-        num_seen = int(np.count_nonzero(open_time_s + self.series.bar_s < self.trained_until_s))
-        if num_seen:
+    def _warn_of_train_candles(self, open_time_s: NDArray[np.int64]) -> None:
+        """Warn if forecasts are issued before the end of the training data."""
+        num_in_training = int(np.count_nonzero(open_time_s + self.series.bar_s < self.trained_until_s))
+        if num_in_training:
             warnings.warn(
-                f"{self.series}: {num_seen:,} of {len(open_time_s):,} forecasts are issued before "
+                f"{self.series}: {num_in_training:,} of {len(open_time_s):,} forecasts are issued before "
                 f"{iso(self.trained_until_s)}, in candles that training has seen; their errors promise nothing",
                 SeenCandlesWarning,
                 stacklevel=self._stacklevel,
             )
 
     def _require_unbroken(self, candles: Candles) -> None:
-        """Refuse candles that break off before a window and its warm-up are complete."""
+        """Raise a `DataError` if too few candles at the end have no gap for a window and its warm-up."""
         unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1]))
         if unbroken < self.needed_bars:
             hole = f" after the hole that ends at {iso(candles.open_time_s[-unbroken])}"
@@ -537,7 +586,7 @@ class Forecaster:
             )
 
     def _require_recent(self, candles: Candles, max_age_bars: int, now_s: int | None) -> None:
-        """Refuse candles after which too many bars have closed."""
+        """Raise a `DataError` if too many bars have closed after the newest candle."""
         now_s = _present_s(now_s)
         closed_s = int(candles.open_time_s[-1]) + self.series.bar_s
         age_bars = (now_s - closed_s) // self.series.bar_s
@@ -552,8 +601,8 @@ class Forecaster:
     def _refusal(self, rule: str, got: str, fix: str) -> DataError:
         return DataError(where=str(self.series), rule=rule, got=got, fix=fix)
 
-    def _require_fit(self, where: str) -> None:
-        """Refuse a model whose shapes are not those that its metadata promises."""
+    def _require_fit(self, file: str) -> None:
+        """Raise an `ArtifactError` if the model's shapes or its metadata contradict each other."""
         expected: dict[str, tuple[int, ...]] = {
             task: (self.horizon_bars, len(TASKS[task].columns)) for task in self.about.tasks if task in TASKS
         }
@@ -563,25 +612,26 @@ class Forecaster:
                 quantile_output(task): (shape[0], num_levels, shape[1]) for task, shape in expected.items()
             }
         outputs = self.model.output if isinstance(self.model.output, dict) else {}
-        found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
-        window = [tuple(model_input.shape[1:]) for model_input in self.model.inputs]
-        if window != [(self.lookback_bars, len(self.features))] or found != expected or not found:
-            rule = f"must take and give what {METADATA_FILE} says: "
-            rule += f"({self.lookback_bars}, {len(self.features)}) to {expected}"
-            got = f"{', '.join(map(str, window))} to {found}"
-            raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
-        wrong = _contradictions(self.about)
-        if wrong:
+        output_shapes = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
+        input_shapes = [tuple(model_input.shape[1:]) for model_input in self.model.inputs]
+        window_shape = (self.lookback_bars, len(self.features))
+        if input_shapes != [window_shape] or output_shapes != expected or not output_shapes:
+            rule = f"must take and give what {METADATA_FILE} says: {window_shape} to {expected}"
+            got = f"{', '.join(map(str, input_shapes))} to {output_shapes}"
+            raise ArtifactError(where=file, rule=rule, got=got, fix=_FIX)
+        contradictions = _contradictions(self.about)
+        if contradictions:
             rule = f"must be what {METADATA_FILE} says in all of its keys"
-            raise ArtifactError(where=where, rule=rule, got=f"a contradiction in {listed(wrong)}", fix=_FIX)
+            got = f"a contradiction in {listed(contradictions)}"
+            raise ArtifactError(where=file, rule=rule, got=got, fix=_FIX)
 
 
-def _beside_candles(known: Candles, history: pd.DataFrame) -> pd.DataFrame:
-    """Join a history of forecasts to the newest candle that each of them knew."""
+def _joined_to_candles(candles: Candles, history: pd.DataFrame) -> pd.DataFrame:
+    """Join each forecast of a history to the newest candle that it was made from."""
     ahead = pd.DataFrame(history.droplevel(OPEN_TIME).unstack(STEP))
     ahead.columns = ahead.columns.map("{0[0]}_ahead_{0[1]}".format)
-    frame = known.to_frame()
-    frame[USABLE_FROM] = pd.to_datetime(known.open_time_s + known.series.bar_s, unit="s", utc=True)
+    frame = candles.to_frame()
+    frame[USABLE_FROM] = pd.to_datetime(candles.open_time_s + candles.series.bar_s, unit="s", utc=True)
     return frame.join(ahead, on=USABLE_FROM)
 
 
@@ -591,13 +641,15 @@ def checked_candles(candles: Candles | RawCandles, series: Series, now_s: int | 
     Args:
         candles: Checked candles, or a table of raw ones as `v8.market.frames` reads it: a frame, rows of an
             exchange library, columns by name; open times in any unit that `v8.market.frames` reads
-            (without a zone: UTC), any row order. What names symbol, timeframe or series must agree.
-        series: What they must be of.
-        now_s: The present, seconds since the epoch, UTC; None for this machine's clock. Only a frame's
-            running bar depends on it.
+            (without a zone: UTC), any row order. Columns and attributes that name the symbol, timeframe or
+            series must match.
+        series: The series that they must be of.
+        now_s: The current time, seconds since the epoch, UTC; None for this machine's clock. The last row of
+            a table is dropped if it has not closed by then.
 
-    Raises `DataError` if they are of another series or timeframe, cannot be repaired without guessing, or
-    their newest row that has closed cannot be used.
+    Raises:
+        DataError: If they are of another series or timeframe, cannot be repaired without guessing, or the
+            newest row that has closed cannot be used.
     """
     if not isinstance(candles, Candles):
         candles = check_candles(candles, series, source=FRAME, now_s=_present_s(now_s))
@@ -613,9 +665,10 @@ def _present_s(now_s: int | None) -> int:
 
 
 def seconds_of(moment: str | datetime | None, default: int) -> int:
-    """Return a moment in seconds since the epoch; without a zone it is UTC.
+    """Return a time in seconds since the epoch; without a zone it is UTC. None gives `default`.
 
-    Raises `DataError` if it is none, or before 1678 or after 2261.
+    Raises:
+        DataError: If it is not a time, or before 1678 or after 2261.
     """
     if moment is None:
         return default
@@ -627,33 +680,35 @@ def seconds_of(moment: str | datetime | None, default: int) -> int:
         raise DataError(where="start or end", rule=rule, got=repr(moment), fix=fix) from error
 
 
-def _require_same(feature: FeatureAbout, where: str) -> None:
-    """Refuse a feature that is not computed as it was when the model was trained.
+def _require_same_feature(feature: FeatureInfo, location: str) -> None:
+    """Raise an `ArtifactError` if a feature is computed in another way than when the model was trained.
 
-    The digest decides; artefacts from before there was one are evaluated by their sentence.
+    The digests are compared; in older artefacts, which have none, the definitions.
     """
-    name, digest = feature.name, indicators.ancestry(feature.name).digest
-    ours = indicators.definitions([name])[name]
-    if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
+    name = feature.name
+    digest = indicators.ancestry(name).digest
+    definition = indicators.definitions([name])[name]
+    is_same = feature.digest == digest or (feature.digest is None and feature.definition == definition)
+    if not is_same:
         of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""
-        rule = f"this v8 computes it as {ours!r}"
-        got = f"another formula, {feature.definition!r}"
-        fix = f"Use the v8 that trained the model{of_package}"
-        raise ArtifactError(where=f"{where}, feature {name}", rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=f"{location}, feature {name}",
+            rule=f"this v8 computes it as {definition!r}",
+            got=f"another formula, {feature.definition!r}",
+            fix=f"Use the v8 that trained the model{of_package}",
+        )
 
 
-def _contradictions(about: Metadata) -> list[str]:
-    """Name the keys that say otherwise than the others, or than the series."""
-    profile = about.profile
-    agrees = {
-        "bar_s": about.bar_s == Series.parse(about.series).bar_s,
-        "profile.lookback_bars": profile.lookback_bars in (None, about.lookback_bars),
-        "profile.horizon_bars": profile.horizon_bars in (None, about.horizon_bars),
-        "profile.features": profile.features in (None, tuple(about.names)),
+def _contradictions(metadata: Metadata) -> list[str]:
+    """Return the keys of the metadata that contradict others."""
+    profile = metadata.profile
+    is_consistent = {
+        "bar_s": metadata.bar_s == Series.parse(metadata.series).bar_s,
+        "profile.lookback_bars": profile.lookback_bars in (None, metadata.lookback_bars),
+        "profile.horizon_bars": profile.horizon_bars in (None, metadata.horizon_bars),
+        "profile.features": profile.features in (None, tuple(metadata.names)),
         "profile.quantiles": not profile.quantiles or fault_of(profile.quantiles) is None,
-        **{
-            f"tasks.{task}": task in TASKS and one.columns == TASKS[task].columns
-            for task, one in about.tasks.items()
-        },
     }
-    return [key for key, is_so in agrees.items() if not is_so]
+    for name, task in metadata.tasks.items():
+        is_consistent[f"tasks.{name}"] = name in TASKS and task.columns == TASKS[name].columns
+    return [key for key, is_so in is_consistent.items() if not is_so]

@@ -1,10 +1,10 @@
-"""`metadata.json`, everything about a model (G20), and the one schema by which it is read.
+"""`metadata.json`, the complete description of a model (G20), and the schema by which it is read.
 
     BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
-It says what went in, how it was fitted, what came out, and the sha256 of the model file. It is written last,
-so a folder that has it is complete. It may be a stranger's: texts that are published are plain words, and the
-large sections are checked when they are asked for.
+It holds the inputs, how the model was fitted, its errors, and the sha256 of the model file. It is written
+last, so a folder that has this file is complete. The file may come from anybody: published texts must be
+plain words. The large sections are checked when they are first used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import StrictBool
+from pydantic import Field, StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
@@ -38,44 +38,44 @@ _FIX: Final = "Restore the artefact's folder, download it again, or train the se
 
 
 @dataclass(frozen=True)
-class SpanAbout:
-    """Train, validation or test span: rows of the table, open times in ISO 8601, windows."""
+class SpanInfo:
+    """The train, validation or test span."""
 
-    rows: tuple[Count, Count]
-    first_open: Moment
-    last_open: Moment
+    rows: tuple[Count, Count]  # first row of the feature table, and the row after the last one
+    first_open: Moment  # open time of the first bar, ISO 8601
+    last_open: Moment  # open time of the last bar, ISO 8601
     num_windows: Count
 
 
 @dataclass(frozen=True)
-class SplitAbout:
+class SplitInfo:
     """The three spans."""
 
-    train: SpanAbout
-    validation: SpanAbout
-    test: SpanAbout
+    train: SpanInfo
+    validation: SpanInfo
+    test: SpanInfo
 
 
 @dataclass(frozen=True)
-class CandlesAbout(CandlePin):
-    """Which candles the model was made from."""
+class CandlesInfo(CandlePin):
+    """The candles that the model was made from."""
 
-    source: Word
+    source: Word  # name of the candle source
 
 
 @dataclass(frozen=True)
-class FeatureAbout:
-    """An input and how it is computed; what comes by default an older v8 did not write."""
+class FeatureInfo:
+    """A feature and how it is computed; fields with a default are missing in files of older versions."""
 
     name: ColumnName
-    definition: Plain
-    digest: str | None = None
-    seen: tuple[Number, Number] | None = None
-    """The least and the largest value that training saw, in its own unit."""
+    definition: Plain  # a sentence
+    digest: str | None = None  # of the code that computes it
+    value_range: Annotated[tuple[Number, Number] | None, Field(alias="seen")] = None
+    """Smallest and largest value in the train span, in the unit of the feature."""
 
 
 @dataclass(frozen=True)
-class TaskAbout:
+class TaskInfo:
     """Columns of a task and their unit."""
 
     columns: tuple[Word, ...]
@@ -83,8 +83,8 @@ class TaskAbout:
 
 
 @dataclass(frozen=True)
-class ProfileAbout:
-    """What a profile says once more; None or nothing in those of an older v8 that had no such key."""
+class ProfileInfo:
+    """Keys of the profile; None or empty if an older version did not have the key."""
 
     name: ProfileName
     lookback_bars: Positive | None = None
@@ -95,57 +95,59 @@ class ProfileAbout:
 
 
 @dataclass(frozen=True)
-class TrainingAbout:
-    """How it was fitted; the last four are None where an older v8 did not measure them."""
+class TrainingInfo:
+    """How the model was fitted; the last four are None if an older version did not measure them."""
 
-    precision: Word
+    precision: Word  # Keras dtype policy
     device: Plain
-    best_epoch: Count
+    best_epoch: Count  # epoch whose weights were kept; 0: untrained
     epochs_run: Count
     windows_per_s: float | None = None
     peak_memory_bytes: int | None = None  # of the device
     peak_process_bytes: int | None = None
-    fleet_size: int | None = None  # models that trained as one program
+    fleet_size: int | None = None  # number of models that were trained as one program
 
 
 @dataclass(frozen=True)
-class MachineAbout:
-    """Where it was made."""
+class MachineInfo:
+    """The machine that trained the model."""
 
     cpu: Plain
     num_cores: Positive
     memory_bytes: Count | None = None
 
 
-def _version_lacking(versions: Mapping[str, str]) -> str | None:
+def _fault_of_versions(versions: Mapping[str, str]) -> str | None:
     missing = sorted({"v8", "keras"} - versions.keys())
     return f"names the version of {' and '.join(missing)}" if missing else None
 
 
+def _fault_of_features(features: tuple[FeatureInfo, ...]) -> str | None:
+    return fault_of([feature.name for feature in features])
+
+
 @dataclass(frozen=True)
 class Metadata:
-    """The content of `metadata.json`; keys beside these stand in `content`."""
+    """The content of `metadata.json`. Sections that have no field are in `content`."""
 
-    content: Mapping[str, Any]  # all of it, as JSON values
+    content: Mapping[str, Any]  # the complete file as JSON values
     series: SeriesName
     created_at: Moment
     is_demo_market: StrictBool
-    candles: CandlesAbout
-    profile: ProfileAbout
+    candles: CandlesInfo
+    profile: ProfileInfo
     profile_digest: Sha256
-    features: Annotated[
-        tuple[FeatureAbout, ...], records.refusing(lambda those: fault_of([one.name for one in those]))
-    ]
+    features: Annotated[tuple[FeatureInfo, ...], records.refusing(_fault_of_features)]
     lookback_bars: Positive
     horizon_bars: Positive
     bar_s: Positive
-    tasks: Mapping[Word, TaskAbout]
-    split: SplitAbout
+    tasks: Mapping[Word, TaskInfo]
+    split: SplitInfo
     num_parameters: Count
-    training: TrainingAbout
+    training: TrainingInfo
     seconds: Mapping[str, Seconds]
-    versions: Annotated[Mapping[Word, Plain], records.refusing(_version_lacking)]
-    machine: MachineAbout
+    versions: Annotated[Mapping[Word, Plain], records.refusing(_fault_of_versions)]
+    machine: MachineInfo
     model_sha256: Sha256
 
     @property
@@ -154,112 +156,131 @@ class Metadata:
         return [feature.name for feature in self.features]
 
     @property
-    def seen(self) -> dict[str, tuple[float, float]]:
-        """What training saw of each input, least and largest value, but of those in quote currency."""
-        unpriced = (one for one in self.features if FEATURES[one.name].kind not in ANCHORED_KINDS)
-        return {one.name: one.seen for one in unpriced if one.seen}
+    def value_ranges(self) -> dict[str, tuple[float, float]]:
+        """Smallest and largest value of each feature in training, without those in quote currency.
+
+        Models read features in quote currency relative to the newest close, so their values say little.
+        """
+        return {
+            feature.name: feature.value_range
+            for feature in self.features
+            if feature.value_range and FEATURES[feature.name].kind not in ANCHORED_KINDS
+        }
 
     @property
     def needed_bars(self) -> int:
-        """Fewest unbroken candles that a forecast is made from: lookback and warm-up."""
+        """Fewest candles without a gap that a forecast needs: lookback and warm-up."""
         return self.lookback_bars + warmup_bars(self.names)
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """The user's own tables that the model reads; `ProfileError` if there can be no such."""
-        return recorded_tables(self.profile.covariates, where=self._key("profile.covariates"))
+        """The user's own tables that the model reads; `ProfileError` if the section is invalid."""
+        return recorded_tables(self.profile.covariates, where=self._location("profile.covariates"))
 
     @property
     def trained_until_s(self) -> int:
-        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
+        """When the last candle of the validation span closed, seconds since the epoch.
+
+        Training and early stopping used candles up to then.
+        """
         return int(datetime.fromisoformat(self.split.validation.last_open).timestamp()) + self.bar_s
 
     @cached_property
     def trained_profile(self) -> Profile:
-        """The whole profile; `ProfileError` if it is none of this v8."""
+        """The complete profile; `ProfileError` if this version of v8 cannot read it."""
         return recorded_profile(self.content["profile"], where=f"metadata of {self.series}")
 
-    # The large sections: `ArtifactError` if one is missing or damaged.
+    # The large sections. They raise `ArtifactError` if one is missing or damaged.
 
     @cached_property
     def scaling(self) -> Scaling:
-        """How the inputs were scaled."""
-        found = self.content.get("scaling")
-        where = self._key("scaling")
-        return records.checked(Scaling, found, where=where, fix=_FIX, rule=AS_WRITTEN)
+        """How the inputs are scaled."""
+        section = self.content.get("scaling")
+        location = self._location("scaling")
+        return records.checked(Scaling, section, where=location, fix=_FIX, rule=AS_WRITTEN)
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether it was evaluated when it was trained."""
+        """Whether the model was evaluated when it was trained."""
         return "evaluation" in self.content
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """Errors on the test span beside the baselines'."""
+        """Errors of the model and of the baselines on the test span."""
         if not self.is_evaluated:
             raise not_evaluated(f"metadata of {self.series}")
-        return Evaluation.from_json(self.content.get("evaluation"), where=self._key("evaluation"))
+        return Evaluation.from_json(self.content.get("evaluation"), where=self._location("evaluation"))
 
     @cached_property
     def quality(self) -> dict[str, dict[str, Any]]:
-        """Per task: its error beside naive's and the best baseline's, and verdicts; nothing if not evaluated."""
-        told = {}
-        for task in (evaluated := self.evaluation).tasks if self.is_evaluated else ():
-            naive, best = (evaluated.against(task, name) for name in (NAIVE, evaluated.best_baseline(task)))
-            told[task] = {
-                "relative_mae": naive.multiple,
+        """Per task the comparison with naive and with the best baseline; empty if it was not evaluated."""
+        if not self.is_evaluated:
+            return {}
+        quality = {}
+        for task in self.evaluation.tasks:
+            naive = self.evaluation.against(task, NAIVE)
+            best = self.evaluation.against(task, self.evaluation.best_baseline(task))
+            quality[task] = {
+                "relative_mae": naive.relative_mae,
                 "verdict": naive.verdict,
                 "best_baseline": best.name,
-                "relative_mae_to_best": best.multiple,
+                "relative_mae_to_best": best.relative_mae,
                 "verdict_against_best": best.verdict,
             }
-        return told
+        return quality
 
     @cached_property
     def quantiles(self) -> QuantileEvaluation | None:
-        """How its quantiles did there; None where it has none."""
-        told = self.content.get("quantiles")
-        return QuantileEvaluation.from_json(told, where=self._key("quantiles")) if told is not None else None
+        """Errors of the quantiles on the test span; None if the model forecasts none."""
+        section = self.content.get("quantiles")
+        if section is None:
+            return None
+        return QuantileEvaluation.from_json(section, where=self._location("quantiles"))
 
     @cached_property
     def result(self) -> SeriesResult:
-        """What reports show of it, if it was evaluated."""
-        _ = self.evaluation
+        """What reports need of the model; `ArtifactError` if it was not evaluated."""
+        _ = self.evaluation  # raises the error
         return read_result(self.content)
 
     def verified_model(self, folder: Path) -> Path:
-        """Return the model file of a folder, compared with the recorded digest, or `ArtifactError`."""
+        """Return the model file of a folder, after comparing it with the recorded digest.
+
+        Raises:
+            ArtifactError: If there is no such file, or its digest is another one.
+        """
         file = folder / MODEL_FILE
         recorded = self.model_sha256
-        found = digest_file(file) if file.is_file() else None
-        if found != recorded:
+        actual = digest_file(file) if file.is_file() else None
+        if actual != recorded:
             rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
-            got = "no such file" if found is None else f"a file with sha256 {found[:12]}"
+            got = "no such file" if actual is None else f"a file with sha256 {actual[:12]}"
             fix = "Restore the artefact's folder, or start a new run with param:fresh"
             raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
         return file
 
-    def _key(self, key: str) -> str:
+    def _location(self, key: str) -> str:
         return f"metadata of {self.series}, key {key}"
 
 
-def not_evaluated(where: str) -> ArtifactError:
-    """Return the error for what is told of models that were evaluated, where one was not."""
+def not_evaluated(location: str) -> ArtifactError:
+    """Return the error for a model that was not evaluated, where an evaluation is needed."""
     rule = "must have been evaluated when it was trained"
     got = "no evaluation"
     fix = "Train it in a run that evaluates, or ask Forecaster.evaluate in Python"
-    return ArtifactError(where=where, rule=rule, got=got, fix=fix)
+    return ArtifactError(where=location, rule=rule, got=got, fix=fix)
 
 
 def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     """Read `metadata.json` of an artefact, which must be of `series` unless that is None.
 
-    Raises `ArtifactError` if it is missing, damaged, of an unknown format or of another series.
+    Raises:
+        ArtifactError: If it is missing or damaged, has an unknown format, or is of another series.
     """
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
     if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
-        rule = f"must be of {series}, whose folder it lies in"
+        rule = f"must be of {series}, as the name of its folder says"
         got = repr(content.get("series"))[:80]
         fix = "Restore the artefact's folder or train the series again"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
@@ -267,23 +288,24 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
 
 
 def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) -> Metadata:
-    """Check what `metadata.json` holds; errors begin with `where`.
+    """Check the content of `metadata.json`; errors begin with `where`.
 
-    Raises `ArtifactError` if it is of an unknown format, or a key is missing, damaged or no plain word.
+    Raises:
+        ArtifactError: If it has an unknown format, or a key is missing or damaged.
     """
-    records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where)
-    whole = {**content, "content": content}
-    return records.checked(Metadata, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
+    records.check_format(content, (ARTIFACT_FORMAT,), kind="artefact", where=where)
+    fields = {**content, "content": content}
+    return records.checked(Metadata, fields, where=where, fix=_FIX, rule=AS_WRITTEN)
 
 
 @contextmanager
 def redo_offered(folder: Path) -> Iterator[None]:
-    """Let what is refused of a finished series, in its folder, say how that series alone is made again."""
+    """Extend the advice of an `ArtifactError` about a finished series by how to train that series again."""
     try:
         yield
     except ArtifactError as error:
         series = folder.name
-        fix = f"repeat the command of the run with param:redo {series} to train this series anew"
+        fix = f"repeat the command of the run with param:redo {series} to train this series again"
         if folder.parent.parent.name == GENERATIONS_FOLDER:
             fix = f"take {series} out of serving.json, so that its first model serves again"
         fix = f"Restore it, or {fix}"

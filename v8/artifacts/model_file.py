@@ -1,24 +1,23 @@
-"""The model file: refused unread unless plain Keras can only do arithmetic with it (G15).
+"""Checks of a model file before Keras loads it: it must contain nothing but arithmetic (G15).
 
-A `.keras` file is a zip of a network's description, its weights and a date. It may come from anybody,
-so it is looked at before Keras opens it:
+A `.keras` file is a zip archive with the description of a network, its weights and a date. It may come from
+anybody, so it is checked before Keras opens it:
 
 1. It is a zip from its first byte, of exactly three members, each a plain file under its own name,
    stored or deflated, and it unpacks to what it claims: no pickle, no `.h5`, no path that leaves the
    folder, no archive bomb.
-2. Every object of `config.json` is on a list of stock Keras layers, operations and initializers. A list
-   of what is allowed, because every list of what is not has had a hole: Lambda layers, functions by
-   name, layers that read files or run saved programs of other frameworks.
-3. The weights are plain numbers inside the file: no link, no external file, nothing that unpacks to
-   more than it holds.
-4. No size in `config.json` is beyond `MAX_WHOLE`, no loop is to be written out, and layers are few.
-5. Before Keras takes any memory for it, the network is built without its numbers: it must not have more
-   of them than the file holds, nor work on more than `MAX_WORKED_NUMBERS` a window.
+2. Every object of `config.json` is on a list of stock Keras layers, operations and initializers. The list
+   names what is allowed, because lists of what is forbidden have always been incomplete: Lambda layers,
+   functions by name, layers that read files or run saved programs of other frameworks.
+3. The weights are plain numbers inside the file: no link, no external file, no compressed data.
+4. No size in `config.json` is above `MAX_WHOLE`, no loop is unrolled, and there are at most `MAX_LAYERS`.
+5. Before Keras allocates memory, the network is built with shapes only: it must not have more weights than
+   the file holds, and its layers must not output more than `MAX_WORKED_NUMBERS` per window.
 
-The series that it was made for, if it names one, must be the one that it is said to be of.
+If the file names the series that it was made for, this must be the series of its metadata.
 
-The file is loaded by plain Keras in safe mode all the same. Whatever Keras says about layers that do not
-fit together, at loading or at the first window, is one `ArtifactError`.
+The file is loaded by Keras in safe mode all the same. Every exception of Keras about layers that do not
+match, while loading or at the first window, becomes an `ArtifactError`.
 """
 
 import io
@@ -40,23 +39,23 @@ from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH, WEIGHTS_MEMBER
 from v8.storage import open_given, packaged
 
-SERIES_KEY: Final = "series"  # of `ABOUT_MEMBER`: which series the model was made for
+SERIES_KEY: Final = "series"  # key of `ABOUT_MEMBER`: the series that the model was made for
 KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, ABOUT_MEMBER, WEIGHTS_MEMBER})
-"""What a native Keras 3 file of ours holds; anything else is refused."""
+"""The members of a native Keras 3 file; other members are refused."""
 
-MAX_UNPACKED_BYTES: Final = 512 << 20  # a file claims to unpack to; the largest shipped profile needs 4 MB
+MAX_UNPACKED_BYTES: Final = 512 << 20  # unpacked size that a file may declare; shipped profiles need 4 MB
 MAX_TEXT_BYTES: Final = 16 << 20  # of `config.json`; the shipped profiles need 50 kB
 MAX_RATIO: Final = 100
-"""Unpacked bytes per packed byte; weights hardly pack, a network's description 20 times."""
-MAX_DEPTH: Final = 100  # objects inside objects in `config.json`; the shipped profiles have 12
+"""Most unpacked bytes per packed byte; a network's description is compressed by 20, weights hardly at all."""
+MAX_DEPTH: Final = 100  # levels of nesting in `config.json`; the shipped profiles have 12
 MAX_WEIGHT_OBJECTS: Final = 10_000  # groups and arrays of the weights; the shipped profiles have a hundred
 MAX_LAYERS: Final = 1_000  # layers and operations; the shipped profiles have 130
 MAX_WHOLE: Final = 1 << 17
-"""Largest whole number in `config.json`, seeds and ids apart: more than any lookback times its features."""
+"""Largest integer in `config.json` except seeds and ids: more than any lookback times its features."""
 MAX_WORKED_NUMBERS: Final = 1 << 24
-"""Numbers that layers hand on, all together, for one window: a lookback of 10,000 bars has 13 million."""
+"""Most numbers that all layers together output for one window: a lookback of 10,000 bars has 13 million."""
 BYTES_PER_WEIGHT: Final = 4  # models are saved in float32
-_FREE_WHOLES: Final = frozenset({"seed", "shared_object_id"})  # keys of whole numbers that are no sizes
+_UNBOUNDED_KEYS: Final = frozenset({"seed", "shared_object_id"})  # keys of integers that are no sizes
 _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -65,20 +64,21 @@ _STOCK: Final = {
     module: frozenset(names.split())
     for module, names in yaml.safe_load(packaged("v8.artifacts", "stock.yaml")).items()
 }
-"""Stock classes by the module that Keras writes; they compute, and touch nothing outside."""
+"""Stock classes by the module that Keras writes; they only compute, without files, network or programs."""
 
 _OPERATIONS = re.compile(r"keras\.src\.ops\.(numpy|nn|math)")
-"""Modules of stock operations on arrays; a class of theirs takes no function."""
+"""Modules of stock operations on arrays; none of their classes has a function as an argument."""
 _CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 _VALUES = frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__slice__", "__ellipsis__"})
-"""Names under which Keras writes plain values."""
+"""Class names under which Keras writes plain values."""
 
 
 def check_keras_file(file: Path) -> None:
-    """Refuse a file, however named, that is not a native Keras file of stock layers; nothing in it is run.
+    """Check that a file is a native Keras file of stock layers; no code in it is run.
 
-    Raises `ArtifactError` if it is missing, of another kind, too large, damaged, or holds anything but
-    stock Keras objects and plain numbers.
+    Raises:
+        ArtifactError: If it is missing, of another kind, too large, damaged, or contains anything but stock
+            Keras objects and plain numbers.
     """
     try:
         with open_given(file) as stream:
@@ -87,11 +87,13 @@ def check_keras_file(file: Path) -> None:
             raise _foreign(file, "a file of another kind")
         with zipfile.ZipFile(file) as archive:
             _check_members(file, archive.infolist())
-            # Python stops at the size that a member claims, and compares its checksum.
+            # Python reads at most the declared size of a member, and compares its checksum.
             members = {name: archive.read(name) for name in sorted(KERAS_MEMBERS)}
             for name, content in members.items():
-                if len(content) != (claimed := archive.getinfo(name).file_size):
-                    raise _foreign(file, f"a member {name} of {len(content):,} bytes that claims {claimed:,}")
+                declared = archive.getinfo(name).file_size
+                if len(content) != declared:
+                    got = f"a member {name} of {len(content):,} bytes that claims {declared:,}"
+                    raise _foreign(file, got)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise _foreign(file, f"a damaged archive ({error})") from error
     except OSError as error:
@@ -101,26 +103,32 @@ def check_keras_file(file: Path) -> None:
 
 
 def require_made_for(file: Path, series: str) -> None:
-    """Refuse a checked file that says it was made for another series; older files name none."""
+    """Check that a file was made for a series; older files do not name one.
+
+    Raises:
+        ArtifactError: If it names another series.
+    """
     try:
-        about = json.loads(read_member(file, ABOUT_MEMBER))
+        content = json.loads(read_member(file, ABOUT_MEMBER))
     except (ValueError, RecursionError) as error:
         raise _foreign(file, f"a {ABOUT_MEMBER} that is no JSON") from error
-    named = about.get(SERIES_KEY, series) if isinstance(about, dict) else None
-    if named != series:
-        rule = f"must be a model of {series}, whose metadata it lies beside"
+    made_for = content.get(SERIES_KEY, series) if isinstance(content, dict) else None
+    if made_for != series:
+        rule = f"must be the model of {series}, like the metadata in its folder"
+        got = f"one that was made for {shown(made_for)}"
         fix = "Restore the artefact's folder, download it again, or train the series"
-        raise ArtifactError(where=str(file), rule=rule, got=f"one that was made for {shown(named)}", fix=fix)
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
 
 
 def load_keras_model(file: Path) -> Any:
-    """Load a checked Keras file in safe mode; no code in it can run, and it takes no more than its size.
+    """Load a checked Keras file in safe mode; no code in it can run, and its memory is bounded by its size.
 
-    Raises `ArtifactError` if its layers do not fit together or to its weights, or would need more memory.
+    Raises:
+        ArtifactError: If its layers do not match each other or the weights, or would need more memory.
     """
-    import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
+    import keras  # noqa: PLC0415 - importing it takes seconds, and only forecasts need it
 
-    with one_fault(file, "must hold layers and weights that fit together"):
+    with keras_errors_translated(file, "must hold layers and weights that fit together"):
         _require_bounded(file, json.loads(read_member(file, CONFIG_MEMBER)))
         return keras.saving.load_model(file, compile=False, safe_mode=True)
 
@@ -132,32 +140,32 @@ def read_member(file: Path, name: str) -> bytes:
 
 
 def require_enough_weights(file: Path, model: Any) -> None:
-    """Refuse a network with more weights than its checked file holds, by `ArtifactError`."""
+    """Raise an `ArtifactError` if a network has more weights than its checked file can hold."""
     with zipfile.ZipFile(file) as archive:
-        most = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
-    num_weights = sum(math.prod(one.shape) for one in model.variables)
-    if num_weights > most:
-        raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {most:,}")
+        max_weights = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
+    num_weights = sum(math.prod(variable.shape) for variable in model.variables)
+    if num_weights > max_weights:
+        raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {max_weights:,}")
 
 
 @contextmanager
-def one_fault(file: Path | str, rule: str) -> Iterator[None]:
-    """Turn whatever Keras raises about a stranger's network into one `ArtifactError`."""
+def keras_errors_translated(file: Path | str, rule: str) -> Iterator[None]:
+    """Turn every exception of Keras in the block into an `ArtifactError` about the file."""
     try:
         yield
     except V8Error:
         raise
-    except Exception as error:  # of any kind: Keras and TensorFlow check nothing, their parts just break
-        said = str(error).strip() or "nothing more"
-        got = shown(f"{type(error).__name__}: {said}", 200)
+    except Exception as error:  # invalid networks raise exceptions of any class, deep inside Keras
+        message = str(error).strip() or "nothing more"
+        got = shown(f"{type(error).__name__}: {message}", 200)
         fix = "Download or train this model again; if that does not help, do not use it"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
 
 
 def _require_bounded(file: Path, config: Any) -> None:
-    """Refuse a network with more weights than its file holds, or that works on too many numbers a batch.
+    """Raise an `ArtifactError` if a network has more weights than its file holds, or too large outputs.
 
-    It is built for batches of `FORECAST_BATCH` windows, with shapes and without values.
+    The network is built for batches of `FORECAST_BATCH` windows, with shapes only, without memory for values.
     """
     import keras  # noqa: PLC0415 - as above
     from keras.src.backend.common import global_state  # noqa: PLC0415 - as above
@@ -167,9 +175,8 @@ def _require_bounded(file: Path, config: Any) -> None:
             node["batch_shape"] = [FORECAST_BATCH, *node["batch_shape"][1:]]
     try:
         with keras.StatelessScope(initialize_variables=False):
-            whole = {**config, "compile_config": None}
-            model = keras.saving.deserialize_keras_object(whole, safe_mode=True)
-    finally:  # Keras would fill them when the next such scope ends, whoever opened it
+            model = keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
+    finally:  # otherwise Keras would initialise these variables at the end of the next such scope
         global_state.set_global_attribute("uninitialized_variables", [])
     if not isinstance(model, keras.Model) or not model.inputs:
         raise _foreign(file, f"a {type(model).__name__}, which is no model with inputs")
@@ -183,24 +190,25 @@ def _require_bounded(file: Path, config: Any) -> None:
 
 
 def _worked_shapes(model: Any) -> Iterator[Any]:
-    """Return the shape of all that is handed on in a batch; an attention compares all steps with all."""
+    """Yield the shapes of all outputs of operations, and of the score matrices of attention layers."""
     for operation in model.operations:
-        if hasattr(operation, "operations"):
+        if hasattr(operation, "operations"):  # a model inside the model
             yield from _worked_shapes(operation)
             continue
         for node in operation._inbound_nodes:
-            yield from (one.shape for one in node.output_tensors)
+            for output in node.output_tensors:
+                yield output.shape
             if hasattr(operation, "num_heads"):
-                steps = max(one.shape[1] for one in node.input_tensors)
+                steps = max(tensor.shape[1] for tensor in node.input_tensors)
                 yield FORECAST_BATCH, operation.num_heads, steps, steps
 
 
 def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Look at the archive's own list; nothing is unpacked."""
+    """Check the list of members of the archive; nothing is unpacked."""
     for member in members:
-        wrong = _fault_of(member)
-        if wrong is not None:
-            raise _foreign(file, f"the member {member.filename[:80]!r}, {wrong}")
+        fault = _fault_of(member)
+        if fault is not None:
+            raise _foreign(file, f"the member {member.filename[:80]!r}, {fault}")
     names = sorted(member.filename for member in members)
     if names != sorted(KERAS_MEMBERS):
         raise _foreign(file, f"an archive of {listed(names) if names else 'nothing'}")
@@ -210,20 +218,24 @@ def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def _fault_of(member: zipfile.ZipInfo) -> str | None:
+    """Describe what is wrong with a member, as a relative clause; None if nothing is."""
     name = member.filename
     size = member.file_size
     kind = stat.S_IFMT(member.external_attr >> 16)
     is_outside = name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name
     is_bomb = size > MAX_RATIO * max(member.compress_size, 1)
-    is_bomb |= name != WEIGHTS_MEMBER and size > MAX_TEXT_BYTES
-    faults = {
-        "which leaves the folder": is_outside,
-        "which is no plain file": kind not in (0, stat.S_IFREG),
-        "which is encrypted": bool(member.flag_bits & _IS_ENCRYPTED),
-        "which is packed as Keras never does": member.compress_type not in _PACKINGS,
-        f"which unpacks to {size:,} bytes from {member.compress_size:,}": is_bomb,
-    }
-    return next((fault for fault, is_there in faults.items() if is_there), None)
+    is_long_text = name != WEIGHTS_MEMBER and size > MAX_TEXT_BYTES
+    if is_outside:
+        return "which leaves the folder"
+    if kind not in (0, stat.S_IFREG):
+        return "which is no plain file"
+    if member.flag_bits & _IS_ENCRYPTED:
+        return "which is encrypted"
+    if member.compress_type not in _PACKINGS:
+        return "which is packed as Keras never does"
+    if is_bomb or is_long_text:
+        return f"which unpacks to {size:,} bytes from {member.compress_size:,}"
+    return None
 
 
 def _check_config(file: Path, content: bytes) -> None:
@@ -234,61 +246,69 @@ def _check_config(file: Path, content: bytes) -> None:
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
     num_layers = 0
-    strange = set[str | None]()
+    foreign_classes = set[str]()
     for key, node in _values(file, config):
-        if isinstance(node, int) and abs(node) > MAX_WHOLE and key not in _FREE_WHOLES:
+        if isinstance(node, int) and abs(node) > MAX_WHOLE and key not in _UNBOUNDED_KEYS:
             raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(node, 40)}")
         if not isinstance(node, dict):
             continue
         if node.get("unroll"):
             raise _foreign(file, f"a {CONFIG_MEMBER} with a loop to be written out (unroll)")
-        num_layers += len(node["layers"]) if isinstance(node.get("layers"), list) else 0
-        strange.add(_strange_class(node))
+        num_layers += _num_layers(node)
+        name = _foreign_class(node)
+        if name is not None:
+            foreign_classes.add(name)
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
-    named = sorted(name for name in strange if name is not None)
-    if named:
+    if foreign_classes:
         rule = "may hold stock Keras layers, operations and initializers only"
+        got = listed(sorted(foreign_classes))
         fix = "Do not load this file with anything; train the model again or ask whoever published it"
-        raise ArtifactError(where=str(file), rule=rule, got=listed(named), fix=fix)
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+
+
+def _num_layers(node: dict[str, Any]) -> int:
+    """Return the number of layers that an object of a description lists."""
+    layers = node.get("layers")
+    return len(layers) if isinstance(layers, list) else 0
 
 
 def _values(file: Path, config: Any) -> Iterator[tuple[str, Any]]:
-    """Visit every value of a description and its key, without recursion, so that depth cannot hurt.
+    """Yield every value of a description and its key; elements of a list have the key of the list.
 
-    What is in a list has the key of the list.
+    It does not use recursion, so that deep nesting cannot overflow the stack.
     """
-    waiting = [("", config, 0)]
-    while waiting:
-        key, value, depth = waiting.pop()
+    pending = [("", config, 0)]
+    while pending:
+        key, value, depth = pending.pop()
         if depth > MAX_DEPTH:
             raise _foreign(file, f"a {CONFIG_MEMBER} with more than {MAX_DEPTH} objects inside each other")
         yield key, value
         if isinstance(value, dict):
-            waiting += [(name, inner, depth + 1) for name, inner in value.items()]
+            pending += [(name, inner, depth + 1) for name, inner in value.items()]
         elif isinstance(value, list):
-            waiting += [(key, inner, depth + 1) for inner in value]
+            pending += [(key, inner, depth + 1) for inner in value]
 
 
-def _strange_class(node: dict[str, Any]) -> str | None:
-    """Name the class of an object unless it is stock; None for plain settings."""
+def _foreign_class(node: dict[str, Any]) -> str | None:
+    """Return the name of an object's class if it is no stock class; None for stock classes and settings."""
     if not {"class_name", "module", "registered_name"} & node.keys():
         return None
     module, name, registered = (node.get(key) for key in ("module", "class_name", "registered_name"))
     parts = [str(part)[:80] for part in (module, name) if part is not None]
-    told = ".".join(parts) or "an object without class"
+    full_name = ".".join(parts) or "an object without class"
     if not isinstance(name, str) or not isinstance(module, str | None):
-        return told
+        return full_name
     if registered not in (None, name):
-        return f"{told} registered as {str(registered)[:80]}"
+        return f"{full_name} registered as {str(registered)[:80]}"
     if module is None:
-        return None if name in _VALUES else told
+        return None if name in _VALUES else full_name
     is_operation = _OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name)
-    return None if is_operation or name in _STOCK.get(module, ()) else told
+    return None if is_operation or name in _STOCK.get(module, ()) else full_name
 
 
 def _check_weights(file: Path, content: bytes) -> None:
-    """Look at the list of arrays, not at their numbers."""
+    """Check the list of arrays, without reading their numbers."""
     try:
         with h5py.File(io.BytesIO(content), "r") as weights:
             num_bytes = _plain_bytes(file, weights)
@@ -300,12 +320,12 @@ def _check_weights(file: Path, content: bytes) -> None:
 
 
 def _plain_bytes(file: Path, weights: Any) -> int:
-    """Add up the bytes of all arrays; refuse links, external and virtual arrays, and other types."""
+    """Return the bytes of all arrays; links, external and virtual arrays, and other types are refused."""
     num_bytes = 0
     num_objects = 0
-    waiting = [("", weights)]
-    while waiting:
-        path, group = waiting.pop()
+    pending = [("", weights)]
+    while pending:
+        path, group = pending.pop()
         for name in group:
             num_objects += 1
             link = group.get(name, getlink=True)
@@ -314,7 +334,7 @@ def _plain_bytes(file: Path, weights: Any) -> int:
                 raise _foreign(file, f"a {WEIGHTS_MEMBER} with a link or loop at {inner[:80]!r}")
             item = group[name]
             if isinstance(item, h5py.Group):
-                waiting.append((inner, item))
+                pending.append((inner, item))
                 continue
             is_number = isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub"
             if not is_number or item.is_virtual or item.external is not None or item.chunks is not None:
@@ -324,6 +344,7 @@ def _plain_bytes(file: Path, weights: Any) -> int:
 
 
 def _foreign(file: Path, got: str) -> ArtifactError:
+    """Return the error for a file that is not a native Keras file as v8 saves it."""
     rule = f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {ABOUT_MEMBER} and {WEIGHTS_MEMBER})"
     fix = "Load only models that v8 saved as .keras; download or train this one again"
     return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)

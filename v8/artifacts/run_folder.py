@@ -1,16 +1,17 @@
-"""Run folders: the folder of one profile over one universe, and `run.json`, its memory.
+"""Run folders: the folder of one profile over one universe, and `run.json`, the record of the run.
 
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
-      BTCUSDT-15m.replaced-1/   what `--redo` set aside
-      BTCUSD-15m.dropped-1/     what `--drop` took out of the run
+      BTCUSDT-15m.replaced-1/   files that `--redo` set aside
+      BTCUSD-15m.dropped-1/     files of a series that `--drop` took out of the run
       serving.json, generations/    models that were trained later, see `v8.artifacts.nested_runs`
 
-A run pins what it was started with: profile, source, and per series the newest candle and the digest
-of all of them. Whoever continues it must bring the same, or start another folder beside it with
-`--fresh`; while nothing of it is finished or in training, it simply begins anew. Nothing here deletes a run.
-Every file is written aside and renamed, and one process at a time may write. Who only reads needs no lock,
-so a finished run may lie where nothing can be written.
+A run records what it was started with: profile, source, and per series the newest candle and the digest of
+all candles. It can only be continued with the same; otherwise `--fresh` starts another folder. As long as no
+series is finished or in training, the run may start again with other values. Nothing here deletes a run.
+
+Every file is written to a temporary name and renamed. One process at a time may write; reading needs no lock,
+so a finished run may be on a read-only disk.
 """
 
 import json
@@ -40,7 +41,7 @@ RUN_FORMAT = 1  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 ERROR_FILE = "error.txt"  # full traceback of a failed series, beside where its model would be (G10)
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
-_MOST_RUNS = 100  # runs of a folder of runs that are looked for, to name some
+_MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
 Status = Literal["pending", "running", "done", "failed"]
 
@@ -65,16 +66,17 @@ Loops = Literal[
     "gpu_small_command_buffers",
     "gpu_double_buffering",
 ]
-"""On a CPU whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
-`v8.machine.choices.FLAGS`; on a GPU how kernels are launched: `v8.machine.choices.GPU_LOOPS`."""
+"""How XLA compiles loops over time. On a CPU: each operation of a loop as one task, or the fused loop as one
+kernel, and its tiles (`v8.machine.choices.FLAGS`). On a GPU: how kernels are launched
+(`v8.machine.choices.GPU_LOOPS`)."""
 
 
 @dataclass(frozen=True)
 class CandlePin:
-    """Which candles a series of a run was started with, or a model made from."""
+    """Identifies the candles that a series of a run was started with, or that a model was made from."""
 
     first_open: Moment  # open time of the oldest candle, ISO 8601 in UTC
-    last_open: Moment  # open time of the newest candle, ISO 8601 in UTC; continuing never reads past it
+    last_open: Moment  # open time of the newest candle, ISO 8601 in UTC; a continued run reads no newer ones
     num_bars: Count  # number of candles
     digest: Sha256  # of the candles, 64 hex digits
 
@@ -90,12 +92,12 @@ class CandlePin:
 
 @dataclass(frozen=True)
 class SeriesState:
-    """How far one series is."""
+    """The state of one series of a run."""
 
-    status: Status = "pending"  # `pending`, `running`, `done` or `failed`
-    reason: str | None = None  # why it failed, one sentence; None otherwise
-    candles: CandlePin | None = None  # the candles it is pinned to; None before they were first read
-    seconds: float | None = None  # wall time of the series from features to saving; None before it is done
+    status: Status = "pending"
+    reason: str | None = None  # why it failed, one sentence; None if it did not
+    candles: CandlePin | None = None  # the candles that it is pinned to; None until they are read first
+    seconds: float | None = None  # wall time from features to saving, in seconds; None until it is done
 
     def __post_init__(self) -> None:
         if self.status == "failed" and not self.reason:
@@ -103,43 +105,53 @@ class SeriesState:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What every record says of what was begun, and must be gone on with."""
+class RunStart:
+    """What a run or a back-test was started with, and must be continued with."""
 
-    format: int
-    profile: dict[str, Any]  # what is trained
-    profile_digest: str
+    format: int  # version of the keys of the record
+    profile: dict[str, Any]  # the profile as JSON values
+    profile_digest: str  # sha256 of the profile, 64 hex digits
     source: str  # name of the candle source
     is_publishable: bool  # false for the demo market
     command: str  # the command line
-    created_at: str  # when, ISO 8601 in UTC
+    created_at: str  # time of the start, ISO 8601 in UTC
 
 
-def begun(profile: Profile, source: str, is_publishable: bool, command: str, version: int) -> dict[str, Any]:
-    """Return the fields of `Begun` for what begins here and now, in a format of some version."""
-    content = profile.model_dump(mode="json")
-    return vars(Begun(version, content, profile.digest, source, is_publishable, command, now_iso()))
+def start_fields(
+    profile: Profile, source: str, is_publishable: bool, command: str, version: int
+) -> dict[str, Any]:
+    """Return the fields of `RunStart` for a start now; `version` is the format of the record."""
+    start = RunStart(
+        format=version,
+        profile=profile.model_dump(mode="json"),
+        profile_digest=profile.digest,
+        source=source,
+        is_publishable=is_publishable,
+        command=command,
+        created_at=now_iso(),
+    )
+    return vars(start)
 
 
 @dataclass(frozen=True)
-class RunRecord(Begun):
+class RunRecord(RunStart):
     """The content of `run.json`."""
 
-    versions: dict[str, str]
-    machine: dict[str, Any]
-    series: dict[str, SeriesState]
-    precision: str | None = None  # Keras dtype policy it trains in; None before anything was trained
+    versions: dict[str, str]  # of Python, v8 and packages
+    machine: dict[str, Any]  # see `v8.hardware.describe_machine`
+    series: dict[str, SeriesState]  # by the name of the series
+    precision: str | None = None  # Keras dtype policy of the training; None before anything is trained
     num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
-    """Batches that make one optimiser step; None where that does not depend on the device, or before."""
+    """Micro-batches per optimiser step; None where that does not depend on the device, or before training."""
     loops: Loops | None = None
-    """How loops over time were compiled, which decides the last bits; None before anything was trained."""
-    is_evaluated: StrictBool = True  # whether its models are evaluated on the test span, beside the baselines
+    """How loops over time are compiled, which changes the last bits; None before anything is trained."""
+    is_evaluated: StrictBool = True  # whether the models are evaluated on the test span
     plugins: Mapping[Text, Sha256] = field(default_factory=dict)
-    """Digests of the plug-ins of its process, by name: what they register may decide all that is here."""
+    """Digests of the loaded plug-ins by name: what they register may change every result."""
     data_dir: Text | None = None
-    """Folder that its candles were read from last, absolute; None where the source reads no folder."""
+    """Folder that the candles were read from last, absolute; None if the source reads no folder."""
     tables: Text | None = None
-    """Folder of the user's tables that its profile reads, absolute; None where it reads none."""
+    """Folder of the user's tables that the profile reads, absolute; None if it reads none."""
 
     @classmethod
     def begin(
@@ -151,14 +163,18 @@ class RunRecord(Begun):
         *,
         data_dir: Path | None = None,
     ) -> "RunRecord":
-        """Record what a run is started with, and must be continued with, here and now.
+        """Make the record of a run that starts now in this process.
 
-        The source reads `data_dir`, if it reads a folder; it may move until the run is continued.
+        Args:
+            profile: The profile.
+            source: Name of the candle source.
+            is_publishable: Whether models of this source may be published.
+            command: The command line.
+            data_dir: Folder that the source reads, if any; the folder may move before the run is continued.
         """
-        common = begun(profile, source, is_publishable, command, RUN_FORMAT)
         tables = Path(os.environ.get(TABLES_PLACE) or ".").expanduser().absolute()
         return cls(
-            **common,
+            **start_fields(profile, source, is_publishable, command, RUN_FORMAT),
             versions=versions(),
             machine=describe_machine(),
             series={},
@@ -175,27 +191,31 @@ class RunRecord(Begun):
     @property
     def done(self) -> list[str]:
         """Names of the finished series."""
-        return [name for name, one in self.series.items() if one.status == "done"]
+        return [name for name, state in self.series.items() if state.status == "done"]
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why series failed."""
-        return {name: str(one.reason) for name, one in self.series.items() if one.status == "failed"}
+        """The reason per series that failed."""
+        return {name: str(state.reason) for name, state in self.series.items() if state.status == "failed"}
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What of `run.json` becomes part of a path."""
+    """The texts of `run.json` that become parts of a path."""
 
     profile: Annotated[ProfileName, records.at_keys("profile", "name")]
     series: Annotated[Mapping[str, Any], BeforeValidator(by_series)]
 
 
 class RunFolder(FolderLock):
-    """An open run folder, made when missing, and held by this process until it is closed.
+    """An open run folder, which this process holds until it is released; it is created if it does not exist.
 
-    Its `record` is what `run.json` holds; the run is started or continued with what `begun` records. A run
-    that lies where nothing can be written is opened all the same; only changing it is then refused.
+    Its `record` is the content of `run.json`. A run on a read-only disk can be opened, too; only changes of
+    it are refused.
+
+    Args:
+        path: The folder.
+        start: What the run is started or continued with.
 
     Raises:
         ProfileError: If the folder belongs to another profile.
@@ -203,40 +223,41 @@ class RunFolder(FolderLock):
         StorageError: If there is no run and none can be written.
     """
 
-    def __init__(self, path: Path, begun: RunRecord) -> None:
+    def __init__(self, path: Path, start: RunRecord) -> None:
         require_own_files(path)
         self.path = path
-        self.record = begun
-        self._begun = begun
+        self.record = start
+        self._start = start
         self.note: str | None = None
-        """What happened to the run when it was opened and the user should know."""
-        self._refusal: StorageError | None = None
+        """A message for the user about the opening of the run; None if there is none."""
+        self._write_error: StorageError | None = None
         self._pace = Pace()
         try:
             super().__init__(path)
-        except StorageError as refusal:
+        except StorageError as error:
             if not (path / RUN_FILE).is_file():
                 raise
-            self._refusal = refusal
+            self._write_error = error
         try:
-            self._open(begun)
+            self._open(start)
         except BaseException:
             self.release()
             raise
 
     def require_writable(self) -> None:
-        """Refuse a place that cannot be written, by `StorageError`."""
-        if self._refusal:
-            raise self._refusal
+        """Raise a `StorageError` if the folder cannot be written."""
+        if self._write_error:
+            raise self._write_error
 
     def state(self, series: Series) -> SeriesState:
-        """Return how far a series is; `pending` when the run has not met it yet."""
+        """Return the state of a series; `pending` if the run does not list it yet."""
         return self.record.series.get(str(series), SeriesState())
 
     def set_state(self, series: Series, **changes: Any) -> None:
-        """Change fields of one series' state and save `run.json`, with very many series when `Pace` says so.
+        """Change fields of the state of a series and save `run.json`.
 
-        A process that is killed before does again what it did meanwhile, to the same bits.
+        With very many series the file is saved less often, see `Pace`. A process that was killed before it
+        saved repeats the same work when it is continued, with the same results.
         """
         self.record.series[str(series)] = replace(self.state(series), **changes)
         self.require_writable()
@@ -244,155 +265,159 @@ class RunFolder(FolderLock):
             self.keep()
 
     def keep(self) -> None:
-        """Save `run.json` now: before anything is made that rests on it."""
+        """Save `run.json` now, before any file is written that depends on its content."""
         self.require_writable()
         with self._pace.timed():
             write_json(self.path / RUN_FILE, asdict(self.record))
 
     def expect(self, chosen: Iterable[Series]) -> None:
-        """List series that are to be trained, all in one write."""
+        """List series that will be trained, and save `run.json` once."""
         for series in chosen:
             self.record.series[str(series)] = self.state(series)
         self.keep()
 
     def release_running(self) -> None:
-        """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
+        """Set series whose training was interrupted to `pending`; checkpoints keep the finished epochs."""
         for name, state in self.record.series.items():
             if state.status == "running":
                 self.record.series[name] = replace(state, status="pending")
-        if not self._refusal:
+        if not self._write_error:
             self.keep()
 
     def set_aside(self, series: Series) -> None:
-        """Move all that is there of a series out of the way and let it wait to be trained anew."""
+        """Rename the folder of a series, and set the series to `pending`, so that it is trained again."""
         if self._moved_aside(series, "replaced"):
             self.set_state(series, status="pending", reason=None, seconds=None)
 
     def drop(self, series: Series) -> Path | None:
-        """Take a series out of the run, and return where its files lie now; None where it had none.
+        """Remove a series from the run, and return the new folder of its files; None if it had none.
 
-        Killed in between, the same call again ends it.
+        If the process is killed during this call, the same call again completes it.
         """
-        place = self._moved_aside(series, "dropped")
+        folder = self._moved_aside(series, "dropped")
         self.record.series.pop(str(series), None)
         self.keep()
-        return place
+        return folder
 
-    def _moved_aside(self, series: Series, why: str) -> Path | None:
-        """Rename the folder of a series by why it goes; return its new place, None where there is none."""
+    def _moved_aside(self, series: Series, reason: str) -> Path | None:
+        """Rename the folder of a series by a reason; return the new folder, None if there was none."""
         old = self.series_folder(series)
         if not old.exists():
             return None
         self.require_writable()
-        places = (old.with_name(f"{old.name}.{why}-{number}") for number in count(1))
-        new = next(place for place in places if not place.exists())
+        candidates = (old.with_name(f"{old.name}.{reason}-{number}") for number in count(1))
+        new = next(folder for folder in candidates if not folder.exists())
         try:
             old.rename(new)
         except OSError as error:
             raise StorageError.of(new, error) from error
         return new
 
-    def settle(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
-        """Return how this run trains, chosen once: whoever continues it gets the same weights."""
+    def choose_once(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
+        """Return a setting of the training, which is chosen once and recorded.
+
+        A run that is continued, maybe on another machine, uses the same setting and gets the same weights.
+        """
         if getattr(self.record, name) is None:
             self.record = replace(self.record, **{name: choose()})
             self.keep()
         return getattr(self.record, name)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
-        """Pin a series to its candles, or refuse others than it is pinned to, by `DataError`."""
+        """Pin a series to its candles.
+
+        Raises:
+            DataError: If it is already pinned to other candles.
+        """
         pinned = self.state(series).candles
         if not pinned:
             self.set_state(series, candles=candles)
         elif pinned.digest != candles.digest:
             rule = f"{self.path} was started with {pinned}"
-            fix = "Bring back the same candles, or start a new run beside it with param:fresh"
+            fix = "Bring back the same candles, or start another run with param:fresh"
             raise DataError(where=str(series), rule=rule, got=str(candles), fix=fix)
-        # They are the run's own: so this is where these lie now.
-        if self._begun.data_dir:
-            self.record = replace(self.record, data_dir=self._begun.data_dir)
-        if self._begun.tables:
-            self.record = replace(self.record, tables=self._begun.tables)
+        # These are the candles of the run, so they and its tables are now in these folders.
+        if self._start.data_dir:
+            self.record = replace(self.record, data_dir=self._start.data_dir)
+        if self._start.tables:
+            self.record = replace(self.record, tables=self._start.tables)
 
     def series_folder(self, series: Series) -> Path:
-        """Return the folder of one series' artefact; it need not exist."""
+        """Return the folder of the artefact of a series; it need not exist."""
         return self.path / str(series)
 
-    def _open(self, begun: RunRecord) -> None:
+    def _open(self, start: RunRecord) -> None:
         if not (self.path / RUN_FILE).exists():
             require_empty(
                 self.path,
-                rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
-                fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with param:fresh",
+                rule=f"a run starts in an empty folder; without {RUN_FILE} these files belong to no run",
+                fix=f"Restore {RUN_FILE} to continue, or start another run with param:fresh",
             )
             self.keep()
             return
         self.record = read_run(self.path)
-        if not self._refusal:
+        if not self._write_error:
             for folder, _, _ in os.walk(self.path):
                 sweep(Path(folder))
-        refusal = self._other_start(begun)
-        if refusal:
-            if not self._is_bare():
-                raise refusal
-            self.note = f"{self.path}: nothing of this run was finished or in training; it begins anew."
-            self.record = begun
+        error = self._start_error(start)
+        if error:
+            if not self._is_empty():
+                raise error
+            self.note = f"{self.path}: nothing of this run was finished or in training; it starts again."
+            self.record = start
             self.keep()
         self.release_running()
 
-    def _is_bare(self) -> bool:
-        """Tell whether the run made nothing yet: no series is done, and none left more than why it failed."""
-        left = (file for name in self.record.series for file in (self.path / name).rglob("*"))
-        is_any_done = any(state.status == "done" for state in self.record.series.values())
-        return not is_any_done and all(file.name == ERROR_FILE or file.is_dir() for file in left)
+    def _is_empty(self) -> bool:
+        """Return whether the run has no results: no series is done, and the only files are of errors."""
+        if any(state.status == "done" for state in self.record.series.values()):
+            return False
+        files = (file for name in self.record.series for file in (self.path / name).rglob("*"))
+        return all(file.name == ERROR_FILE or file.is_dir() for file in files)
 
-    def _other_start(self, begun: RunRecord) -> V8Error | None:
-        """Return why the run cannot go on with what is begun now; None when it can."""
+    def _start_error(self, start: RunRecord) -> V8Error | None:
+        """Return the error if the run cannot be continued with `start`; None if it can."""
         record = self.record
-        if record.profile_digest != begun.profile_digest:
+        if record.profile_digest != start.profile_digest:
             old = _flat(record.profile)
-            new = _flat(begun.profile)
+            new = _flat(start.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
             rule = "a run is continued with the profile and budget it was started with"
             got = f"other values: {listed(changes)}" if changes else "a profile of another format"
-            fix = "Undo the change, or start a new run beside it with param:fresh"
+            fix = "Undo the change, or start another run with param:fresh"
             return ProfileError(where=str(self.path), rule=rule, got=got, fix=fix)
-        if record.source != begun.source:
+        if record.source != start.source:
             rule = f"the run was started with param:source {record.source} and is continued with it"
-            fix = "Use the same source, or start a new run beside it with param:fresh"
-            return ArtifactError(where=str(self.path), rule=rule, got=f"param:source {begun.source}", fix=fix)
-        fix = "Name the same with param:plugin, or start a new run beside it with param:fresh"
+            fix = "Use the same source, or start another run with param:fresh"
+            return ArtifactError(where=str(self.path), rule=rule, got=f"param:source {start.source}", fix=fix)
+        fix = "Name the same with param:plugin, or start another run with param:fresh"
         return other_plugins(record.plugins, where=str(self.path), fix=fix)
 
 
 def require_empty(path: Path, *, rule: str, fix: str) -> None:
-    """Refuse to begin where something but hidden files lies: models, or a user's own files."""
-    found = sorted(each.name for each in path.iterdir() if not each.name.startswith("."))
-    if found:
-        raise ArtifactError(where=str(path), rule=rule, got=listed(found), fix=fix)
+    """Raise an `ArtifactError` if a folder holds other than hidden files: models, or the user's own files."""
+    names = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+    if names:
+        raise ArtifactError(where=str(path), rule=rule, got=listed(names), fix=fix)
 
 
 def read_run(path: Path) -> RunRecord:
     """Read and check `run.json` of a run folder, without holding the folder.
 
-    Raises `ArtifactError` if there is none, it is damaged, of an unknown format, or names what no run
-    holds, or a file of the folder lies elsewhere, or its profile is not that of its digest.
+    Raises:
+        ArtifactError: If there is none, it is damaged, has an unknown format or an impossible name, its
+            profile does not match its digest, or the folder holds links.
     """
     require_own_files(path)
     file = path / RUN_FILE
-    other = "start a new run beside it with param:fresh"
     if not file.exists() and not path.is_symlink():
-        runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
-        kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
-        where = str(path)
-        rule = f"must be the folder of one run, which holds {RUN_FILE}"
-        fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
-        raise ArtifactError(where=where, rule=rule, got=kind if path.is_dir() else "no such folder", fix=fix)
-    content = records.read_json_object(file, fix=other.capitalize())
-    fix = f"Use the v8 that wrote it, or {other}"
-    records.check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
-    fix = f"Restore the file, or {other}"
+        raise _no_run_error(path)
+    start_new = "start another run with param:fresh"
+    content = records.read_json_object(file, fix=start_new.capitalize())
+    format_fix = f"Use the v8 that wrote it, or {start_new}"
+    records.check_format(content, (RUN_FORMAT,), kind="run", where=str(file), fix=format_fix)
+    fix = f"Restore the file, or {start_new}"
     record = records.checked(RunRecord, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     records.checked(_Names, content, where=str(file), fix=fix)
     require_own_profile(file, fix=fix)
@@ -401,9 +426,30 @@ def read_run(path: Path) -> RunRecord:
     return record
 
 
+def _no_run_error(path: Path) -> ArtifactError:
+    """Return the error for a path that is not the folder of a run."""
+    runs = sorted(str(file.parent) for file in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
+    if not path.is_dir():
+        got = "no such folder"
+    elif runs:
+        got = f"a folder of runs: {listed(runs)}"
+    else:
+        got = "a folder without one"
+    return ArtifactError(
+        where=str(path),
+        rule=f"must be the folder of one run, which holds {RUN_FILE}",
+        got=got,
+        fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
+    )
+
+
 def require_own_profile(file: Path, *, fix: str) -> None:
-    """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart."""
-    # Digests are of texts as they are, not as they are shown.
+    """Raise an `ArtifactError` if the profile of a checked record was edited without changing its digest.
+
+    Runs are told apart by this digest.
+    """
+    # Read again: `read_json_object` changes texts so that they can be printed, but the digest is of the
+    # original texts.
     content = json.loads(records.read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
@@ -412,13 +458,14 @@ def require_own_profile(file: Path, *, fix: str) -> None:
 
 
 def require_own_files(folder: Path) -> None:
-    """Refuse a folder of a run, or of a series in it, that holds links: what they lead to is not the run's.
+    """Raise an `ArtifactError` if the folder of a run, or of a series in it, holds links.
 
-    The run folder itself may be a link, because the user named it.
+    The files that links lead to do not belong to the run. The run folder itself may be a link, because the
+    user named it.
     """
     if not folder.is_dir():
         return
-    linked = sorted(part.name for part in folder.iterdir() if part.is_symlink())
+    linked = sorted(file.name for file in folder.iterdir() if file.is_symlink())
     if linked:
         rule = "a run holds its files itself; what a link leads to is neither read nor published"
         fix = "Put the files in their place, or remove the links"
@@ -426,38 +473,49 @@ def require_own_files(folder: Path) -> None:
 
 
 def locate_run(runs: Path, profile: str, kind: str = "", *, is_fresh: bool) -> Path:
-    """Return the folder that a call works in.
+    """Return the run folder that a command works in.
 
-    The runs of one name, that of the profile and their kind, such as `-smoke`, are `name`, `name-2`,
-    `name-3` ... A call continues the newest of them, and a fresh one takes the next free number.
+    Runs of the same profile and kind (such as `-smoke`) are named `name`, `name-2`, `name-3` ... A command
+    continues the newest of them; with `is_fresh` it takes the next free number.
     """
     name = f"{profile}{kind}"
-    taken = {1: runs / name} if (runs / name).exists() else {}
+    existing = {1: runs / name} if (runs / name).exists() else {}
     for path in runs.glob(f"{name}-*"):
         number = re.fullmatch(r"[1-9][0-9]*", path.name.removeprefix(f"{name}-"))
         if not number or int(number[0]) < 2:
             continue
-        # A profile may itself be called aligned-2; its runs are not ours. A new folder takes nobody's name.
+        # A profile may itself be called aligned-2: its runs are not continued, but their names are taken.
         if is_fresh or ((path / RUN_FILE).exists() and read_run(path).profile_name == profile):
-            taken[int(number[0])] = path
-    if is_fresh:
-        return runs / (f"{name}-{max(taken) + 1}" if taken else name)
-    return taken[max(taken)] if taken else runs / name
+            existing[int(number[0])] = path
+    if not existing:
+        return runs / name
+    newest = max(existing)
+    return runs / f"{name}-{newest + 1}" if is_fresh else existing[newest]
 
 
 def pin_of(candles: Candles) -> CandlePin:
-    """Describe candles so that they can be recognised later."""
-    first, last = (datetime.fromtimestamp(int(time_s), UTC) for time_s in candles.open_time_s[[0, -1]])
-    return CandlePin(first.isoformat(), last.isoformat(), len(candles), candles.digest)
+    """Return what identifies these candles."""
+    first = datetime.fromtimestamp(int(candles.open_time_s[0]), UTC)
+    last = datetime.fromtimestamp(int(candles.open_time_s[-1]), UTC)
+    return CandlePin(
+        first_open=first.isoformat(),
+        last_open=last.isoformat(),
+        num_bars=len(candles),
+        digest=candles.digest,
+    )
 
 
 def now_iso() -> str:
-    """Return the time now, ISO 8601 in UTC, whole seconds."""
+    """Return the current time, ISO 8601 in UTC, in whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with keys such as `training.epochs`."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
     return flat

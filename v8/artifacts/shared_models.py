@@ -1,14 +1,13 @@
-"""Models that share a graph: to load and trace one takes over a second, to bring in weights hardly any time.
+"""Models that share a graph: loading and tracing one takes over a second, reading weights hardly any time.
 
-The published models of one profile are the same network with other numbers, so their files describe the same
-thing to the byte. The first file of a description is loaded as it always is. Of every further one only the
-weights are read, into the graph that is there, after the same checks; before each forecast the graph gets the
-weights of the series that is asked. The same operations on the same numbers give the same bits as a model
-that was loaded alone.
+The published models of one profile are the same network with other weights, so the descriptions in their
+files are equal. The first file of a description is loaded normally. Of every further file only the weights
+are read, after the same checks. Before a forecast the graph gets the weights of the requested series. The
+same operations on the same numbers give the same bits as a model that was loaded alone.
 
-Which array of a file each variable is, Keras finds out anew for every file: most of the time that a small
-model takes to load. Of files of one description it is the same, so it is found out once, by having Keras save
-weights that hold their own numbers.
+For every file Keras would search which array belongs to which variable, which takes most of the time of
+loading a small model. Files of one description have the same assignment, so it is found once: every variable
+is filled with its own number, and Keras saves the weights.
 
 Shape legend: B batch, T lookback, F features.
 """
@@ -17,7 +16,7 @@ import io
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import h5py
 import numpy as np
@@ -27,37 +26,39 @@ from v8.artifacts import model_file
 from v8.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
-Found = TypeVar("Found")
+Loaded = TypeVar("Loaded")
 
-Places = tuple[str | None, ...]
-"""Per variable of a model, the name of its array in the weights file; None of seeds, which no file holds."""
+ArrayNames: TypeAlias = tuple[str | None, ...]
+"""Name of the array in the weights file for each variable of a model; None for seeds, which are not saved."""
 
 
 class SharedModels:
-    """The models in memory: those of one description share a graph, and what serves is opened once."""
+    """The models in memory. Models of one description share a graph, and each is loaded once."""
 
     def __init__(self) -> None:
         self._serving: dict[str, tuple[str, Any]] = {}
         self._graphs: dict[str, _Graph] = {}
         self._loading = threading.Lock()
 
-    def serving(self, series: str, mark: str, load: Callable[[], Found]) -> Found:
-        """Return what `load` made for a series; it is made anew when its mark is another."""
-        if series not in self._serving or self._serving[series][0] != mark:
-            self._serving[series] = mark, load()
-        found: Found = self._serving[series][1]
-        return found
+    def serving(self, series: str, version: str, load: Callable[[], Loaded]) -> Loaded:
+        """Return the result of `load` for a series; it is called again when the version has changed."""
+        if series not in self._serving or self._serving[series][0] != version:
+            self._serving[series] = version, load()
+        loaded: Loaded = self._serving[series][1]
+        return loaded
 
     def load(self, file: Path) -> "SharedModel":
         """Load a model of a checked file, in safe mode, as `load_keras_model` does.
 
         Raises:
-            ArtifactError: If its layers do not fit together or to its weights, or would need too much memory.
+            ArtifactError: If its layers do not match each other or the weights, or would need too much
+                memory.
         """
         with self._loading:
             description = digest_bytes(model_file.read_member(file, CONFIG_MEMBER))
             graph = self._graphs.get(description)
-            if graph is None or (weights := graph.read(file)) is None:  # Keras reads or refuses it
+            weights = graph.read(file) if graph is not None else None
+            if graph is None or weights is None:  # a new or unexpected file: Keras loads or refuses it
                 graph = _Graph(model_file.load_keras_model(file))
                 self._graphs.setdefault(description, graph)
                 weights = [variable.numpy().copy() for variable in graph.model.variables]
@@ -65,7 +66,7 @@ class SharedModels:
 
 
 class SharedModel:
-    """One model in a graph that others use, too; it takes and gives what a Keras model does."""
+    """One model in a shared graph, with the interface of a Keras model as far as forecasts need it."""
 
     def __init__(self, graph: "_Graph", weights: list[NDArray[Any]], layer: str | None = None) -> None:
         self._graph = graph
@@ -73,90 +74,102 @@ class SharedModel:
         self._layer = layer
         self.inputs = graph.model.inputs
         self.output = graph.model.output
-        """The symbolic inputs, and the symbolic outputs by task."""
+        """Symbolic outputs by task; `inputs` are the symbolic inputs."""
 
     def up_to(self, layers: Collection[str]) -> "SharedModel | None":
-        """Return what says the output of one of some layers alone; None where it has none of them."""
-        found = {layer.name for layer in self._graph.model.layers}.intersection(layers)
-        return SharedModel(self._graph, self._weights, found.pop()) if found else None
+        """Return the model up to that one of some layers that it has; None if it has none of them."""
+        for layer in self._graph.model.layers:
+            if layer.name in layers:
+                return SharedModel(self._graph, self._weights, layer.name)
+        return None
 
     def trained(self) -> list[NDArray[np.float32]]:
-        """Return what was trained of it: the weights of its network, in the network's order."""
-        known = zip(self._graph.model.variables, self._weights, strict=True)
-        return [value for variable, value in known if variable.trainable]
+        """Return the trainable weights of its network, in the network's order."""
+        variables = self._graph.model.variables
+        return [value for variable, value in zip(variables, self._weights, strict=True) if variable.trainable]
 
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Forecast one batch of raw windows; threads wait here for each other."""
+        """Forecast one batch of raw windows, shape (B, T, F); threads wait here for each other."""
         graph = self._graph
-        with graph.using:
-            if graph.held is not self._weights:
-                graph.held = None
+        with graph.lock:
+            if graph.current_weights is not self._weights:
+                graph.current_weights = None  # stays None if an assignment fails
                 for variable, value in zip(graph.model.variables, self._weights, strict=True):
                     variable.assign(value)
-                graph.held = self._weights
+                graph.current_weights = self._weights
             return graph.program(self._layer).predict_on_batch(batch_BTF)
 
 
 class _Graph:
-    """A Keras model and whose weights it holds."""
+    """A Keras model, and the weights that are in it at present."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._programs: dict[str | None, Any] = {None: model}
-        self.held: list[NDArray[Any]] | None = None
-        self._places: Places | None = None
-        self.using = threading.Lock()
+        self.lock = threading.Lock()
+        self.current_weights: list[NDArray[Any]] | None = None
+        self._programs: dict[str | None, Any] = {None: model}  # by the layer that they end at
+        self._array_names: ArrayNames | None = None
 
     def program(self, layer: str | None) -> Any:
-        """Return the model, or what ends at a layer of it."""
+        """Return the model, or the part of it that ends at a layer."""
         if layer not in self._programs:
-            model, output = self.model, self.model.get_layer(layer).output
-            self._programs[layer] = type(model)(model.inputs, {layer: output})
+            output = self.model.get_layer(layer).output
+            self._programs[layer] = type(self.model)(self.model.inputs, {layer: output})
         return self._programs[layer]
 
     def read(self, file: Path) -> list[NDArray[Any]] | None:
         """Read the weights of a file of the same description; None if it has other arrays than expected."""
         model_file.require_enough_weights(file, self.model)
-        with self.using, model_file.one_fault(file, "must hold layers and weights that fit together"):
-            if self._places is None:
-                self.held = None
-                self._places = _find_places(self.model)
-            return _read_weights(self.model, file, self._places)
+        rule = "must hold layers and weights that fit together"
+        with self.lock, model_file.keras_errors_translated(file, rule):
+            if self._array_names is None:
+                self.current_weights = None
+                self._array_names = _find_array_names(self.model)
+            return _read_weights(self.model, file, self._array_names)
 
 
-def _find_places(model: Any) -> Places:
-    """Find out which array of its weights file each variable is; the model holds no weights afterwards."""
+def _find_array_names(model: Any) -> ArrayNames:
+    """Find the name of each variable's array in a weights file; this overwrites the weights of the model."""
     for number, variable in enumerate(model.variables):
-        if _is_of_file(variable):
+        if _is_saved(variable):
             variable.assign(np.full(variable.shape, number, variable.dtype))
     with passing_folder("weights") as folder:
         model.save_weights(folder / "numbered.weights.h5")
         with h5py.File(folder / "numbered.weights.h5", "r") as weights:
-            names = {int(weights[name][()].flat[0]): name for name in _array_names(weights)}
-    return tuple(names[number] if _is_of_file(one) else None for number, one in enumerate(model.variables))
+            names = {int(weights[name][()].flat[0]): name for name in _list_arrays(weights)}
+    return tuple(
+        names[number] if _is_saved(variable) else None for number, variable in enumerate(model.variables)
+    )
 
 
-def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] | None:
+def _read_weights(model: Any, file: Path, array_names: ArrayNames) -> list[NDArray[Any]] | None:
     """Read an array per variable from a checked file of the same description.
 
-    None if the file has other arrays, or of other shapes.
+    Returns:
+        The arrays; None if the file has other arrays, or arrays of other shapes.
     """
+    values = []
     with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
-        if {*_array_names(weights)} != {*places} - {None}:
+        if {*_list_arrays(weights)} != {*array_names} - {None}:
             return None
-        values = [
-            variable.numpy() if name is None else np.asarray(weights[name][()], variable.dtype)
-            for variable, name in zip(model.variables, places, strict=True)
-        ]
-    pairs = zip(model.variables, values, strict=True)
-    return values if all(value.shape == tuple(variable.shape) for variable, value in pairs) else None
+        for variable, name in zip(model.variables, array_names, strict=True):
+            if name is None:
+                values.append(variable.numpy())
+            else:
+                values.append(np.asarray(weights[name][()], variable.dtype))
+    for variable, value in zip(model.variables, values, strict=True):
+        if value.shape != tuple(variable.shape):
+            return None
+    return values
 
 
-def _is_of_file(variable: Any) -> bool:
+def _is_saved(variable: Any) -> bool:
+    """Return whether a variable is in the weights file: a weight, not the state of a seed."""
     return np.issubdtype(np.dtype(variable.dtype), np.floating)
 
 
-def _array_names(weights: h5py.File) -> list[str]:
+def _list_arrays(weights: h5py.File) -> list[str]:
+    """Return the names of all arrays of a weights file."""
     names: list[str] = []
     weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names

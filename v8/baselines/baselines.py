@@ -40,19 +40,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.baselines import ranges
 from v8.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN
-from v8.registry import Named, Registry, told_in
+from v8.registry import Named, Registry
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import weighted_median
 from v8.windows.scaling import Scaling
-from v8.windows.span import Floats, PastSpan, Span
+from v8.windows.span import PastSpan, Span
 
-TaskForecasts: TypeAlias = Mapping[str, Floats]
+TaskForecasts: TypeAlias = Mapping[str, FloatArray]
 Forecast: TypeAlias = Callable[[Span], TaskForecasts]
 
 
@@ -167,7 +168,7 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
 def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
     """Add the quantiles of past errors, in recent ranges, to the naive forecast."""
 
-    def unit(task: str, span: Span) -> Floats:
+    def unit(task: str, span: Span) -> FloatArray:
         return span.unit(task, scaling.floored_range(span.recent_range))
 
     quantiles_HQC = {}
@@ -184,7 +185,7 @@ def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Fo
     return forecast
 
 
-def _implied(span: Span, windows: Floats, path: Floats) -> TaskForecasts:
+def _implied(span: Span, windows: FloatArray, path: FloatArray) -> TaskForecasts:
     """Compute all tasks from future closes (N, H) and their windows of twenty closes (N, H, 20)."""
     closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1))
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
@@ -204,7 +205,7 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     return lambda span: ranges.move_by(span, fitted, partial(_har_terms, span))
 
 
-def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
+def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Forecast:
     """Fit one constant per step and column to a variance that is estimated at each window."""
     variance = variance_of(train)[:, None, None]
     ahead = variance * future_weights(train.horizon_bars)[:, None]
@@ -229,7 +230,7 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
     }
 
 
-def _constants(moved_NHC: Floats, terms: Floats, weights: Floats) -> Floats:
+def _constants(moved_NHC: FloatArray, terms: FloatArray, weights: FloatArray) -> FloatArray:
     """Return the constants (H, C) in moved = constant x term, as weighted medians of the ratios."""
     terms_NHC = np.broadcast_to(terms, moved_NHC.shape)
     weights_NHC = np.broadcast_to(weights, moved_NHC.shape)
@@ -244,7 +245,7 @@ def _constants(moved_NHC: Floats, terms: Floats, weights: Floats) -> Floats:
     return np.stack(constants)
 
 
-def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats:
+def _ranged(span: Span, task: str, variance: FloatArray, constant: FloatArray) -> FloatArray:
     if not TASKS[task].has_window:
         return span.moved(task, np.sqrt(variance)[:, None, None] * constant)
     naive = span.naive_deviation[:, :, None]
@@ -253,7 +254,7 @@ def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats
     return span.moved(task, (deviation - naive) * TASKS[task].column_deviations)
 
 
-def _har_terms(span: Span, has_window: bool) -> Iterator[Floats]:
+def _har_terms(span: Span, has_window: bool) -> Iterator[FloatArray]:
     """Yield the terms of each step, shape (N, T); those of all steps together could exceed the memory."""
     variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
     for step, weight in enumerate(future_weights(span.horizon_bars)):
@@ -353,7 +354,7 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     return forecast
 
 
-def boosting_terms(span: Span) -> Floats:
+def boosting_terms(span: Span) -> FloatArray:
     """Compute the terms of each step of each window, which do not depend on the price level, shape (N, H, T).
 
     Logarithms of the recent range and of the ranges over `RANGE_BARS` relative to it; middle and deviation of
@@ -376,7 +377,7 @@ def boosting_terms(span: Span) -> Floats:
     return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
 
 
-def recent_unit(span: Span) -> Floats:
+def recent_unit(span: Span) -> FloatArray:
     """Return the usual size of one bar's move at each window, shape (N,), in returns; 0 in a flat market."""
     deviations = [np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS[1:]]
     shortest, short, long, longest = deviations
@@ -409,7 +410,7 @@ def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -
     return boosters
 
 
-def _flat(values_NHX: Floats) -> Floats:
+def _flat(values_NHX: FloatArray) -> FloatArray:
     """Stack the steps of all windows, shape (N x H, X)."""
     return values_NHX.reshape(-1, values_NHX.shape[-1])
 
@@ -429,7 +430,7 @@ def _lightgbm() -> ModuleType:
 NAIVE: Final = "naive"
 """Key of the naive forecast, the first baseline with which every model is compared, for every task."""
 
-_DESCRIPTIONS: Final = told_in("v8.baselines", "baselines.yaml")
+_DESCRIPTIONS: Final = read_descriptions("v8.baselines", "baselines.yaml")
 
 
 def _shipped(name: str, fit: Callable[[Span, Scaling], Forecast], **options: Any) -> Baseline:

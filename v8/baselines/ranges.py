@@ -49,6 +49,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import (
     CLOSE,
     HIGH,
@@ -76,7 +77,7 @@ from v8.tasks import (
     window_moments,
 )
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
-from v8.windows.span import Floats, Span, undersampled_waves
+from v8.windows.span import Span, undersampled_waves
 
 MEMBERS: Final = ("network", "regression", "paths")
 """Members of an ensemble, in the order of its shares."""
@@ -114,7 +115,7 @@ class RangeTerms:
         """Whether the longest of all ranges is among the terms."""
         return RANGE_BARS[-1] in self.from_candles or RANGE_BARS[-1] in self.from_features
 
-    def terms(self, span: Span, floor: float) -> Floats:
+    def terms(self, span: Span, floor: float) -> FloatArray:
         """Return a constant, the past log deviations, at least log(floor), and the waves, shape (W, L)."""
         deviations = [np.sqrt(span.range_variance(bars)) for bars in self.from_candles]
         if self.from_features:
@@ -144,19 +145,19 @@ class RangeFormula:
 
     range_terms: RangeTerms  # terms of the log ranges
     floor: float  # lower limit of a bar's deviation, unitless, above 0
-    path_LH: Floats  # coefficients of the log range of each future bar
+    path_LH: FloatArray  # coefficients of the log range of each future bar
     resampled_PHC: NDArray[Any]  # the bars of the paths, see `resampled_bars`, in the published precision
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
-    moves: Mapping[str, Floats] = field(default_factory=dict)
+    moves: Mapping[str, FloatArray] = field(default_factory=dict)
     """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
 
-    def ranges(self, span: Span) -> Floats:
+    def ranges(self, span: Span) -> FloatArray:
         """Forecast the range of each future bar, shape (W, H), as a log ratio of high to low, unitless."""
         smallest, largest = self.bounds
         log_ranges_WH = self.range_terms.terms(span, self.floor) @ self.path_LH
         return np.exp(np.clip(log_ranges_WH, smallest, largest))
 
-    def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+    def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, FloatArray]:
         """Simulate the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
 
         The precision is that of the bars of the paths.
@@ -173,13 +174,13 @@ class RangeFormula:
             parts.append(mirrored_path_quantiles(levels, tasks, history_WK[windows], moved_WHCP))
         return {task.name: np.concatenate([part[task.name] for part in parts]) for task in tasks}
 
-    def regress(self, span: Span) -> dict[str, Floats]:
+    def regress(self, span: Span) -> dict[str, FloatArray]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
         return move_by(span, self.moves, _by_step(span, self.ranges(span)))
 
     def member_forecasts(
         self, span: Span, network: Mapping[str, NDArray[Any]]
-    ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, Floats]]:
+    ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, FloatArray]]:
         """Return the forecasts of all members of the ensemble.
 
         Args:
@@ -232,7 +233,7 @@ def fit_ensemble(train: Span) -> RangeFormula:
     )
 
 
-def _floored_logs(train: Span) -> tuple[float, Floats]:
+def _floored_logs(train: Span) -> tuple[float, FloatArray]:
     """Return the lower limit of deviations, and the log ranges of the future bars with it, shape (W, H)."""
     ohlc_WHC = train.actual[TASK_OHLC]
     tiny = float(np.finfo(np.float32).tiny)
@@ -243,7 +244,7 @@ def _floored_logs(train: Span) -> tuple[float, Floats]:
     return floor, np.log(np.maximum(ranges_WH, floor))
 
 
-def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, terms: RangeTerms) -> Floats:
+def fit_log_ranges(terms_WL: FloatArray, logs_WH: FloatArray, terms: RangeTerms) -> FloatArray:
     """Fit the coefficients of the log range of each future bar, shape (L, H).
 
     Args:
@@ -257,7 +258,7 @@ def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, terms: RangeTerms) -> Floa
     return (fitted_LH + _fit_without_level(terms_WL, logs_WH, terms.num_ranges)) / 2
 
 
-def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Floats:
+def _fit_without_level(terms_WL: FloatArray, logs_WH: FloatArray, num_ranges: int) -> FloatArray:
     """Fit coefficients under the constraint that those of the ranges sum to one, shape (L, H).
 
     Then a factor on all past ranges is a factor on the forecast range.
@@ -289,16 +290,16 @@ def move_terms(xp: Any, naive_closes: Closes, ranges: Any) -> dict[bool, Any]:
     return terms
 
 
-Terms: TypeAlias = Callable[[bool], Iterable[Floats]]
+Terms: TypeAlias = Callable[[bool], Iterable[FloatArray]]
 """Maps `Task.has_window` to the terms of each step, shape (W, R)."""
 
 
-def _by_step(span: Span, ranges_WH: Floats) -> Terms:
+def _by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     terms = move_terms(np, span.naive_closes, ranges_WH)
     return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
 
 
-def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
+def fit_moves(train: Span, terms: Terms) -> dict[str, FloatArray]:
     """Fit the moves of every task with the smallest absolute errors: coefficients per task, (H, R, C).
 
     Columns that a range does not move have coefficients of zero, because a range has no direction.
@@ -313,7 +314,7 @@ def fit_moves(train: Span, terms: Terms) -> dict[str, Floats]:
     return fitted
 
 
-def move_by(span: Span, fitted: Mapping[str, Floats], terms: Terms) -> dict[str, Floats]:
+def move_by(span: Span, fitted: Mapping[str, FloatArray], terms: Terms) -> dict[str, FloatArray]:
     """Forecast with the coefficients of `fit_moves`, per task, shape (W, H, C), in the task's unit."""
     forecasts = {}
     for task, fitted_HRC in fitted.items():
@@ -339,8 +340,8 @@ _READING_NO_CANDLES: Final = (Task.on_paths, BANDS_TASK.on_paths, OHLC_TASK.on_p
 
 
 def mirrored_path_quantiles(
-    levels: Sequence[float], tasks: Sequence[Task], history_close: Floats, moved: Floats
-) -> dict[str, Floats]:
+    levels: Sequence[float], tasks: Sequence[Task], history_close: FloatArray, moved: FloatArray
+) -> dict[str, FloatArray]:
     """Compute `path_quantiles` with numpy, bit for bit, from the first half of the paths only.
 
     The other half are their mirror images, as `resampled_bars` returns them: moves with the other sign, without
@@ -374,7 +375,7 @@ def mirrored_path_quantiles(
     return forecasts
 
 
-def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
+def _mirrored_quantiles(levels: Sequence[float], candles: FloatArray) -> FloatArray:
     """Compute `_quantiles` of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
     num_half = candles.shape[-1]
     opened, high, low, closed = (candles[:, :, OHLC.index(name)] for name in (OPEN, HIGH, LOW, CLOSE))
@@ -383,7 +384,7 @@ def _mirrored_quantiles(levels: Sequence[float], candles: Floats) -> Floats:
     highs = np.concatenate([high, -low], axis=-1)
     highs.sort(axis=-1)
 
-    def ranked(ranks: NDArray[np.int64]) -> Floats:
+    def ranked(ranks: NDArray[np.int64]) -> FloatArray:
         """Return the order statistics of each candle column at some ranks, (Q,): (W, H, C, Q)."""
         is_negative = ranks < num_half
         # Opens and closes are symmetric about zero: their sorted values are -sizes descending, then sizes.
@@ -415,12 +416,12 @@ def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
     return _interpolated(xp, _fractional_ranks(levels, values.shape[-1]), ranked)
 
 
-def _fractional_ranks(levels: Sequence[float], num_values: int) -> Floats:
+def _fractional_ranks(levels: Sequence[float], num_values: int) -> FloatArray:
     """Return the ranks of quantiles among sorted numbers, (Q,), counted from 0; they may be fractions."""
     return np.array(levels) * (num_values - 1)
 
 
-def _interpolated(xp: Any, ranks: Floats, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
+def _interpolated(xp: Any, ranks: FloatArray, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
     """Interpolate between the order statistics, (W, H, C, Q), of `ranked` at integer ranks: (W, H, Q, C)."""
     low = ranked(np.floor(ranks).astype(np.int64))
     high = ranked(np.ceil(ranks).astype(np.int64))
@@ -453,8 +454,8 @@ def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes
 
 
 def drawn_paths(
-    moved_HCP: Floats, levels: Sequence[float], quantiles_HQC: Floats, last_close: float
-) -> Floats:
+    moved_HCP: FloatArray, levels: Sequence[float], quantiles_HQC: FloatArray, last_close: float
+) -> FloatArray:
     """Simulate paths of one window that have the published quantiles: candles, (P, H, C), as prices.
 
     At each step every column keeps the ranks of its paths but gets the published quantiles, with
@@ -479,7 +480,7 @@ def drawn_paths(
     return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
-def _with_quantiles(values_P: Floats, levels: Sequence[float], target_Q: Floats) -> Floats:
+def _with_quantiles(values_P: FloatArray, levels: Sequence[float], target_Q: FloatArray) -> FloatArray:
     """Map values monotonically so that they have the target quantiles."""
     own_Q = np.quantile(values_P, levels)
     median = list(levels).index(MEDIAN)
@@ -492,7 +493,7 @@ def _with_quantiles(values_P: Floats, levels: Sequence[float], target_Q: Floats)
     return np.interp(values_P, [ends_2[0], *own_Q, ends_2[1]], [first, *target_Q, last])
 
 
-def resampled_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
+def resampled_bars(train: Span, forecast_WH: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
     """Return the bars that followed some train windows, and their mirror images.
 
     Args:
@@ -518,7 +519,7 @@ alone. The shrinkage costs up to 0.5 % on the validation span of real candles, w
 EQUAL_SHARE: Final = 0.5  # of two forecasts with equal weights
 
 
-def fit_shares(span: Span, forecasts: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
+def fit_shares(span: Span, forecasts: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, FloatArray]:
     """Fit the weights of all members on the validation span: per task, (M, H) in the order of `MEMBERS`.
 
     The weights of a step sum to one.
@@ -541,14 +542,14 @@ def fit_shares(span: Span, forecasts: Mapping[str, Mapping[str, NDArray[Any]]]) 
     return shares
 
 
-def network_alone(horizon_bars: int) -> Floats:
+def network_alone(horizon_bars: int) -> FloatArray:
     """Return the weights of a task, (M, H), with which the network is used alone."""
     return np.repeat(np.eye(len(MEMBERS))[:, [MEMBERS.index("network")]], horizon_bars, axis=1)
 
 
 def mix(
-    shares: Mapping[str, Floats], forecasts: Mapping[str, Mapping[str, NDArray[Any]]]
-) -> dict[str, Floats]:
+    shares: Mapping[str, FloatArray], forecasts: Mapping[str, Mapping[str, NDArray[Any]]]
+) -> dict[str, FloatArray]:
     """Return the weighted mean of the members' forecasts, per task, shape (W, H, C)."""
     mixed = {}
     for task, shares_MH in shares.items():
@@ -556,7 +557,7 @@ def mix(
     return mixed
 
 
-def shares_metadata(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
+def shares_metadata(shares: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
     """Return the entries of the metadata: per task the network's weights, from 0 to 1 per step.
 
     The anchor names the forecast with the remaining weight; older models have `constant` or `regression`
@@ -569,7 +570,7 @@ def shares_metadata(shares: Mapping[str, Floats]) -> list[dict[str, Any]]:
     return entries
 
 
-def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floats) -> Floats:
+def _without_loss(actual_WHC: FloatArray, members: Sequence[FloatArray], shares_MH: FloatArray) -> FloatArray:
     """Use the best member alone in steps in which the mix has a much higher error, shape (M, H)."""
     mixed_WHC = _mixed(shares_MH, members)
     mixed_error_H = np.abs(mixed_WHC - actual_WHC).mean(axis=(0, 2))
@@ -580,12 +581,12 @@ def _without_loss(actual_WHC: Floats, members: Sequence[Floats], shares_MH: Floa
     return np.where(is_worse_H, alone_MH, shares_MH)
 
 
-def _mixed(shares_MH: Floats, members: Iterable[Floats]) -> Floats:
+def _mixed(shares_MH: FloatArray, members: Iterable[FloatArray]) -> FloatArray:
     """Return the weighted sum of forecasts, shape (W, H, C)."""
     return sum(share_H[:, None] * member_WHC for share_H, member_WHC in zip(shares_MH, members, strict=True))
 
 
-def _factor(actual_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
+def _factor(actual_WHC: FloatArray, start_WHC: FloatArray, end_WHC: FloatArray) -> FloatArray:
     """Fit the factor f in start + f * (end - start) with the smallest absolute error, shape (H,)."""
     num_steps = actual_WHC.shape[1]
     target_NH = np.moveaxis(actual_WHC - start_WHC, 1, 2).reshape(-1, num_steps)
@@ -604,9 +605,9 @@ it."""
 def conformal_widths(
     levels: Sequence[float],
     actual: Mapping[str, NDArray[Any]],
-    points: Mapping[str, Floats],
-    distances: Mapping[str, Floats],
-) -> dict[str, Floats]:
+    points: Mapping[str, FloatArray],
+    distances: Mapping[str, FloatArray],
+) -> dict[str, FloatArray]:
     """Return the factors by which the outer quantiles must be stretched to have their nominal coverage.
 
     The distances of the quantiles from the median are those of the paths times a factor. On the validation
@@ -651,7 +652,7 @@ def trusted_share(num_windows: int, horizon_bars: int) -> float:
     return num_independent / (num_independent + HALF_TRUST_WINDOWS)
 
 
-def _conformal_quantile(ratio_WHC: Floats, level: float) -> Floats:
+def _conformal_quantile(ratio_WHC: FloatArray, level: float) -> FloatArray:
     """Return the order statistic that a new window exceeds with probability 1 - level, shape (H, C).
 
     Of n windows and a new one, ceil((n + 1) level) are at or below the quantile; rounding up is conservative.
@@ -663,5 +664,5 @@ def _conformal_quantile(ratio_WHC: Floats, level: float) -> Floats:
     if not is_upper:
         position = num_windows - 1 - position
     ordered = np.sort(ratio_WHC, axis=0)
-    quantile: Floats = ordered[position]
+    quantile: FloatArray = ordered[position]
     return quantile

@@ -18,7 +18,7 @@ from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
 
-RETRIES: Final = HubRetryPolicy(tell=tell)
+RETRIES: Final = HubRetryPolicy(report=tell)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:

@@ -431,5 +431,5 @@ def _ending(outcome: events.Outcome) -> str:
     """Return the relative errors of a series that ended, or why it failed."""
     if outcome.reason:
         return f"failed: {outcome.reason}"
-    errors = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
+    errors = [f"{number(against.relative_mae)} of {against.name}" for against in outcome.worth]
     return f"{outcome.series} {', '.join([*errors, duration(outcome.seconds)])}"

@@ -158,7 +158,7 @@ def _model(folder: Path, about: Metadata) -> dict[str, Any]:
     training = about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    best = {task: evaluated.multiple(task, baseline=evaluated.best_baseline(task)) for task in evaluated.tasks}
+    best = {task: evaluated.relative_error(task, baseline=evaluated.best_baseline(task)) for task in evaluated.tasks}
     return {
         "series": about.series,
         "seconds": {**about.seconds},
@@ -166,7 +166,7 @@ def _model(folder: Path, about: Metadata) -> dict[str, Any]:
         "windows_per_s": training.windows_per_s,
         "epochs_run": training.epochs_run,
         "best_epoch": training.best_epoch,
-        "multiples": {task: evaluated.multiple(task) for task in evaluated.tasks},
+        "multiples": {task: evaluated.relative_error(task) for task in evaluated.tasks},
         "multiples_of_best": best,
     }
 

@@ -1,1 +1,1 @@
-"""Errors of a forecast beside its baselines."""
+"""Errors of forecasts and of baselines, significance tests, and the leaderboard."""

@@ -1,12 +1,12 @@
-"""The evaluation of one series: errors of forecasts and quantiles beside every baseline's, and what follows.
+"""The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-An evaluation keeps errors per step and column, counts, and what its tests start from. Means, skills, verdicts
-and p-values are computed from them whenever they are asked for, and stand in no file: so the report, the
-metadata and the card cannot disagree. What is said of two errors follows the one rule of
+An evaluation keeps errors per step and column, counts, and the figures that the tests start from. Means, skill
+scores, verdicts and p-values are computed from them when they are needed and are stored in no file, so the
+report, the metadata and the model card cannot disagree. How two errors compare is decided by the rule of
 `v8.evaluation.significance`.
 
-Every model stands beside two baselines: the naive forecast, and the best one of its task. The best one is
-chosen once for all series that are shown together, so that luck does not choose it anew for each of them.
+Every model is compared with two baselines: the naive forecast and the best baseline of the task. The best
+baseline is chosen once for all series of a table: chosen for each series alone, it would differ by luck.
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
@@ -19,12 +19,21 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 
+from v8.arrays import AnyFloatArray
 from v8.baselines.baselines import BASELINES, NAIVE
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, SeriesError, listed
 from v8.evaluation import metrics
-from v8.evaluation.metrics import ErrorGrid, Floats, QuantileErrors, Share, StepDirection, TaskErrors
-from v8.evaluation.significance import LOSES, Against, Losses, Significance, best_of, is_equal, multiple_of
+from v8.evaluation.metrics import ErrorGrid, QuantileErrors, Share, StepDirection, TaskErrors
+from v8.evaluation.significance import (
+    LOSES,
+    BaselineComparison,
+    Losses,
+    Significance,
+    best_of,
+    error_ratio,
+    is_equal,
+)
 from v8.quantile_levels import interval_names, intervals
 from v8.records import Count, Word, adapter, check_format, checked
 from v8.tasks import TASKS
@@ -33,58 +42,61 @@ from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 
 MODEL: Final = "model"
-"""Name of the evaluated forecaster beside the names of the baselines."""
+"""Name of the evaluated model among the names of forecasters; the others are names of baselines."""
 
 ErrorKind = Literal["mae", "rmse"]
 
 _FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
 
 
-class Written:
-    """What is written as JSON, and read again where it fits together."""
+class JsonRecord:
+    """A record that is written as JSON, and whose parts are checked against each other when it is read."""
 
-    what: ClassVar[str]  # what errors call it
-    formats: ClassVar[tuple[int, ...]]  # versions of its keys that are read; the last one is written
+    kind: ClassVar[str]  # name of the record in error messages
+    formats: ClassVar[tuple[int, ...]]  # versions of its keys that can be read; the last one is written
 
     def to_json(self) -> dict[str, Any]:
-        """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
+        """Return all fields as plain JSON values, without NaN and infinity."""
         content = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
         return {"format": self.formats[-1], **content}
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = "the evaluation") -> Self:
-        """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
-        rule = f"must be a {cls.what} of format {cls.formats[-1]}"
-        check_format(content, cls.formats, what=cls.what, where=where, fix=_FIX)
-        evaluation = checked(cls, content, where=where, fix=_FIX, rule=rule)
-        faults = [*evaluation.faults()]
+        """Read what `to_json` wrote, in any of `formats`.
+
+        Raises `ArtifactError`, whose message begins with `where`, if the content is damaged.
+        """
+        rule = f"must be a {cls.kind} of format {cls.formats[-1]}"
+        check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
+        record = checked(cls, content, where=where, fix=_FIX, rule=rule)
+        faults = [*record.faults()]
         if faults:
             raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
-        return evaluation
+        return record
 
     def faults(self) -> Iterator[str]:
-        """Say what does not fit together, though every number is in its range."""
+        """Describe contradictions between fields, each of which is in its range."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EvaluatedTask:
-    """How a model did on one task."""
+    """Errors on one task."""
 
-    columns: tuple[str, ...]  # what is forecast
+    columns: tuple[str, ...]  # columns that are forecast
     errors: Mapping[Word, TaskErrors]  # per forecaster (`MODEL` or a key of `BASELINES`), in both units
-    significance: Mapping[Word, Significance]  # per baseline: of mean absolute errors in returns
+    significance: Mapping[Word, Significance]  # per baseline: test of mean absolute errors in returns
 
 
 @dataclass(frozen=True)
-class Evaluation(Written):
-    """How a model did on the test span of one series, beside every baseline."""
+class Evaluation(JsonRecord):
+    """Errors of a model and of every baseline on the test span of one series."""
 
-    what = "evaluation"
-    formats = (2, 3)  # format 2 held what follows from the keys, too, which is passed over
+    kind = "evaluation"
+    formats = (2, 3)  # format 2 also held figures that follow from the others; they are ignored
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
-    tasks: Mapping[str, EvaluatedTask]  # what was evaluated
+    tasks: Mapping[str, EvaluatedTask]  # by the name of the task
     direction: tuple[StepDirection, ...]  # hit rates of the close, one entry per step
 
     @property
@@ -93,47 +105,64 @@ class Evaluation(Written):
         return {task: evaluated.errors for task, evaluated in self.tasks.items()}
 
     def error(self, task: str, forecaster: str = MODEL, kind: ErrorKind = "mae") -> ErrorGrid:
-        """Return errors in returns, the unit that compares across coins."""
+        """Return errors in returns, the unit in which coins can be compared."""
         grid: ErrorGrid = getattr(self.tasks[task].errors[forecaster], f"{kind}_return")
         return grid
 
-    def multiple(
+    def relative_error(
         self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE, forecaster: str = MODEL
     ) -> float | None:
-        """Return an error in returns, over all steps and columns, as a multiple of a baseline's.
+        """Return a forecaster's error divided by a baseline's, both in returns over all steps and columns.
 
-        Below 1, unitless, is better than the baseline; None if the baseline made no error.
+        The ratio is unitless; below 1 the forecaster is better. None if the baseline made no error.
         """
-        return multiple_of(*(self.error(task, name, error).overall for name in (forecaster, baseline)))
+        forecaster_error = self.error(task, forecaster, error).overall
+        baseline_error = self.error(task, baseline, error).overall
+        return error_ratio(forecaster_error, baseline_error)
 
-    def against(self, task: str, baseline: str = NAIVE) -> Against:
-        """Put the mean absolute error beside a baseline's, with the chance that both are as good.
+    def against(self, task: str, baseline: str = NAIVE) -> BaselineComparison:
+        """Compare the model's mean absolute error with a baseline's.
 
-        The p-value is not corrected for evaluating many series; None where nothing can be said, and where the
-        errors are equal.
+        The p-value is not corrected for evaluating many series. It is None where there are too few windows for a
+        test, and where the two errors are equal.
         """
-        ours, theirs = (self.error(task, name).overall for name in (MODEL, baseline))
-        chance = None if is_equal(ours, theirs) else self.tasks[task].significance[baseline].p_value
-        return Against(baseline, ours, theirs, chance, chance)
+        model_error = self.error(task, MODEL).overall
+        baseline_error = self.error(task, baseline).overall
+        p_value = self.tasks[task].significance[baseline].p_value
+        if is_equal(model_error, baseline_error):
+            p_value = None
+        return BaselineComparison(
+            baseline=baseline,
+            model_error=model_error,
+            baseline_error=baseline_error,
+            p_value=p_value,
+            corrected_p_value=p_value,
+        )
 
     def best_baseline(self, task: str) -> str:
-        """Return the baseline that errs least on a task of this series alone; see `best_baseline`."""
+        """Return the baseline with the lowest error on a task of this series alone; see `best_baseline`."""
         return best_baseline([self], task)
 
     @property
     def loses(self) -> list[str]:
-        """Tasks on which the naive forecast is better by more than chance, in the order of the tasks."""
+        """Tasks on which the naive forecast is significantly better, in the order of the tasks."""
         return [task for task in self.tasks if self.against(task).outcome == LOSES]
 
     @property
     def beaten_by(self) -> dict[str, str]:
-        """Per task on which the best baseline of this series, not naive, is better: its name."""
+        """Name of the best baseline of this series per task on which it is significantly better.
+
+        Tasks whose best baseline is the naive forecast are left out: `loses` lists them.
+        """
         best = {task: self.best_baseline(task) for task in self.tasks}
-        lost = {task: name for task, name in best.items() if self.against(task, name).outcome == LOSES}
-        return {task: name for task, name in lost.items() if name != NAIVE}
+        return {
+            task: name
+            for task, name in best.items()
+            if name != NAIVE and self.against(task, name).outcome == LOSES
+        }
 
     def faults(self) -> Iterator[str]:
-        """Say what does not fit together."""
+        """Describe contradictions between the fields."""
         if TASK_OHLC not in self.tasks:
             yield f"no task {TASK_OHLC}"
         if [step.step for step in self.direction] != [*range(1, self.horizon_bars + 1)]:
@@ -149,125 +178,163 @@ class Evaluation(Written):
 
 @dataclass(frozen=True)
 class EvaluatedQuantiles:
-    """How the quantiles of one task did."""
+    """Errors of the quantiles of one task."""
 
     errors: Mapping[Word, QuantileErrors]  # per forecaster, `MODEL` or a baseline with quantiles
     significance: Mapping[Word, Significance]  # per baseline: of the CRPS
 
-    def multiple(self, baseline: str) -> float | None:
-        """Return the model's CRPS as a multiple of a baseline's; None if that made no error."""
-        return multiple_of(*(self.errors[name].crps for name in (MODEL, baseline)))
+    def relative_error(self, baseline: str) -> float | None:
+        """Return the model's CRPS divided by a baseline's; None if the baseline's is zero."""
+        return error_ratio(self.errors[MODEL].crps, self.errors[baseline].crps)
 
 
 @dataclass(frozen=True)
-class QuantileEvaluation(Written):
-    """How a model's quantiles did on the test span of one series, beside the baselines that have some."""
+class QuantileEvaluation(JsonRecord):
+    """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
-    what = "evaluation of quantiles"
+    kind = "evaluation of quantiles"
     formats = (1,)
-    levels: tuple[Share, ...]  # all of them, ascending
+    levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
-    tasks: Mapping[str, EvaluatedQuantiles]  # what was evaluated
+    tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return per task the CRPS, in returns and as multiples of baselines', and coverage by interval."""
-        return {
-            task: {
-                "crps": evaluated.errors[MODEL].crps,
-                "crps_multiples": {name: evaluated.multiple(name) for name in evaluated.significance},
-                "coverage": {
-                    name: evaluated.errors[MODEL].mean_coverage(place)
-                    for place, name in enumerate(interval_names(self.levels))
-                },
+        """Return per task the CRPS, in returns and relative to each baseline's, and coverage by interval."""
+        summary: dict[str, dict[str, Any]] = {}
+        for task, evaluated in self.tasks.items():
+            model = evaluated.errors[MODEL]
+            names = interval_names(self.levels)
+            summary[task] = {
+                "crps": model.crps,
+                "crps_multiples": {name: evaluated.relative_error(name) for name in evaluated.significance},
+                "coverage": {name: model.mean_coverage(number) for number, name in enumerate(names)},
             }
-            for task, evaluated in self.tasks.items()
-        }
+        return summary
 
     def faults(self) -> Iterator[str]:
-        """Say what does not fit together."""
+        """Describe contradictions between the fields."""
         num_intervals = len(intervals(self.levels))
         for task, evaluated in self.tasks.items():
             if task not in TASKS or MODEL not in evaluated.errors:
                 yield f"the task {task}"
                 continue
             first = _shape_of(evaluated.errors[MODEL].pinball)
-            shapes = [len(self.levels), num_intervals, num_intervals]
+            lengths = [len(self.levels), num_intervals, num_intervals]
+            expected = [(length, *first[1:]) if length else (0,) for length in lengths]
             for errors in evaluated.errors.values():
-                found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
-                if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
+                shapes = [_shape_of(cells) for cells in (errors.pinball, errors.coverage, errors.width)]
+                if not first or shapes != expected:
                     yield f"{task} with losses of another shape than its levels"
 
 
 def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
-    """Return the best baseline of a task that every one of these series was evaluated beside, by `best_of`."""
-    return best_of(
-        [
-            {name: one.error(task, name).overall for name in one.tasks[task].significance}
-            for one in evaluations
-        ]
-    )
+    """Return the best baseline of a task over several series, by the rule of `best_of`."""
+    errors = [
+        {name: evaluation.error(task, name).overall for name in evaluation.tasks[task].significance}
+        for evaluation in evaluations
+    ]
+    return best_of(errors)
 
 
-def evaluate_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Evaluation, Losses]:
-    """Measure a model and every baseline on the test span, see `evaluate_span`."""
+def evaluate_windows(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> tuple[Evaluation, Losses]:
+    """Judge a model and every baseline on the test span, see `evaluate_span`."""
     return evaluate_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
 
 
 def evaluate_span(
-    span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
+    span: Span, model: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
 ) -> tuple[Evaluation, Losses]:
-    """Measure a model and every baseline that is installed, fitted to `train`, on some windows.
+    """Judge a model and every installed baseline on some windows.
 
-    Returns, beside the evaluation, how everybody erred in each window. The model's forecasts are per task,
-    shape (N, H, C), in the task's unit. Raises `SeriesError` if one is missing, or of another shape than its
-    actual values, or an error is too large to be a number.
+    Args:
+        span: The windows.
+        model: The model's forecasts per task, shape (N, H, C), in the task's unit.
+        train: The windows that the baselines are fitted to.
+        scaling: The scaling that was fitted to `train`.
+
+    Returns:
+        The evaluation, and the losses of every forecaster in each window.
+
+    Raises:
+        SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is not a
+            number or too large.
     """
     if set(model) != set(span.profile.tasks):
-        where = f"{span.table.series}, model"
-        got = listed(sorted(model)) or "no task"
-        rule = f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})"
-        raise SeriesError(where=where, rule=rule, got=got, fix="Pass one array for each task of the profile")
+        raise SeriesError(
+            where=f"{span.table.series}, model",
+            rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
+            got=listed(sorted(model)) or "no task",
+            fix="Pass one array for each task of the profile",
+        )
     installed = {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
-    made = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in installed.items())
-    errors, losses = _measured(span, chain([(MODEL, model)], made), metrics.measure_errors)
-    evaluated = {
-        task: EvaluatedTask(TASKS[task].columns, found, losses.tests(task, MODEL))
-        for task, found in errors.items()
+    # A generator: the forecasts of one baseline are measured before those of the next one take memory.
+    of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in installed.items())
+    forecasts = chain([(MODEL, model)], of_baselines)
+    errors, losses = _measure(span, forecasts, metrics.measure_errors)
+    tasks = {
+        task: EvaluatedTask(
+            columns=TASKS[task].columns, errors=by_name, significance=losses.tests(task, MODEL)
+        )
+        for task, by_name in errors.items()
     }
     direction = metrics.measure_direction(span, model[TASK_OHLC])
-    return Evaluation(len(span), span.horizon_bars, evaluated, direction), losses
+    evaluation = Evaluation(
+        num_windows=len(span), horizon_bars=span.horizon_bars, tasks=tasks, direction=direction
+    )
+    return evaluation, losses
 
 
-def evaluate_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileEvaluation:
-    """Measure a model's quantiles of the test span, and those of every baseline that has some.
+def evaluate_quantiles(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> QuantileEvaluation:
+    """Judge a model's quantiles on the test span, and those of every baseline that forecasts some.
 
-    The model's are per task, shape (N, H, Q, C), in the task's unit; the profile gives the levels.
+    Args:
+        data: The series; the baselines are fitted to its train span.
+        model: The model's quantiles per task, shape (N, H, Q, C), in the task's unit, at the levels of the
+            profile.
     """
     span = data.spans["test"]
-    levels = data.spans["test"].profile.quantiles
     train = data.spans["train"]
-    scaling = data.scaling
-    able = {name: baseline for name, baseline in BASELINES.items() if baseline.fit_quantiles}
-    made = ((name, baseline.fitted(train, scaling, levels)(span)) for name, baseline in able.items())
-    measure = partial(metrics.measure_quantiles, levels=levels)
-    errors, losses = _measured(span, chain([(MODEL, model)], made), measure)
-    tasks = {task: EvaluatedQuantiles(found, losses.tests(task, MODEL)) for task, found in errors.items()}
-    return QuantileEvaluation(levels, len(span), tasks)
+    levels = span.profile.quantiles
+    with_quantiles = {name: baseline for name, baseline in BASELINES.items() if baseline.fit_quantiles}
+    of_baselines = (
+        (name, baseline.fitted(train, data.scaling, levels)(span))
+        for name, baseline in with_quantiles.items()
+    )
+    forecasts = chain([(MODEL, model)], of_baselines)
+    errors, losses = _measure(span, forecasts, partial(metrics.measure_quantiles, levels=levels))
+    tasks = {
+        task: EvaluatedQuantiles(errors=by_name, significance=losses.tests(task, MODEL))
+        for task, by_name in errors.items()
+    }
+    return QuantileEvaluation(levels=levels, num_windows=len(span), tasks=tasks)
 
 
-def _measured(
-    span: Span, made: Iterable[tuple[str, Mapping[str, Floats]]], measure: Callable[..., tuple[Any, Any]]
+def _measure(
+    span: Span,
+    forecasts: Iterable[tuple[str, Mapping[str, AnyFloatArray]]],
+    measure: Callable[..., tuple[Any, Any]],
 ) -> tuple[dict[str, dict[str, Any]], Losses]:
-    """Measure what everybody says, one after another: errors per task and forecaster, and the losses."""
+    """Measure every forecaster, one after another.
+
+    Args:
+        span: The windows.
+        forecasts: Name of each forecaster and its forecasts per task.
+        measure: Takes the span, a task and forecasts of it; returns errors, and the loss of each window.
+
+    Returns:
+        Errors per task and forecaster, and all losses.
+    """
     errors: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}
     losses: dict[str, dict[str, Any]] = {task: {} for task in errors}
-    for name, forecasts in made:
-        for task in (task for task in errors if task in forecasts):
-            errors[task][name], losses[task][name] = measure(span, task, forecasts[task])
+    for name, by_task in forecasts:
+        for task, forecast in by_task.items():
+            if task in errors:
+                errors[task][name], losses[task][name] = measure(span, task, forecast)
     return errors, Losses(losses, span.bar_numbers, span.horizon_bars)
 
 
 def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str | None:
+    """Describe a contradiction within one task of an evaluation; None if there is none."""
     names = evaluated.errors.keys()
     tested = evaluated.significance.keys()
     if task not in TASKS or evaluated.columns != TASKS[task].columns:
@@ -278,21 +345,26 @@ def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str |
         return f"errors of another shape than {evaluation.horizon_bars} steps of {len(evaluated.columns)} columns"
     if NAIVE not in tested or names != {MODEL, *tested}:
         return f"errors of {listed([*names])} and tests against {listed([*tested])}"
-    strange = [name for name in tested if not _is_about(evaluated.significance[name], evaluation, task, name)]
-    return f"tests that do not follow from the errors beside them: {listed(strange)}" if strange else None
+    inconsistent = [
+        name for name in tested if not _fits(evaluated.significance[name], evaluation, task, name)
+    ]
+    if inconsistent:
+        return f"tests that do not follow from the errors: {listed(inconsistent)}"
+    return None
 
 
-def _is_about(test: Significance, evaluation: Evaluation, task: str, baseline: str) -> bool:
-    """Say whether a test is of these errors: its mean is their difference, up to rounding."""
-    ours = evaluation.error(task).overall
-    theirs = evaluation.error(task, baseline).overall
-    is_same = abs(test.mean_difference - (ours - theirs)) <= 1e-9 * max(ours, theirs)
-    has_error = test.standard_error is None or test.lag_bars < test.num_windows
-    return is_same and has_error and test.num_windows == evaluation.num_windows
+def _fits(test: Significance, evaluation: Evaluation, task: str, baseline: str) -> bool:
+    """Return whether a test belongs to these errors: its mean is their difference, up to rounding."""
+    model_error = evaluation.error(task).overall
+    baseline_error = evaluation.error(task, baseline).overall
+    deviation = abs(test.mean_difference - (model_error - baseline_error))
+    is_same = deviation <= 1e-9 * max(model_error, baseline_error)
+    is_lag_possible = test.standard_error is None or test.lag_bars < test.num_windows
+    return is_same and is_lag_possible and test.num_windows == evaluation.num_windows
 
 
 def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:
-    """Return the shape of cells; that of nothing where their rows differ in length."""
+    """Return the shape of cells; the empty shape if their rows differ in length."""
     try:
         return np.shape(cells)
     except ValueError:

@@ -1,15 +1,18 @@
-"""Seasons: how everybody erred on the test span of one series, window by window, and of many put together.
+"""Seasons of a back-test: the losses of every forecaster in one fold, and figures over many folds.
 
-An evaluation holds means; a test over several series or several spans needs the windows, because series that
-are evaluated at the same close share what happened then. A back-test keeps the losses of each window beside each of its models.
+An evaluation holds means only. A test over several series or several folds needs the losses of every window,
+because series that are evaluated at the same time share the same market events. A back-test saves these losses
+beside each of its models.
 
-A *cell* is one series in one fold of a back-test. Cells are shown together by fold and timeframe, and pooled:
-all folds, the calm ones, those with a break. Per forecaster the median over cells of its error as a multiple
-of naive's is told; the best baseline of a task is the one with the smallest such median of these cells.
+A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
+all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its
+cells of the relative MAE (to the naive forecast). The best baseline of a task is the one with the smallest
+median.
 
-Whether the model differs from it by more than chance: series share their closes, so the differences of a
-close, each as a share of its series' naive error, are averaged over series first, and the test
-(`v8.evaluation.significance`) sees one number a close. A window that two folds evaluate counts for the first.
+Significance: series that are evaluated at the same close are correlated. So the differences between model and
+baseline, each divided by the mean naive error of its series, are averaged over the series that share a close,
+and the test (`v8.evaluation.significance`) gets one number per close. A window that lies in two folds counts for
+the first one only.
 
 Legend: N windows, H steps of the horizon, R rows.
 """
@@ -25,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.baselines.baselines import NAIVE
 from v8.columns import HIGH, LOW
 from v8.errors import ArtifactError
@@ -37,40 +41,42 @@ from v8.records import read_plain
 from v8.storage import write_bytes
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
-from v8.windows.span import Floats
 
 FOLD_LOSSES_FILE: Final = "fold_losses.npz"
 
 BREAK_FACTOR: Final = 1.5
-"""A fold is a break where its wildest day exceeds the wild days of training by more; see `shock_of`."""
+"""A fold with a shock above this is a break in volatility; see `volatility_shock`."""
 
 WILD_DAYS: Final = 2.5
-"""Later days that would be wilder than the train day they are compared with, had nothing changed."""
+"""Expected number of later days above the quantile of the train days, if volatility had not changed."""
 
 MAX_SHOCK: Final = 1e6
-"""Shocks beyond this, of markets that stood still in training, count as this."""
+"""Upper bound of a shock: a market without any movement in training would have an infinite one."""
 
 _FIX: Final = "Move the folder of this series in its fold away, then repeat the command of the back-test"
 
 
 @dataclass(frozen=True, eq=False)
 class FoldLosses:
-    """The test span of one series."""
+    """The losses of every forecaster on the test span of one series, window by window."""
 
-    closes_s: NDArray[np.int64]  # when each window's last known candle closed, ascending, shape (N,)
-    losses: Mapping[str, Mapping[str, NDArray[np.float32]]]  # as in the table of losses
-    shock: float  # see `shock_of`
+    closes_s: NDArray[np.int64]
+    """When the last known candle of each window closed, seconds since the epoch, ascending, shape (N,)."""
+    by_task: Mapping[
+        str, Mapping[str, NDArray[np.float32]]
+    ]  # per task and forecaster, shape (N,), in returns
+    shock: float  # see `volatility_shock`
 
     def save(self, file: Path) -> None:
-        """Write it."""
+        """Write the losses as a NumPy archive, atomically."""
         arrays: dict[str, NDArray[Any]] = {
             f"{task} {name}": losses.astype(np.float32)
-            for task, by_name in self.losses.items()
+            for task, by_name in self.by_task.items()
             for name, losses in by_name.items()
         }
         arrays |= {"closes_s": self.closes_s, "shock": np.array(self.shock)}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # one is `allow_pickle`, in its eyes
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # mypy takes a key for allow_pickle
         write_bytes(file, buffer.getvalue())
 
     @classmethod
@@ -80,59 +86,73 @@ class FoldLosses:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            arrays.pop("held", None)  # of folds from before: closes within forecast low and high
-            fold_losses = cls(arrays.pop("closes_s"), {}, float(arrays.pop("shock")))
+            # Older files also hold how many closes were between forecast low and high.
+            arrays.pop("held", None)
+            closes_s = arrays.pop("closes_s")
+            shock = float(arrays.pop("shock"))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise _damaged(file, f"{type(error).__name__}: {error}") from error
-        losses: dict[str, dict[str, NDArray[np.float32]]] = {}
+        by_task: dict[str, dict[str, NDArray[np.float32]]] = {}
         for key, values in arrays.items():
             task, _, name = key.partition(" ")
-            if values.shape != fold_losses.closes_s.shape or not np.isfinite(values).all():
+            if values.shape != closes_s.shape or not np.isfinite(values).all():
                 raise _damaged(file, f"{key} of shape {values.shape}")
-            losses.setdefault(task, {})[name] = values
-        return cls(fold_losses.closes_s, losses, fold_losses.shock)
+            by_task.setdefault(task, {})[name] = values
+        return cls(closes_s=closes_s, by_task=by_task, shock=shock)
 
 
-def fold_losses_of(data: SeriesData, losses: significance.Losses) -> FoldLosses:
-    """Describe the test span of an evaluated series by its losses, those of `evaluation.evaluate_windows`."""
-    high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
+def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:
+    """Return what a back-test saves of an evaluated series.
+
+    Args:
+        data: The series.
+        losses: Those that `evaluation.evaluate_windows` returned for it.
+    """
+    high = data.table.column(HIGH).astype(np.float64)
+    low = data.table.column(LOW).astype(np.float64)
     ranges = np.log(high / low)
-    fitted = data.split["train"][1]
+    train_end = data.split["train"][1]
     bar_s = data.series.bar_s
-    return FoldLosses(
-        closes_s=data.table.open_time_s[data.spans["test"].anchors].astype(np.int64) + bar_s,
-        losses={
-            task: {name: values.astype(np.float32) for name, values in by_name.items()}
-            for task, by_name in losses.by_task.items()
-        },
-        shock=shock_of(ranges[:fitted], ranges[fitted:], bars_a_day=max(1, DAY_S // bar_s)),
-    )
+    last_opens_s = data.table.open_time_s[data.spans["test"].anchors].astype(np.int64)
+    by_task = {
+        task: {name: values.astype(np.float32) for name, values in by_name.items()}
+        for task, by_name in losses.by_task.items()
+    }
+    shock = volatility_shock(ranges[:train_end], ranges[train_end:], bars_per_day=max(1, DAY_S // bar_s))
+    return FoldLosses(closes_s=last_opens_s + bar_s, by_task=by_task, shock=shock)
 
 
-def shock_of(trained: Floats, later: Floats, bars_a_day: int) -> float:
-    """Say how much wilder the wildest day after training was than the wild days of training.
+def volatility_shock(trained: FloatArray, later: FloatArray, bars_per_day: int) -> float:
+    """Compare the most volatile day after training with the volatile days of training.
 
-    The wildness of a day is the root of the mean squared log range of its bars. What is compared is the
-    wildest of n later days (validation and test) with the 1 - `WILD_DAYS` / n quantile of the train days, at
-    least their median: the more days, the wilder the wildest of them is without any change. Above
-    `BREAK_FACTOR` the fold is a break in volatility: at the median over series this finds 2024-04-13 and
-    2024-08-05 at 15m and 2023-08-17 at 1h on the exchange's archive, and calls May and June 2024 calm.
+    The volatility of a day is the root of the mean squared log range of its bars. The largest of n later days
+    (validation and test) is divided by the 1 - `WILD_DAYS` / n quantile of the train days, which is at least
+    their median. The quantile depends on n, because the maximum of more days is larger without any change.
+    Above `BREAK_FACTOR` the fold is a break in volatility: at the median over series this finds 2024-04-13
+    and 2024-08-05 at 15m and 2023-08-17 at 1h on the exchange's archive, and calls May and June 2024 calm.
 
-    Both are log ranges of bars, shape (R,); what is left of the last day counts for nothing unless it is all
-    there is. Returns a factor, at most `MAX_SHOCK`; 0 where nothing moves any more.
+    Args:
+        trained: Log ranges of the bars of the train span, shape (R,), unitless.
+        later: Log ranges of the bars after it, shape (R,), unitless.
+        bars_per_day: Bars of a day; bars of an incomplete last day are ignored unless there are no others.
 
-    >>> shock_of(np.full(96 * 5, 0.01), np.r_[np.full(96, 0.01), np.full(96, 0.02)], 96)
+    Returns:
+        A factor, unitless, at most `MAX_SHOCK`; 0 if the later bars do not move at all.
+
+    >>> volatility_shock(np.full(96 * 5, 0.01), np.r_[np.full(96, 0.01), np.full(96, 0.02)], 96)
     2.0
     """
-    days = _wildness(later, bars_a_day)
-    usual = float(np.quantile(_wildness(trained, bars_a_day), max(0.5, 1.0 - WILD_DAYS / len(days))))
-    return min(float(days.max()) / max(usual, float(np.finfo(np.float32).tiny)), MAX_SHOCK)
+    later_days = _daily_volatility(later, bars_per_day)
+    level = max(0.5, 1.0 - WILD_DAYS / len(later_days))
+    usual = float(np.quantile(_daily_volatility(trained, bars_per_day), level))
+    tiny = float(np.finfo(np.float32).tiny)  # keeps the division finite where training did not move
+    return min(float(later_days.max()) / max(usual, tiny), MAX_SHOCK)
 
 
-def _wildness(ranges: Floats, bars_a_day: int) -> Floats:
-    """Return the root mean square of every whole day."""
-    num_days = max(1, len(ranges) // bars_a_day)
-    days = np.array_split(np.square(ranges[: num_days * bars_a_day]), num_days)
+def _daily_volatility(ranges: FloatArray, bars_per_day: int) -> FloatArray:
+    """Return the root mean squared range of every complete day."""
+    num_days = max(1, len(ranges) // bars_per_day)
+    days = np.array_split(np.square(ranges[: num_days * bars_per_day]), num_days)
     return np.array([np.sqrt(day.mean()) for day in days])
 
 
@@ -141,188 +161,214 @@ def _damaged(file: Path, got: str) -> ArtifactError:
 
 
 POOLS: Final = {"all folds": (False, True), "calm folds": (False,), "break folds": (True,)}
-"""What folds are pooled to, for people, by whether they are breaks; by timeframe."""
+"""Names of the pools, and which folds belong to each: those that are no breaks, those that are, or both."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One series in one fold."""
 
-    fold: int
+    fold: int  # number of the fold, from 1
     series: Series
     evaluation: Evaluation
-    fold_losses: FoldLosses
-    quantiles: QuantileEvaluation | None = None
+    losses: FoldLosses
+    quantiles: QuantileEvaluation | None = None  # None if the model forecasts no quantiles
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Name of the fold and timeframe."""
+    def group_key(self) -> tuple[str, str]:
+        """Name of the fold, and timeframe."""
         return f"fold {self.fold}", self.series.timeframe
 
 
 _Groups = dict[tuple[str, str], list[Cell]]
-"""Cells that are shown together, by the name of them all and by timeframe."""
+"""Groups of cells, by the name of the group and the timeframe."""
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How the model did on a task over some cells; `crps` and `coverage` are empty without quantiles."""
+    """The figures of one task over some cells; `crps` and `coverage` are empty without quantiles."""
 
-    num_cells: int  # cells that have it
-    multiples: Mapping[str, float]  # per forecaster, median error as a multiple of naive's, the model first
-    best: str  # the baseline with the smallest median
-    against_best: float | None  # median error as a multiple of that baseline's; None where it makes none
-    num_better: int  # cells in which the model's error is the smaller one
-    p_naive: float | None  # chance of a difference from naive this large if both were as good, corrected
-    p_best: float | None  # the same of the best baseline
-    difference: float  # mean of what that test compares, as a share of naive's error, below 0 is better
-    crps: Mapping[str, float] = field(default_factory=dict)  # over that of each baseline with some, median
-    coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
+    num_cells: int  # cells that have the task
+    multiples: Mapping[str, float]  # median relative MAE per forecaster, the model first
+    best: str  # the baseline with the smallest median relative MAE
+    against_best: float | None  # median of the model's error divided by that baseline's; None if that is 0
+    num_better: int  # cells in which the model has the lower error
+    p_naive: float | None  # corrected p-value of the difference from naive, 0 to 1; None if not tested
+    p_best: float | None  # corrected p-value of the difference from the best baseline; None if not tested
+    difference: float  # mean difference in the test against the best baseline, in naive errors; < 0 is better
+    crps: Mapping[str, float] = field(default_factory=dict)  # median CRPS relative to each baseline's
+    coverage: Mapping[str, float] = field(default_factory=dict)  # median coverage per interval, "90 %"
 
     @property
-    def outcome(self) -> significance.Outcome:
-        """What the test beside the best baseline comes to."""
+    def outcome(self) -> significance.ComparisonResult:
+        """The result of the comparison with the best baseline."""
         return significance.outcome_of(1.0 + self.difference, 1.0, self.p_best)
 
     @property
-    def ours(self) -> float | None:
-        """The model's median multiple of naive's error."""
+    def relative_mae(self) -> float | None:
+        """The model's median relative MAE (to the naive forecast)."""
         return self.multiples.get(MODEL)
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Cells of one timeframe that are shown together: those of a fold, or of several."""
+class CellGroup:
+    """Cells of one timeframe: those of one fold, or of a pool of folds."""
 
     name: str  # "fold 1", or a key of `POOLS`
     timeframe: str  # of its series
-    num_series: int  # different series
-    first_close: str  # close of the first window evaluated, ISO 8601
-    last_close: str  # close of the last one
-    shock: float  # median over cells of `shock_of`
-    is_break: bool  # whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone
-    tasks: Mapping[str, TaskResult]  # what was evaluated
+    num_series: int  # number of different series
+    first_close: str  # close of the first evaluated window, ISO 8601
+    last_close: str  # close of the last evaluated window, ISO 8601
+    shock: float  # median over cells of `volatility_shock`
+    is_break: bool  # whether `shock` is above `BREAK_FACTOR`
+    tasks: Mapping[str, TaskResult]  # by the name of the task
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldSummary:
-    """What many cells come to."""
+    """The figures over all cells of a back-test."""
 
-    folds: tuple[Stretch, ...]  # by fold and timeframe
-    pools: tuple[Stretch, ...]  # by timeframe and key of `POOLS`, but those without a cell, or with every one
-    series: Mapping[str, Mapping[str, TaskResult]]  # by series, over all its folds
-    cells: tuple[tuple[int, str], ...]  # fold and series of every one
+    folds: tuple[CellGroup, ...]  # by fold and timeframe
+    pools: tuple[CellGroup, ...]
+    """One per timeframe and key of `POOLS`; empty pools, and calm or break pools that hold every cell, are
+    left out."""
+    series: Mapping[str, Mapping[str, TaskResult]]  # per series and task, over all its folds
+    cells: tuple[tuple[int, str], ...]  # fold and series of every cell
 
 
-def summarize_folds(cells: Sequence[Cell]) -> FoldSummary:
-    """Work out the figures of some cells, those of one series in the order of folds."""
+def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
+    """Compute the figures of some cells; the cells of a series must be in the order of the folds."""
     timeframes = [*dict.fromkeys(cell.series.timeframe for cell in cells)]
     by_fold: _Groups = {}
     by_pool: _Groups = {}
     by_series: dict[str, list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: timeframes.index(cell.series.timeframe)):
-        by_fold.setdefault(cell.place, []).append(cell)
+        by_fold.setdefault(cell.group_key, []).append(cell)
         by_series.setdefault(str(cell.series), []).append(cell)
-    folds = _stretches(by_fold)
+    folds = _cell_groups(by_fold)
     for timeframe in timeframes:
-        those = [cell for cell in cells if cell.series.timeframe == timeframe]
-        for name, kinds in POOLS.items():
-            pooled = [cell for cell in those if folds[cell.place].is_break in kinds]
-            if pooled and (len(kinds) > 1 or len(pooled) < len(those)):
+        of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
+        for name, is_break_values in POOLS.items():
+            pooled = [cell for cell in of_timeframe if folds[cell.group_key].is_break in is_break_values]
+            is_of_all_folds = len(is_break_values) > 1
+            # A pool of calm or break folds that holds every cell would repeat the one of all folds.
+            if pooled and (is_of_all_folds or len(pooled) < len(of_timeframe)):
                 by_pool[name, timeframe] = pooled
+    series_results = _task_results([*by_series.values()])
     return FoldSummary(
         folds=tuple(folds.values()),
-        pools=tuple(_stretches(by_pool).values()),
-        series=dict(zip(by_series, _tasks([*by_series.values()]), strict=True)),
+        pools=tuple(_cell_groups(by_pool).values()),
+        series=dict(zip(by_series, series_results, strict=True)),
         cells=tuple((cell.fold, str(cell.series)) for cell in cells),
     )
 
 
-def _stretches(groups: _Groups) -> dict[tuple[str, str], Stretch]:
-    """Put cells together that are told in one table."""
-    found = {}
-    for ((name, timeframe), cells), tasks in zip(groups.items(), _tasks([*groups.values()]), strict=True):
-        folds = [cell.fold_losses for cell in cells]
-        shock = median(fold_losses.shock for fold_losses in folds)
-        found[name, timeframe] = Stretch(
+def _cell_groups(groups: _Groups) -> dict[tuple[str, str], CellGroup]:
+    """Compute the figures of the groups of one table."""
+    summaries = {}
+    results = _task_results([*groups.values()])
+    for (key, cells), tasks in zip(groups.items(), results, strict=True):
+        name, timeframe = key
+        shock = median(cell.losses.shock for cell in cells)
+        first_close_s = min(int(cell.losses.closes_s[0]) for cell in cells)
+        last_close_s = max(int(cell.losses.closes_s[-1]) for cell in cells)
+        summaries[key] = CellGroup(
             name=name,
             timeframe=timeframe,
             num_series=len({cell.series for cell in cells}),
-            first_close=iso(min(int(fold_losses.closes_s[0]) for fold_losses in folds)),
-            last_close=iso(max(int(fold_losses.closes_s[-1]) for fold_losses in folds)),
+            first_close=iso(first_close_s),
+            last_close=iso(last_close_s),
             shock=shock,
             is_break=shock > BREAK_FACTOR,
             tasks=tasks,
         )
-    return found
+    return summaries
 
 
-def _tasks(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult]]:
-    """Return the tasks of each group, their p-values corrected for how many stand in the table.
+def _task_results(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult]]:
+    """Return the results of each group by task, with p-values that are corrected for the whole table.
 
-    Those of naive and of the best baselines are corrected apart.
+    The tests against the naive forecast and those against the best baselines are corrected separately.
     """
-    tables = []
+    tables: list[dict[str, TaskResult]] = []
     for cells in groups:
-        having = {task: [cell for cell in cells if task in cell.evaluation.tasks] for task in TASKS}
-        tables.append({task: _task(those, task) for task, those in having.items() if those})
-    results = [result for tasks in tables for result in tasks.values()]
-    naive = significance.corrected_p_values([result.p_naive for result in results])
-    best = significance.corrected_p_values([result.p_best for result in results])
-    paired = zip(results, naive, best, strict=True)
-    fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
-    return [{task: next(fixed) for task in tasks} for tasks in tables]
+        results_by_task = {}
+        for task in TASKS:
+            with_task = [cell for cell in cells if task in cell.evaluation.tasks]
+            if with_task:
+                results_by_task[task] = _task_result(with_task, task)
+        tables.append(results_by_task)
+    results = [result for by_task in tables for result in by_task.values()]
+    p_naive = iter(significance.corrected_p_values([result.p_naive for result in results]))
+    p_best = iter(significance.corrected_p_values([result.p_best for result in results]))
+    return [
+        {
+            task: replace(result, p_naive=next(p_naive), p_best=next(p_best))
+            for task, result in by_task.items()
+        }
+        for by_task in tables
+    ]
 
 
-def _task(cells: Sequence[Cell], task: str) -> TaskResult:
-    evaluated = [cell.evaluation for cell in cells]
-    multiples = {
-        name: median_of(one.multiple(task, forecaster=name) for one in evaluated if name in one.errors[task])
-        for name in (MODEL, *evaluated[0].tasks[task].significance)
+def _task_result(cells: Sequence[Cell], task: str) -> TaskResult:
+    """Compute the figures of one task over cells that have it; the p-values are not corrected yet."""
+    evaluations = [cell.evaluation for cell in cells]
+    medians = {
+        name: median_of(
+            evaluation.relative_error(task, forecaster=name)
+            for evaluation in evaluations
+            if name in evaluation.errors[task]
+        )
+        for name in (MODEL, *evaluations[0].tasks[task].significance)
     }
-    best = best_baseline(evaluated, task)
-    ratios = [one.multiple(task, baseline=best) for one in evaluated]
-    is_less = [ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios]
+    best = best_baseline(evaluations, task)
+    ratios = [evaluation.relative_error(task, baseline=best) for evaluation in evaluations]
+    is_better = [
+        ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios
+    ]
+    quantiles = [cell.quantiles for cell in cells if cell.quantiles]
     p_naive, _ = _tested(cells, task, NAIVE)
     p_best, difference = _tested(cells, task, best)
     return TaskResult(
         num_cells=len(cells),
-        multiples={name: middle for name, middle in multiples.items() if middle is not None},
+        multiples={name: value for name, value in medians.items() if value is not None},
         best=best,
         against_best=median_of(ratios),
-        num_better=sum(is_less),
+        num_better=sum(is_better),
         p_naive=p_naive,
         p_best=p_best,
         difference=difference,
-        **_interval_medians([cell.quantiles for cell in cells if cell.quantiles], task),
+        crps=_quantile_medians(quantiles, task, "crps_multiples"),
+        coverage=_quantile_medians(quantiles, task, "coverage"),
     )
 
 
-def _interval_medians(evaluated: Sequence[QuantileEvaluation], task: str) -> dict[str, dict[str, float]]:
-    """Return medians over cells of CRPS beside the baselines' and of coverage; nothing without quantiles."""
-    found = [summary[task] for one in evaluated if task in (summary := one.summary())]
-    return {
-        name: {
-            each: middle
-            for each in dict.fromkeys(each for one in found for each in one[kind])
-            if (middle := median_of(one[kind].get(each) for one in found)) is not None
-        }
-        for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
-    }
+def _quantile_medians(evaluations: Sequence[QuantileEvaluation], task: str, key: str) -> dict[str, float]:
+    """Return medians over cells of the figures that stand under a key of `QuantileEvaluation.summary`."""
+    summaries = [evaluation.summary() for evaluation in evaluations]
+    figures = [summary[task][key] for summary in summaries if task in summary]
+    medians = {}
+    for name in dict.fromkeys(name for by_name in figures for name in by_name):
+        value = median_of(by_name.get(name) for by_name in figures)
+        if value is not None:
+            medians[name] = value
+    return medians
 
 
 def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
-    """Test the model against a baseline as `tested` does, but for rounding alone."""
-    beside = [cell.evaluation.against(task, baseline) for cell in cells]
-    if all(significance.is_equal(one.ours, one.theirs) for one in beside):
+    """Test the model against a baseline as `tested` does, unless they differ by rounding alone."""
+    comparisons = [cell.evaluation.against(task, baseline) for cell in cells]
+    if all(significance.is_equal(each.model_error, each.baseline_error) for each in comparisons):
         return None, 0.0
     return tested(cells, task, baseline)
 
 
 def tested(cells: Sequence[Cell], task: str, other: str) -> tuple[float | None, float]:
-    """Test the model against another forecaster over cells of one timeframe; None if nothing can be said.
+    """Test the model against another forecaster over cells of one timeframe.
 
-    The mean difference beside the p-value is a share of naive's error.
+    Returns:
+        The p-value, None where there are too few windows for a test; and the mean difference as a share of
+        the naive error, below 0 where the model is better.
     """
     closes_s, differences = shared_differences(cells, task, other)
     bars = closes_s // cells[0].series.bar_s
@@ -336,20 +382,27 @@ def shared_differences(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Average the differences between model and baseline over the series that share a close.
 
-    Returns closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each
-    series' naive error, shape (N,), unitless; of `cells` in the order of folds.
+    Args:
+        cells: The cells of each series in the order of the folds.
+        task: The name of the task.
+        baseline: The name of the baseline.
+
+    Returns:
+        Closes, ascending, seconds since the epoch, shape (N,); and mean differences, each a share of the
+        naive error of its series, unitless, shape (N,).
     """
     times = []
     values = []
     last_s: dict[Series, int] = {}
     for cell in cells:
-        fold_losses, losses = cell.fold_losses, cell.fold_losses.losses[task]
-        is_new = fold_losses.closes_s > last_s.get(cell.series, -1)
+        closes_s = cell.losses.closes_s
+        losses = cell.losses.by_task[task]
+        is_new = closes_s > last_s.get(cell.series, -1)
         naive = float(losses[NAIVE].mean(dtype=np.float64)) or 1.0
         difference = losses[MODEL].astype(np.float64) - losses[baseline]
-        times.append(fold_losses.closes_s[is_new])
+        times.append(closes_s[is_new])
         values.append(difference[is_new] / naive)
-        last_s[cell.series] = int(fold_losses.closes_s[-1])
-    closes_s, places = np.unique(np.concatenate(times), return_inverse=True)
-    sums = np.bincount(places, weights=np.concatenate(values))
-    return closes_s, sums / np.bincount(places)
+        last_s[cell.series] = int(closes_s[-1])
+    shared_closes_s, positions = np.unique(np.concatenate(times), return_inverse=True)
+    sums = np.bincount(positions, weights=np.concatenate(values))
+    return shared_closes_s, sums / np.bincount(positions)

@@ -1,13 +1,14 @@
 """The leaderboard of a run: one row per finished series, the best forecast of candles first.
 
-It is made from `SeriesResult`, what reports read from the `metadata.json` of a finished series.
+Each row is made from a `SeriesResult`, which is read from the `metadata.json` of a finished series.
 
-Rule of the order: the OHLC error as a multiple of the naive forecast's, smallest first; series without
-that number last; ties by name. All errors are mean absolute errors in returns over all steps and
-columns of a task, on the test span.
+Order: by the relative MAE of OHLC (to the naive forecast), smallest first; series without that number last;
+ties by name. All errors are mean absolute errors in returns over all steps and columns of a task, on the test
+span.
 
-Every score stands beside the naive forecast and the best baseline of the whole leaderboard. The p-values of
-each task and baseline are corrected together over its series; verdicts follow the corrected ones.
+Every model is compared with the naive forecast and with the best baseline of the whole leaderboard. The
+p-values of each task and baseline are corrected together over the series, and the verdicts follow from the
+corrected ones.
 """
 
 import csv
@@ -17,7 +18,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import StrictBool
 
@@ -25,13 +26,13 @@ from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, best_baseline
 from v8.evaluation.importance import Importance
-from v8.evaluation.significance import LOSES, Against, corrected
+from v8.evaluation.significance import LOSES, BaselineComparison, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
 from v8.wording import Table
 
-History = Sequence[Mapping[str, float]]
+TrainingHistory: TypeAlias = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""
 
 HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
@@ -40,19 +41,21 @@ _FIX: Final = "Restore the file or train the series again"
 
 @dataclass(frozen=True)
 class SeriesResult:
-    """One finished series, as reports show it."""
+    """What reports need of one finished series."""
 
     series: Text  # its name, "BTCUSDT-15m"
     source: Annotated[Text, at_keys("candles", "source")]  # name of the candle source
     is_demo: Annotated[StrictBool, at_keys("is_demo_market")]  # whether the market was simulated
-    best_epoch: Annotated[Count, at_keys("training", "best_epoch")]  # whose weights were kept; 0 is untrained
-    epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # epochs trained
+    best_epoch: Annotated[
+        Count, at_keys("training", "best_epoch")
+    ]  # epoch whose weights were kept; 0: untrained
+    epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # number of epochs trained
     seconds: dict[str, Seconds]  # wall time per stage, in seconds
-    evaluation: Evaluation  # errors beside the baselines
+    evaluation: Evaluation  # errors of the model and of the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
-    quantiles: QuantileEvaluation | None = None  # how its quantiles did; None where it has none
-    importance: Importance | None = None  # what kinds of inputs are worth; None where nobody asked
+    quantiles: QuantileEvaluation | None = None  # errors of its quantiles; None if it forecasts none
+    importance: Importance | None = None  # permutation importance of the inputs; None if not measured
 
     @property
     def total_seconds(self) -> float:
@@ -61,33 +64,40 @@ class SeriesResult:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of windows whose direction at step 1 was right, 0 to 1; None without any."""
+        """Hit rate of the direction at step 1, 0 to 1; None if no window has a direction."""
         return self.evaluation.direction[0].rate
 
     @property
     def hit_rate_95(self) -> tuple[float, float] | None:
-        """Its 95 % interval, for as many windows as are effective."""
+        """95 % confidence interval of the hit rate, for the effective number of windows."""
         return self.evaluation.direction[0].interval
 
 
 def read_result(content: Mapping[str, Any]) -> SeriesResult:
     """Read the metadata of a finished series, as `metadata.json` holds it."""
-    where = f"metadata of {content.get('series', 'a series')}"
-    evaluated = {
-        key: kind.from_json(content[key], where=f"{where}, key {key}")
-        for key, kind in (("evaluation", Evaluation), ("quantiles", QuantileEvaluation))
-        if key in content
-    }
-    return checked(SeriesResult, {**content, **evaluated}, where=where, fix=_FIX)
+    location = f"metadata of {content.get('series', 'a series')}"
+    sections: dict[str, Evaluation | QuantileEvaluation] = {}
+    if "evaluation" in content:
+        sections["evaluation"] = Evaluation.from_json(
+            content["evaluation"], where=f"{location}, key evaluation"
+        )
+    if "quantiles" in content:
+        quantiles = QuantileEvaluation.from_json(content["quantiles"], where=f"{location}, key quantiles")
+        sections["quantiles"] = quantiles
+    return checked(SeriesResult, {**content, **sections}, where=location, fix=_FIX)
 
 
 def read_history(file: Path) -> list[dict[str, float]]:
     """Read the `history.csv` of a series, as `v8.artifacts.series_artifact` writes it.
 
-    A record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
+    Returns:
+        One record per epoch: `epoch`, and the unitless scaled losses `train_loss` and `validation_loss`.
+
+    Raises:
+        ArtifactError: If the file cannot be read, or holds anything but finite numbers.
     """
 
-    def refused(got: str) -> ArtifactError:
+    def damaged(got: str) -> ArtifactError:
         rule = f"must be CSV with the numbers {', '.join(HISTORY_COLUMNS)}"
         return ArtifactError(where=str(file), rule=rule, got=got, fix=_FIX)
 
@@ -99,36 +109,36 @@ def read_history(file: Path) -> list[dict[str, float]]:
             raise KeyError(missing[0])
         rows = [{name: float(row[name]) for name in HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise refused(f"{type(error).__name__}: {error}") from error
+        raise damaged(f"{type(error).__name__}: {error}") from error
     values = [value for row in rows for value in row.values()]
     if not all(map(math.isfinite, values)):
-        raise refused("a number that is not finite")
+        raise damaged("a number that is not finite")
     if any(abs(value) > MAX_SIZE for value in values):
-        raise refused(f"a number beyond {MAX_SIZE:g}")
+        raise damaged(f"a number beyond {MAX_SIZE:g}")
     return rows
 
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
 
-_COLUMNS: Final = {
-    "naive": {
-        "relative_mae": "multiple",
-        "mae_skill": "skill",
-        "verdict": "verdict",
-        "mae_p_value": "p_value",
-        "mae_corrected_p_value": "corrected_p_value",
-    },
-    "best": {
-        "best_baseline": "name",
-        "relative_mae_to_best": "multiple",
-        "mae_skill_against_best": "skill",
-        "verdict_against_best": "verdict",
-        "mae_p_value_against_best": "p_value",
-        "mae_corrected_p_value_against_best": "corrected_p_value",
-    },
-}
-"""Columns of every task and the fields of `Against` in them; those of the best baseline stand behind all
-others, where older readers do not look."""
+_NAIVE_COLUMNS: Final = (
+    "relative_mae",
+    "mae_skill",
+    "verdict",
+    "mae_p_value",
+    "mae_corrected_p_value",
+)
+"""Columns of the comparison with the naive forecast; the name of the task goes before each."""
+
+_BEST_COLUMNS: Final = (
+    "best_baseline",
+    "relative_mae_to_best",
+    "mae_skill_against_best",
+    "verdict_against_best",
+    "mae_p_value_against_best",
+    "mae_corrected_p_value_against_best",
+)
+"""Columns of the comparison with the best baseline. They follow after all others: programs that know the
+older columns by their position still find them."""
 
 _SERIES_COLUMNS: Final = (
     *("direction_hit_rate_step_1", "direction_low_95", "direction_high_95"),
@@ -138,20 +148,20 @@ _SERIES_COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One task of one series, beside the naive forecast and the best baseline of the task."""
+    """One task of one series, compared with the naive forecast and with the best baseline of the task."""
 
-    naive: Against
-    best: Against
+    naive: BaselineComparison
+    best: BaselineComparison
 
     @property
-    def shown(self) -> tuple[Against, ...]:
-        """Both, or naive alone where no other baseline is better than it."""
+    def comparisons(self) -> tuple[BaselineComparison, ...]:
+        """Both comparisons, or the one with naive alone where naive is the best baseline."""
         return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
 
     @property
-    def lost(self) -> list[str]:
-        """Names of those of the two that are better than the model by more than chance."""
-        return [one.name for one in self.shown if one.outcome == LOSES]
+    def lost_to(self) -> list[str]:
+        """Names of those of the two baselines that are significantly better than the model."""
+        return [comparison.name for comparison in self.comparisons if comparison.outcome == LOSES]
 
 
 Scored = TypeVar("Scored", bound=TaskScore)
@@ -159,80 +169,114 @@ Scored = TypeVar("Scored", bound=TaskScore)
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow(SeriesResult):
-    """One finished series beside the others."""
+    """One row of the leaderboard."""
 
     tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
 
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run, in the order stated at the top of this module."""
-    evaluated = list(results)
-    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in evaluated}
+    finished = list(results)
+    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in finished}
     for task in TASKS:
-        having = {one.series: one.evaluation for one in evaluated if task in one.evaluation.tasks}
-        if having:
-            best = best_baseline([*having.values()], task)
-            those = [TaskScore(one.against(task), one.against(task, best)) for one in having.values()]
-            for series, score in zip(having, with_corrected(those), strict=True):
-                scores[series][task] = score
-    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in evaluated)
+        evaluations = {
+            result.series: result.evaluation for result in finished if task in result.evaluation.tasks
+        }
+        if not evaluations:
+            continue
+        best = best_baseline([*evaluations.values()], task)
+        uncorrected = [
+            TaskScore(naive=evaluation.against(task), best=evaluation.against(task, best))
+            for evaluation in evaluations.values()
+        ]
+        for series, score in zip(evaluations, with_corrected(uncorrected), strict=True):
+            scores[series][task] = score
+    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in finished)
     return sorted(rows, key=_rank)
 
 
-def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, Against]]:
-    """Put series, by name, beside each baseline that is shown, by task and its name: tasks in their order."""
-    found: dict[tuple[str, str], dict[str, Against]] = {}
+def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, BaselineComparison]]:
+    """Group the comparisons of a leaderboard.
+
+    Returns:
+        The comparisons by series, for each pair of task and name of the baseline; tasks in their usual order.
+    """
+    groups: dict[tuple[str, str], dict[str, BaselineComparison]] = {}
     for row in rows:
-        for task, one in ((task, one) for task, score in row.tasks.items() for one in score.shown):
-            found.setdefault((task, one.name), {})[row.series] = one
-    return {key: found[key] for task in TASKS for key in found if key[0] == task}
+        for task, score in row.tasks.items():
+            for comparison in score.comparisons:
+                groups.setdefault((task, comparison.name), {})[row.series] = comparison
+    return {key: groups[key] for task in TASKS for key in groups if key[0] == task}
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the numbers that there are; None without any."""
-    known = [value for value in values if value is not None]
-    return float(statistics.median(known)) if known else None
+    """Return the median of the values that are not None; None if all are."""
+    numbers = [value for value in values if value is not None]
+    return float(statistics.median(numbers)) if numbers else None
 
 
 def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     """Write rows as CSV in the order given, atomically; the columns are the same for every profile.
 
-    Tasks that a profile lacks and numbers that do not exist are empty cells.
+    Cells are empty for tasks that the profile does not have, and for numbers that do not exist.
     """
-    of_naive, of_best = (
-        [f"{task}_{column}" for task in TASKS for column in columns] for columns in _COLUMNS.values()
-    )
-    columns = ["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best]
+    naive_columns = [f"{task}_{column}" for task in TASKS for column in _NAIVE_COLUMNS]
+    best_columns = [f"{task}_{column}" for task in TASKS for column in _BEST_COLUMNS]
+    columns = ["series", "source", *naive_columns, *_SERIES_COLUMNS, *best_columns]
     write_text(path, Table(columns, map(_csv_cells, rows)).csv())
 
 
 def _csv_cells(row: LeaderboardRow) -> list[object]:
-    those = [row.tasks.get(task) for task in TASKS]
-    of_naive, of_best = (
-        [getattr(getattr(score, kind, None), name, None) for score in those for name in columns.values()]
-        for kind, columns in _COLUMNS.items()
-    )
-    ends = row.hit_rate_95 or (None, None)
-    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.total_seconds, 3)]
-    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
+    naive_cells: list[object] = []
+    best_cells: list[object] = []
+    for task in TASKS:
+        score = row.tasks.get(task)
+        if score is None:
+            naive_cells += [None] * len(_NAIVE_COLUMNS)
+            best_cells += [None] * len(_BEST_COLUMNS)
+        else:
+            naive_cells += _comparison_cells(score.naive)
+            best_cells += [score.best.name, *_comparison_cells(score.best)]
+    low, high = row.hit_rate_95 or (None, None)
+    seconds = round(row.total_seconds, 3)
+    series_cells = [row.hit_rate, low, high, row.best_epoch, row.epochs_run, seconds]
+    names = [_without_formula(row.series), _without_formula(row.source)]
+    return [*names, *naive_cells, *series_cells, *best_cells]
+
+
+def _comparison_cells(comparison: BaselineComparison) -> list[object]:
+    """Return the cells of `_NAIVE_COLUMNS`, which those of `_BEST_COLUMNS` but the name are, too."""
+    return [
+        comparison.relative_mae,
+        comparison.skill,
+        comparison.verdict,
+        comparison.p_value,
+        comparison.corrected_p_value,
+    ]
 
 
 def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
-    """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
-    naive, best = (corrected([getattr(one, kind) for one in scores]) for kind in _COLUMNS)
-    both = zip(scores, naive, best, strict=True)
-    return [replace(one, naive=for_naive, best=for_best) for one, for_naive, for_best in both]
+    """Fill in the corrected p-values of one table of scores.
+
+    The tests against the naive forecast and those against the best baselines are corrected separately.
+    """
+    naive = corrected([score.naive for score in scores])
+    best = corrected([score.best for score in scores])
+    return [
+        replace(score, naive=with_naive, best=with_best)
+        for score, with_naive, with_best in zip(scores, naive, best, strict=True)
+    ]
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
-    multiple = row.tasks[TASK_OHLC].naive.multiple
-    return (math.inf if multiple is None else multiple, row.series)
+    relative_mae = row.tasks[TASK_OHLC].naive.relative_mae
+    return (math.inf if relative_mae is None else relative_mae, row.series)
 
 
-def _no_formula(text: str) -> str:
-    """Keep a spreadsheet from computing a text that somebody else wrote.
+def _without_formula(text: str) -> str:
+    """Keep a spreadsheet from evaluating a text that somebody else wrote as a formula.
 
-    >>> _no_formula("=1+1"), _no_formula("vision")
+    >>> _without_formula("=1+1"), _without_formula("vision")
     ("'=1+1", 'vision')
     """
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -1,14 +1,14 @@
-"""Errors of forecasts and of quantiles per step and column, and how often their direction is right.
+"""Errors of point forecasts and of quantiles per step and column, and hit rates of the direction.
 
-Two units: *price* is the unit of the column (quote currency; volatility has none), *return* is the
-error divided by the last known close, so that coins of any price compare (volatility, unitless as it
-is, keeps its own unit in both). Percentages of scaled numbers do not appear anywhere: the same forecast
-would score differently under every scaling.
+Two units: *price* is the unit of the column (quote currency; volatility is unitless), *return* is the error
+divided by the last known close, so that coins of any price can be compared (volatility, which is unitless, is
+the same in both). There are no percentages of scaled numbers: the same forecast would score differently under
+every scaling.
 
-Pinball losses say how good a quantile is; twice their mean over the levels is near the continuous ranked
-probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437), of which the mean
-absolute error is the case of one forecast without spread. An interval is honest where it holds the share of
-actual values that it promises, and better the narrower it is.
+Pinball losses measure quantiles. Twice their mean over the levels approximates the continuous ranked
+probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437). For a forecast of a
+single number the CRPS is the absolute error. An interval is calibrated where its coverage is its nominal
+level, and of calibrated intervals the narrower one is better.
 
 Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
 """
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from v8.arrays import AnyFloatArray
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import SeriesError
 from v8.evaluation.significance import num_effective
@@ -31,18 +32,16 @@ from v8.records import Count, Number
 from v8.tasks import TASKS
 from v8.windows.span import Span
 
-Floats = NDArray[np.floating[Any]]
-
 Z_95: Final = 1.959963984540054
 """Standard normal quantile of 97.5 %: two-sided 95 %."""
 
 FLAT_RETURN: Final = 2.0**-22
-"""Forecast moves up to this return are rounding of float32 prices (two of their steps), no direction."""
+"""Forecast moves up to this return, two units in the last place of float32 prices, have no direction."""
 
 MAX_ERROR: Final = 1e100
-"""Errors are refused from here on: far beyond any price, and the squares of a span still have a sum."""
+"""Larger errors are refused: they are beyond any price. The squares of smaller ones can still be summed."""
 
-_TAME: Final = "Train again with a lower learning_rate or a clip_norm"
+_STABILISE_FIX: Final = "Train again with a lower learning_rate or a clip_norm"
 
 Cell = Annotated[Number, Field(ge=0, lt=MAX_ERROR)]
 """One error, 0 or above."""
@@ -53,7 +52,7 @@ Cells = tuple[tuple[tuple[Cell, ...], ...], ...]
 
 @dataclass(frozen=True)
 class ErrorGrid:
-    """Mean absolute errors, H rows of C cells in one unit; every mean over them follows from the cells."""
+    """Mean absolute errors, H rows of C cells, all in one unit."""
 
     cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
     power: ClassVar[Literal[1, 2]] = 1
@@ -69,14 +68,14 @@ class ErrorGrid:
         return tuple(self._mean(row) for row in self.cells)
 
     def _mean(self, cells: Iterable[float]) -> float:
-        # fsum rounds once, so the means are the same to the last bit wherever they are recomputed.
+        # math.fsum rounds once, so a mean is the same to the last bit wherever it is computed again.
         mean = _mean(cell**self.power for cell in cells)
         return math.sqrt(mean) if self.power == 2 else mean
 
 
 @dataclass(frozen=True)
 class SquaredErrorGrid(ErrorGrid):
-    """Root mean squared errors per step and column, likewise."""
+    """Root mean squared errors, H rows of C cells, all in one unit."""
 
     power = 2
 
@@ -93,33 +92,33 @@ class TaskErrors:
 
 @dataclass(frozen=True)
 class StepDirection:
-    """How often the forecast close of one step lay on the right side of the last close.
+    """How often the forecast close of one step lay on the same side of the last close as the actual one.
 
-    Windows whose actual values end exactly at the last close have no direction to hit, and forecasts within
-    `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
+    Windows whose actual close equals the last close have no direction, and neither do forecasts within
+    `FLAT_RETURN` of it. They are neither hits nor misses, and are counted separately.
     """
 
     step: Count  # bars ahead, from 1
-    num_hits: Count  # windows whose direction was right
-    num_counted: Count  # windows in which actual values and forecast both had a direction
-    num_rises: Count  # windows among the counted whose actual values rose: the hits of always saying "up"
+    num_hits: Count  # windows with a correct direction
+    num_counted: Count  # windows in which actual values and forecast both have a direction
+    num_rises: Count  # counted windows whose actual values rose: the hits of a forecast that always says "up"
     num_flat_actual: Count  # windows left out because the actual values did not move
-    num_flat_forecast: Count  # further windows left out because the forecast did not
-    num_effective: Number  # independent windows that would tell as much; at most as many, 0 when none counted
+    num_flat_forecast: Count  # further windows left out because the forecast did not move
+    num_effective: Number  # effective sample size: at most `num_counted`, 0 if no window is counted
 
     @property
     def rate(self) -> float | None:
-        """Share of counted windows that were right, 0 to 1; None when none was counted."""
+        """Hit rate, 0 to 1; None if no window is counted."""
         return self.num_hits / self.num_counted if self.num_counted else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the rate, for as many windows as are effective; None when none was counted."""
+        """95 % confidence interval of the hit rate; None if no window is counted."""
         rate = self.rate
         return None if rate is None else wilson_interval(rate * self.num_effective, self.num_effective)
 
     def adds_up(self, num_windows: int) -> bool:
-        """Say whether the counts can be those of a span of so many windows."""
+        """Return whether the counts are possible for a span of `num_windows` windows."""
         num_all = self.num_counted + self.num_flat_actual + self.num_flat_forecast
         is_part = max(self.num_hits, self.num_rises) <= self.num_counted
         return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
@@ -127,21 +126,21 @@ class StepDirection:
 
 @dataclass(frozen=True)
 class QuantileErrors:
-    """How one forecaster's quantiles of one task did."""
+    """Errors of one forecaster's quantiles of one task."""
 
     pinball: Cells  # mean pinball losses in returns, Q x H x C, unitless
     coverage: tuple[
         tuple[tuple[Share, ...], ...], ...
-    ]  # shares of actual values within each interval, I x H x C
+    ]  # share of actual values inside each interval, I x H x C
     width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
 
     @property
     def crps(self) -> float:
-        """Twice the mean pinball loss over all levels, steps and columns, in returns."""
+        """Continuous ranked probability score over all steps and columns, in returns."""
         return 2.0 * _mean_of(self.pinball)
 
     def mean_coverage(self, interval: int) -> float:
-        """Return the share within an interval over all steps and columns."""
+        """Return the share of actual values inside an interval over all steps and columns, 0 to 1."""
         return _mean_of(self.coverage[interval : interval + 1])
 
     def mean_width(self, interval: int) -> float:
@@ -149,21 +148,31 @@ class QuantileErrors:
         return _mean_of(self.width[interval : interval + 1])
 
 
-def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors, NDArray[np.float64]]:
-    """Measure forecasts of one task, shape (N, H, C), in the task's unit.
+def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[TaskErrors, NDArray[np.float64]]:
+    """Measure the errors of forecasts of one task.
 
-    Returns errors per step and column in both units; and what each window adds to the mean absolute error in
-    returns, shape (N,), unitless: their mean is `TaskErrors.mae_return.overall`. Raises `SeriesError` if the
-    shape is not that of the actual values, or an error is no number or too large.
+    Args:
+        span: The windows.
+        task: The name of the task.
+        forecast: Shape (N, H, C), in the task's unit.
+
+    Returns:
+        Errors per step and column in both units; and the loss of each window, its mean absolute error in
+        returns, shape (N,), unitless. The mean of the losses is `TaskErrors.mae_return.overall`.
+
+    Raises:
+        SeriesError: If the shape is not that of the actual values, or an error is not a number or too large.
     """
     actual = span.actual[task]
-    where = f"{span.table.series}, forecast of {task}"
-    # NumPy would broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
-    # evaluate every window against every other one.
+    location = f"{span.table.series}, forecast of {task}"
+    # NumPy would silently broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4), and compare
+    # every window with every other one.
     if forecast.shape != actual.shape:
         rule = f"has the shape of its actual values, {actual.shape}"
         got = f"the shape {forecast.shape}"
-        raise SeriesError(where=where, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)")
+        raise SeriesError(
+            where=location, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)"
+        )
     error = forecast.astype(np.float64) - actual
     relative = in_returns(task, error, span.last_close)
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
@@ -171,52 +180,77 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
         bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
         first = f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
         rule = f"has errors below {MAX_ERROR:g}, which can be squared and averaged"
-        raise SeriesError(where=where, rule=rule, got=f"{largest:.3g}{first}", fix=_TAME)
-    return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
+        raise SeriesError(where=location, rule=rule, got=f"{largest:.3g}{first}", fix=_STABILISE_FIX)
+    errors = TaskErrors(
+        mae_price=_absolute_errors(error),
+        rmse_price=_squared_errors(error),
+        mae_return=_absolute_errors(relative),
+        rmse_return=_squared_errors(relative),
+    )
+    losses = np.abs(relative).mean(axis=(1, 2))
+    return errors, losses
 
 
 def measure_quantiles(
-    span: Span, task: str, forecast: Floats, levels: Sequence[float]
+    span: Span, task: str, forecast: AnyFloatArray, levels: Sequence[float]
 ) -> tuple[QuantileErrors, NDArray[np.float64]]:
-    """Measure quantiles of one task, shape (N, H, Q, C), in the task's unit, at ascending levels.
+    """Measure the errors of quantiles of one task.
 
-    Returns what is evaluated; and what each window adds to the CRPS, shape (N,), unitless. Raises `SeriesError`
-    if the shape is not that of actual values and levels, or a number is not finite.
+    Args:
+        span: The windows.
+        task: The name of the task.
+        forecast: Shape (N, H, Q, C), in the task's unit.
+        levels: The Q levels, ascending.
+
+    Returns:
+        The errors; and the loss of each window, its CRPS in returns, shape (N,), unitless.
+
+    Raises:
+        SeriesError: If the shape is not that of actual values and levels, or a number is not finite.
     """
     actual_NHC = span.actual[task]
     num_windows, horizon, num_columns = actual_NHC.shape
     shape = (num_windows, horizon, len(levels), num_columns)
     if forecast.shape != shape or not np.isfinite(forecast).all():
-        where = f"{span.table.series}, quantiles of {task}"
+        location = f"{span.table.series}, quantiles of {task}"
         got = f"the shape {forecast.shape}" if forecast.shape != shape else "others"
-        raise SeriesError(where=where, rule=f"are finite numbers of the shape {shape}", got=got, fix=_TAME)
+        rule = f"are finite numbers of the shape {shape}"
+        raise SeriesError(where=location, rule=rule, got=got, fix=_STABILISE_FIX)
     by_level = dict(zip(levels, np.moveaxis(forecast.astype(np.float64), 2, 0), strict=True))
-    losses_QNHC = np.stack(
-        [
-            in_returns(task, pinball(np, actual_NHC - one, level), span.last_close)
-            for level, one in by_level.items()
-        ]
-    )
+    losses = []
+    for level, quantile_NHC in by_level.items():
+        loss_NHC = pinball(np, actual_NHC - quantile_NHC, level)
+        losses.append(in_returns(task, loss_NHC, span.last_close))
+    losses_QNHC = np.stack(losses)
     coverage = []
     width = []
-    for low, high in ([by_level[level] for level in pair] for pair in intervals(levels)):
-        coverage.append(((low <= actual_NHC) & (actual_NHC <= high)).mean(axis=0))
-        width.append(in_returns(task, high - low, span.last_close).mean(axis=0))
-    errors = QuantileErrors(*map(_tuples, (losses_QNHC.mean(axis=1), coverage, width)))
+    for low_level, high_level in intervals(levels):
+        low_NHC = by_level[low_level]
+        high_NHC = by_level[high_level]
+        coverage.append(((low_NHC <= actual_NHC) & (actual_NHC <= high_NHC)).mean(axis=0))
+        width.append(in_returns(task, high_NHC - low_NHC, span.last_close).mean(axis=0))
+    errors = QuantileErrors(
+        pinball=_tuples(losses_QNHC.mean(axis=1)), coverage=_tuples(coverage), width=_tuples(width)
+    )
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
 
 
 def in_returns(
     task: str, error_NHC: NDArray[np.float64], last_close_N: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Write errors in returns: as shares of the last close, or as they are where a task has no unit."""
+    """Divide errors by the last close; errors of a task that is unitless are returned unchanged."""
     return error_NHC / last_close_N[:, None, None] if TASKS[task].is_price else error_NHC
 
 
-def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
-    """Count how often the model's close moved from the last close as the actual values did.
+def measure_direction(span: Span, ohlc: AnyFloatArray) -> tuple[StepDirection, ...]:
+    """Count how often the forecast close moved from the last close in the same direction as the actual values.
 
-    Forecasts are of open, high, low and close, shape (N, H, 4), quote currency. One entry per step, in order.
+    Args:
+        span: The windows.
+        ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
+
+    Returns:
+        One entry per step, in order.
     """
     close = OHLC.index(CLOSE)
     last = span.last_close[:, None]
@@ -227,25 +261,28 @@ def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
     for step, (actual, forecast) in enumerate(zip(actual_values.T, forecasts.T, strict=True), start=1):
         is_counted = (actual != 0) & (forecast != 0)
         hits = (actual == forecast)[is_counted].astype(np.float64)
-        one = StepDirection(
+        num_independent = 0.0
+        if len(hits):
+            num_independent = num_effective(hits, step, span.bar_numbers[is_counted])
+        direction = StepDirection(
             step=step,
             num_hits=int(hits.sum()),
             num_counted=len(hits),
             num_rises=int(np.sum(is_counted & (actual > 0))),
             num_flat_actual=int(np.sum(actual == 0)),
             num_flat_forecast=int(np.sum((actual != 0) & (forecast == 0))),
-            num_effective=num_effective(hits, step, span.bar_numbers[is_counted]) if len(hits) else 0.0,
+            num_effective=num_independent,
         )
-        steps.append(one)
+        steps.append(direction)
     return tuple(steps)
 
 
 def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
-    """Return the 95 % interval of a share, after Wilson (1927), doi:10.1080/01621459.1927.10502953.
+    """Return the 95 % confidence interval of a share, 0 to 1.
 
-    It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
-    of the bars they forecast. Pass the number of independent windows that would tell as much, which need
-    not be whole, at least 1; see `v8.evaluation.significance.num_effective`. Returns both ends, 0 to 1.
+    After Wilson (1927), doi:10.1080/01621459.1927.10502953. It assumes independent trials, but windows of a
+    test span overlap: beyond step 1, neighbouring windows share most of the bars that they forecast. So pass
+    the effective sample size (`v8.evaluation.significance.num_effective`), at least 1, which need not be an integer.
 
     >>> [round(end, 4) for end in wilson_interval(8, 10)]
     [0.4902, 0.9433]
@@ -258,21 +295,25 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
     return max(0.0, centre - reach), min(1.0, centre + reach)
 
 
-def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
-    mae = np.abs(error).mean(axis=0)
-    rmse = np.sqrt((error**2).mean(axis=0))
-    return ErrorGrid(_tuples(mae)), SquaredErrorGrid(_tuples(rmse))
+def _absolute_errors(error_NHC: NDArray[np.float64]) -> ErrorGrid:
+    return ErrorGrid(_tuples(np.abs(error_NHC).mean(axis=0)))
+
+
+def _squared_errors(error_NHC: NDArray[np.float64]) -> SquaredErrorGrid:
+    return SquaredErrorGrid(_tuples(np.sqrt((error_NHC**2).mean(axis=0))))
 
 
 def _tuples(values: Any) -> Any:
-    """Write an array as tuples of numbers, so that it is compared and hashed by its cells."""
+    """Return an array as nested tuples of floats, which can be compared and hashed."""
     cells = np.asarray(values)
-    return tuple(map(_tuples if cells.ndim > 1 else float, cells))
+    if cells.ndim > 1:
+        return tuple(_tuples(row) for row in cells)
+    return tuple(float(cell) for cell in cells)
 
 
 def _mean(numbers: Iterable[float]) -> float:
-    found = list(numbers)
-    return math.fsum(found) / len(found)
+    values = list(numbers)
+    return math.fsum(values) / len(values)
 
 
 def _mean_of(cells: Cells) -> float:

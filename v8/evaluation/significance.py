@@ -1,13 +1,16 @@
-"""The table of paired losses, and every question about two forecasters in it: multiple, test, verdict, best.
+"""Paired losses of forecasters, and how two of them compare: error ratio, significance test, best baseline.
 
-A loss is what a window adds to a mean: the absolute error in returns over all steps and columns of a task, or
-twice the pinball loss. Judgements, leaderboard, contests, decay, back-tests and the live record ask here.
+A loss is the error of one window: the mean absolute error in returns over all steps and columns of a task, or
+twice the mean pinball loss. Judgements, the leaderboard, challenges of a champion, the check for decay,
+back-tests and the live record all use the functions here.
 
-One rule decides what is said of two errors (`outcome_of`): the smaller one *beats* the other, the larger one
-*loses to* it, where a test finds that they differ by more than chance. Where it does not, there is *no real
-difference*, however the numbers lie; while the windows are too few for a test, nothing is known.
+One rule says how two errors compare (`outcome_of`): the smaller one *beats* the other, and the larger one
+*loses to* it, where the difference is statistically significant. Where it is not, there is *no real
+difference*, whatever the two numbers are. Where there are too few windows for a test, the result is *not yet
+known*.
 
-The test is that of Diebold and Mariano: could the mean difference of two forecasters' losses be zero?
+The test is that of Diebold and Mariano. Its null hypothesis: the mean difference of the two forecasters'
+losses is zero.
 
 * Windows overlap: two that are fewer than a horizon apart forecast common bars, so their losses move
   together, and volatility stays high or low for longer still. The variance of the mean is therefore a
@@ -20,12 +23,13 @@ The test is that of Diebold and Mariano: could the mean difference of two foreca
 * The statistic is shrunk as Harvey, Leybourne & Newbold (1997, doi:10.1016/S0169-2070(96)00719-4) do and
   compared with Student's t of N - 1 degrees. Their correction is for horizon - 1 covariances; here it
   counts those really used, lag + 1 with the variance, which is the same where the lag is horizon - 1.
-* Holes in the candles part windows: the lag counts bars, not places in the array.
+* Candles may have gaps, so windows that are neighbours in the array can be far apart in time: the lag counts
+  bars, not array positions.
 
-Judging many series at once finds differences by chance alone; `corrected_p_values` says by how much the
-p-values have to grow for that (Benjamini & Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x). It
-bounds the share of false discoveries also when tests depend on each other positively, as coins that
-rise and fall together do (Benjamini & Yekutieli 2001, doi:10.1214/aos/1013699998).
+Testing many series together finds some differences by chance alone. `corrected_p_values` corrects for that
+(Benjamini & Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x). The correction bounds the share of false
+discoveries also when the tests are positively dependent, as those of coins that rise and fall together are
+(Benjamini & Yekutieli 2001, doi:10.1214/aos/1013699998).
 
 Legend: N windows.
 """
@@ -45,20 +49,21 @@ from v8.records import Count, Number
 from v8.wording import number
 
 ALPHA: Final = 0.05
-"""P-values below this, corrected where several series are evaluated at once, are called significant."""
+"""P-values below this, corrected where several series are evaluated together, are called significant."""
 
 LAG_FACTOR: Final = 1.3
 """Lag over the root of the number of windows, after Lazarus et al. (2018)."""
 
 MIN_WINDOWS_PER_LAG: Final = 3
-"""A span of fewer stretches of lag + 1 bars than this says nothing about their variance."""
+"""A test needs windows for at least this many blocks of lag + 1 bars; with fewer the variance is unknown."""
 
 ROUNDING_SHARE: Final = 1e-5
-"""Errors that differ by a smaller share are equal: published models compute in single precision.
+"""Errors that differ by a smaller share than this count as equal.
 
-Its rounding is 6e-8 of a price, and so 1e-5 of an error of half a percent."""
+Published models compute in single precision. Its rounding is 6e-8 of a price, which is about 1e-5 of an error
+of half a percent."""
 
-Outcome = Literal["beats", "equals", "no real difference from", "not yet known", "loses to"]
+ComparisonResult = Literal["beats", "equals", "no real difference from", "not yet known", "loses to"]
 """How a forecaster's error compares with a baseline's, by the rule of `outcome_of`."""
 
 BEATS: Final = "beats"
@@ -101,15 +106,13 @@ class Significance:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """How everybody (`MODEL`, keys of `BASELINES`) erred in each of N windows of one series.
-
-    The bar is that of each window's newest candle, counted from the epoch, ascending, shape (N,).
-    """
+    """The losses of every forecaster (`MODEL` and keys of `BASELINES`) in the N windows of one series."""
 
     by_task: LossesByTask
     bar_numbers: NDArray[np.int64]
+    """The bar of each window's newest candle, counted in bars from the epoch, ascending, shape (N,)."""
     horizon_bars: int  # steps ahead
-    origin: str = ""  # where they come from, in words
+    origin: str = ""  # which windows they are of, as a phrase for messages
 
     def __len__(self) -> int:
         return len(self.bar_numbers)
@@ -118,131 +121,159 @@ class Losses:
         """Return the mean loss of a forecaster."""
         return self.by_task[task][forecaster].mean()
 
-    def test(self, task: str, ours: str, theirs: str, times: float = 1.0) -> Significance:
-        """Test whether a forecaster differs from another, whose losses are multiplied first."""
+    def test(self, task: str, first: str, second: str, times: float = 1.0) -> Significance:
+        """Test whether two forecasters differ; the losses of the second are multiplied by `times` before."""
         by_name = self.by_task[task]
-        differences = by_name[ours] - times * by_name[theirs]
+        differences = by_name[first] - times * by_name[second]
         return diebold_mariano(differences, horizon_bars=self.horizon_bars, bar_numbers=self.bar_numbers)
 
-    def tests(self, task: str, ours: str) -> dict[str, Significance]:
-        """Test a forecaster against every other one."""
-        return {name: self.test(task, ours, name) for name in self.by_task[task] if name != ours}
+    def tests(self, task: str, forecaster: str) -> dict[str, Significance]:
+        """Test a forecaster against every other one; the result is by the name of the other one."""
+        others = [name for name in self.by_task[task] if name != forecaster]
+        return {other: self.test(task, forecaster, other) for other in others}
 
 
 @dataclass(frozen=True)
-class Against:
-    """The model's error on a task beside a baseline's, in the same unit; p-values are two-sided.
+class BaselineComparison:
+    """The model's error on a task compared with a baseline's, in the same unit.
 
-    They are None when the span is too short to say, or the forecasts are the same.
+    The p-values are two-sided. They are None when there are too few windows for a test, or the two forecasts
+    are the same.
     """
 
     baseline: str  # a key of `BASELINES`
-    ours: float  # mean absolute error of the model
-    theirs: float  # that of the baseline
+    model_error: float  # mean absolute error of the model
+    baseline_error: float  # mean absolute error of the baseline
     p_value: float | None = None  # chance of a difference this large if there were none, 0 to 1
-    corrected_p_value: float | None = None  # the same, corrected over all that are evaluated at once
+    corrected_p_value: float | None = None  # the same, corrected for all series that are evaluated together
 
     @property
     def name(self) -> str:
-        """What readers know the baseline by."""
+        """The name of the baseline that users see."""
         return called(self.baseline)
 
     @property
-    def multiple(self) -> float | None:
-        """Model error over the baseline's, see `multiple_of`."""
-        return multiple_of(self.ours, self.theirs)
+    def relative_mae(self) -> float | None:
+        """The model's error divided by the baseline's, see `error_ratio`."""
+        return error_ratio(self.model_error, self.baseline_error)
 
     @property
     def skill(self) -> float | None:
-        """1 - multiple: 1 is perfect, 0 the baseline, negative worse; None without a multiple."""
-        return None if self.multiple is None else 1.0 - self.multiple
+        """The skill score, 1 - relative MAE: 1 is perfect, 0 as good as the baseline, negative worse.
+
+        None if there is no relative MAE.
+        """
+        return None if self.relative_mae is None else 1.0 - self.relative_mae
 
     @property
-    def outcome(self) -> Outcome:
-        """What the errors and the corrected p-value come to, by the one rule of `outcome_of`."""
-        return outcome_of(self.ours, self.theirs, self.corrected_p_value)
+    def outcome(self) -> ComparisonResult:
+        """The result of the comparison by the rule of `outcome_of`, with the corrected p-value."""
+        return outcome_of(self.model_error, self.baseline_error, self.corrected_p_value)
 
     @property
     def verdict(self) -> str:
-        """The outcome in words: "beats naive", "no real difference from har", "not yet known"."""
+        """The outcome as a phrase: "beats naive", "no real difference from har", "not yet known"."""
         return UNKNOWN if self.outcome == UNKNOWN else f"{self.outcome} {self.name}"
 
     @property
     def is_significant(self) -> bool:
-        """Whether it differs from the baseline by more than chance."""
+        """Whether the difference from the baseline is statistically significant."""
         return self.outcome in (BEATS, LOSES)
 
     @property
     def marked(self) -> str:
-        """The multiple with its mark, or a blank, so that points of numbers stand below each other."""
-        return f"{number(self.multiple)}{'*' if self.is_significant else ' '}"
+        """The relative MAE, with a star where the difference is significant.
+
+        Otherwise a blank follows, so that the decimal points of a column are aligned.
+        """
+        mark = "*" if self.is_significant else " "
+        return f"{number(self.relative_mae)}{mark}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        told = ("multiple", "verdict", "p_value", "corrected_p_value", "is_significant")
-        return {"baseline": self.name, **{key: getattr(self, key) for key in told}}
+        return {
+            "baseline": self.name,
+            "multiple": self.relative_mae,
+            "verdict": self.verdict,
+            "p_value": self.p_value,
+            "corrected_p_value": self.corrected_p_value,
+            "is_significant": self.is_significant,
+        }
 
 
-def corrected(those: Sequence[Against]) -> list[Against]:
-    """Correct the p-values of what stands in one table for how many there are."""
-    found = corrected_p_values([one.p_value for one in those])
-    return [replace(one, corrected_p_value=value) for one, value in zip(those, found, strict=True)]
+def corrected(comparisons: Sequence[BaselineComparison]) -> list[BaselineComparison]:
+    """Fill in the corrected p-values of the comparisons of one table, for how many tests there are."""
+    p_values = corrected_p_values([comparison.p_value for comparison in comparisons])
+    return [
+        replace(comparison, corrected_p_value=p_value)
+        for comparison, p_value in zip(comparisons, p_values, strict=True)
+    ]
 
 
 def reading_marks(num_series: int) -> str:
-    """Say how multiples and their marks are read, as a sentence without its stop."""
+    """Explain the relative MAE and its star, as sentences without the final stop."""
     return (
-        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
-        f"{ALPHA:g}, corrected for {num_series} series at once"
+        "Below 1 the model has the lower error. * statistically significant: Diebold-Mariano test, p < "
+        f"{ALPHA:g}, corrected for {num_series} series together"
     )
 
 
-def multiple_of(ours: float, theirs: float) -> float | None:
-    """Return an error as a multiple of a baseline's, below 1 is less; None where that made none.
+def error_ratio(model_error: float, baseline_error: float) -> float | None:
+    """Return the model's error divided by a baseline's, unitless; below 1 the model is better.
 
-    >>> multiple_of(0.5, 2.0), multiple_of(0.5, 0.0)
+    None if the baseline made no error.
+
+    >>> error_ratio(0.5, 2.0), error_ratio(0.5, 0.0)
     (0.25, None)
     """
-    multiple = ours / theirs if theirs > 0 else math.inf
-    return multiple if math.isfinite(multiple) else None
+    if baseline_error <= 0:
+        return None
+    ratio = model_error / baseline_error
+    return ratio if math.isfinite(ratio) else None
 
 
-def is_equal(ours: float, theirs: float) -> bool:
-    """Tell whether two errors of the same unit are one and the same, up to rounding."""
-    return math.isclose(ours, theirs, rel_tol=ROUNDING_SHARE)
+def is_equal(first: float, second: float) -> bool:
+    """Return whether two errors of the same unit are equal up to rounding."""
+    return math.isclose(first, second, rel_tol=ROUNDING_SHARE)
 
 
-def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
-    """Say how an error compares with another: the one rule that every verdict follows.
+def outcome_of(model_error: float, baseline_error: float, p_value: float | None) -> ComparisonResult:
+    """Return how an error compares with another one: the rule that every verdict follows.
 
-    The p-value is corrected where several series are evaluated at once; None where windows are too few to test.
+    Args:
+        model_error: The first error.
+        baseline_error: The second error, in the same unit.
+        p_value: Two-sided p-value of the difference, 0 to 1, corrected where several series are evaluated
+            together; None where there are too few windows for a test.
 
     >>> outcome_of(1.0, 1.0000001, None), outcome_of(1.0, 1.1, 0.01), outcome_of(1.2, 1.1, 0.01)
     ('equals', 'beats', 'loses to')
     >>> outcome_of(1.2, 1.1, 0.85), outcome_of(1.2, 1.1, None)
     ('no real difference from', 'not yet known')
     """
-    if is_equal(ours, theirs):
+    if is_equal(model_error, baseline_error):
         return "equals"
     if p_value is None:
         return UNKNOWN
     if p_value >= ALPHA:
         return "no real difference from"
-    return BEATS if ours < theirs else LOSES
+    return BEATS if model_error < baseline_error else LOSES
 
 
 def best_of(errors: Sequence[Mapping[str, float]]) -> str:
-    """Return the baseline whose error, as a multiple of naive's, has the smallest median: the one rule.
+    """Return the best baseline: the one with the smallest median of its error relative to the naive one.
 
-    Of each series the errors of baselines are given, naive's among them; one that not all have is left out.
+    Args:
+        errors: Of each series the error by the name of the baseline, the naive forecast included. Baselines
+            that not all series have are left out.
     """
 
-    def typical(name: str) -> float:
-        multiples = [each[name] / each[NAIVE] for each in errors if each[NAIVE] > 0]
-        return round(median(multiples or [math.inf]), 9)
+    def median_relative_error(name: str) -> float:
+        ratios = [by_name[name] / by_name[NAIVE] for by_name in errors if by_name[NAIVE] > 0]
+        return round(median(ratios or [math.inf]), 9)
 
-    shared = [name for name in errors[0] if all(name in each for each in errors)]
-    return min(shared, key=lambda name: (typical(name), name != NAIVE))
+    shared = [name for name in errors[0] if all(name in by_name for by_name in errors)]
+    return min(shared, key=lambda name: (median_relative_error(name), name != NAIVE))
 
 
 def diebold_mariano(
@@ -250,15 +281,18 @@ def diebold_mariano(
 ) -> Significance:
     """Test whether two forecasters are equally good.
 
-    Differences are the first one's losses minus the second one's, in the order of time, shape (N,), in
-    returns, N at least 1; bars as in `Losses`, None when the windows follow one another bar by bar.
+    Args:
+        differences: Losses of the first forecaster minus those of the second, in the order of time, in
+            returns, shape (N,), N at least 1.
+        horizon_bars: Steps that are forecast.
+        bar_numbers: As in `Losses`; None when the windows follow one another bar by bar.
     """
     num_windows = len(differences)
     lag_bars = choose_lag(num_windows, horizon_bars)
     mean = math.fsum(differences) / num_windows
     deviations = differences - mean
     standard_error = None
-    # Rounding alone leaves a trace of about this size where the true differences are all the same.
+    # Where all differences are equal, rounding still leaves deviations of about this size.
     is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(differences).max())
     if not is_constant and num_windows >= MIN_WINDOWS_PER_LAG * (lag_bars + 1):
         variance = long_run_variance(deviations, lag_bars, bar_numbers) / num_windows
@@ -272,32 +306,40 @@ def choose_lag(num_windows: int, horizon_bars: int) -> int:
     >>> choose_lag(1_200, 10), choose_lag(25, 10)
     (46, 9)
     """
-    # One window is no sample: its loss has no variance to be wrong about.
-    return max(horizon_bars - 1, math.ceil(LAG_FACTOR * math.sqrt(num_windows))) if num_windows > 1 else 0
+    if num_windows <= 1:
+        return 0  # the loss of a single window has no variance
+    return max(horizon_bars - 1, math.ceil(LAG_FACTOR * math.sqrt(num_windows)))
 
 
 def long_run_variance(
     deviations: NDArray[np.float64], lag_bars: int, bar_numbers: NDArray[np.int64] | None = None
 ) -> float:
-    """Return the Bartlett-weighted sum of autocovariances, which N times the variance of a mean tends to.
+    """Return the Bartlett-weighted sum of autocovariances: the limit of N times the variance of the mean.
 
-    Between bars k apart the weight is 1 - k / (lag + 1). The weighted sum equals the mean square of all
-    sums over lag + 1 consecutive bars, with nothing where there is no window: cheap, and never negative.
-    Deviations are values less their mean, in the order of time, shape (N,); bars as in `diebold_mariano`.
+    The weight of two bars that are k apart is 1 - k / (lag + 1). The weighted sum equals the mean square of
+    all sums over lag + 1 consecutive bars, where bars without a window count as zero. That is cheap to
+    compute, and never negative.
+
+    Args:
+        deviations: Values minus their mean, in the order of time, shape (N,).
+        lag_bars: Largest distance at which values may depend on each other, in bars.
+        bar_numbers: As in `diebold_mariano`.
     """
     bars = np.arange(len(deviations)) if bar_numbers is None else bar_numbers
-    # Places on a line of bars: holes longer than the lag shrink to it, as they part all the same.
-    places = np.concatenate([[0], np.cumsum(np.minimum(np.diff(bars), lag_bars + 1))]).astype(np.int64)
+    # Positions on an axis of bars. A gap longer than the lag is shortened to lag + 1 bars: values on its two
+    # sides are independent in either case, and the arrays stay short.
+    steps = np.minimum(np.diff(bars), lag_bars + 1)
+    positions = np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)
     # Cumulative sums with lag + 1 empty bars on either side.
-    running = np.zeros(int(places[-1]) + 2 * (lag_bars + 1) + 1)
-    running[places + lag_bars + 2] = deviations
+    running = np.zeros(int(positions[-1]) + 2 * (lag_bars + 1) + 1)
+    running[positions + lag_bars + 2] = deviations
     running = np.cumsum(running)
     sums = running[lag_bars + 1 :] - running[: -lag_bars - 1]
     return float(np.sum(sums**2)) / (lag_bars + 1) / len(deviations)
 
 
 def small_sample_factor(num_windows: int, num_covariances: int) -> float:
-    """Return the correction of Harvey, Leybourne & Newbold (1997): root of (N + 1 - 2h + h (h - 1) / N) / N.
+    """Return the factor of Harvey, Leybourne & Newbold (1997): root of (N + 1 - 2h + h (h - 1) / N) / N.
 
     >>> round(small_sample_factor(16, 4), 4)  # (16 + 1 - 8 + 12 / 16) / 16 = 0.609375
     0.7806
@@ -307,11 +349,15 @@ def small_sample_factor(num_windows: int, num_covariances: int) -> float:
 
 
 def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[np.int64] | None) -> float:
-    """Say of how many independent values the mean would be as uncertain as that of these.
+    """Return the effective sample size: how many independent values would give the mean the same variance.
 
-    They are in the order of time, shape (N,), N at least 1, each looking `step` bars ahead. At most N:
-    N times variance over long-run variance. Where they never differ, or are too few for a long-run variance,
-    N / step: the windows that do not overlap. At least 1.
+    It is N times variance over long-run variance, from 1 to N. Where the values are all equal, or too few for
+    a long-run variance, it is N / step: the number of windows that do not overlap.
+
+    Args:
+        values: In the order of time, shape (N,), N at least 1; each looks `step` bars ahead.
+        step: Bars that a value looks ahead.
+        bar_numbers: As in `diebold_mariano`.
     """
     num_values = len(values)
     deviations = values - values.mean()
@@ -326,21 +372,21 @@ def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[n
 def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p-values for the number of tests, after Benjamini & Hochberg (1995).
 
-    Calling those below a share significant makes at most that share of the calls wrong, on average. Returned
-    is the smallest such share at which each is still called significant; None, no test, counts for nothing.
+    A corrected p-value is the smallest false discovery rate at which the test is still called significant.
+    None stands for no test; it stays None and is not counted.
 
     >>> corrected_p_values([0.04, None, 0.01])
     [0.04, None, 0.02]
     """
-    known = [value for value in p_values if value is not None]
-    if len(known) < 2:
+    tested = [value for value in p_values if value is not None]
+    if len(tested) < 2:
         return list(p_values)
-    # Not scipy's own: importing its statistics takes longer than a whole report.
-    order = np.argsort(known)
-    ranks = np.arange(1, len(known) + 1, dtype=np.float64)
-    shares = np.array(known, np.float64)[order] * (len(known) / ranks)
+    # Not scipy.stats.false_discovery_control: importing scipy.stats takes longer than writing a report.
+    order = np.argsort(tested)
+    ranks = np.arange(1, len(tested) + 1, dtype=np.float64)
+    shares = np.array(tested, np.float64)[order] * (len(tested) / ranks)
     shares = np.minimum.accumulate(shares[::-1])[::-1]
     corrected_values = np.empty_like(shares)
     corrected_values[order] = np.clip(shares, 0.0, 1.0)
-    found = iter(corrected_values.tolist())
-    return [None if value is None else next(found) for value in p_values]
+    remaining = iter(corrected_values.tolist())
+    return [None if value is None else next(remaining) for value in p_values]

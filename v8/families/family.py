@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import Field
 
 from v8.records import Settings
-from v8.registry import Named, told_in
+from v8.registry import Named, read_descriptions
 from v8.tasks import Task
 
 HEAD_PREFIX = "head_"
@@ -89,7 +89,7 @@ class Family(Named):
 NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
 """What of a `Family` makes the layers of its networks."""
 Flop: TypeAlias = Callable[[Any, NetworkShape], float]
-_TOLD: Final = told_in("v8.families", "families.yaml")
+_TOLD: Final = read_descriptions("v8.families", "families.yaml")
 
 
 def ours(

@@ -10,13 +10,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
-from v8.features.formulas import Floats
 
-Market: TypeAlias = Mapping[str, Floats]
+Market: TypeAlias = Mapping[str, FloatArray]
 """Columns of candles by name, each of shape (N,)."""
 
-Compute: TypeAlias = Callable[[Market], Floats]
+Compute: TypeAlias = Callable[[Market], FloatArray]
 """Computes the values of a feature, shape (N,), from columns of candles."""
 
 BAR_S: Final = 900
@@ -80,7 +80,7 @@ def _with_changed_future(market: Market, num_known: int, factor: float) -> Marke
     return changed
 
 
-def _first_difference(values: Floats, others: Floats, first: int, resolution: float) -> int | None:
+def _first_difference(values: FloatArray, others: FloatArray, first: int, resolution: float) -> int | None:
     """Return the first row from `first` on in which two arrays differ; None if they are equal."""
     if len(values) != len(others):
         return min(len(values), len(others))

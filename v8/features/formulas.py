@@ -22,11 +22,9 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.registry import Named
-
-Floats = NDArray[np.float64]
 
 
 class Kind(Enum):
@@ -53,7 +51,7 @@ class Formula:
     the digest; `is_windowed` is not, because it does not change the meaning of a column.
     """
 
-    function: Callable[..., Floats]  # takes one array per input, then the parameters by keyword
+    function: Callable[..., FloatArray]  # takes one array per input, then the parameters by keyword
     inputs: tuple[str, ...]  # names of candle columns, features or stages
     parameters: Mapping[str, float | None] = field(default_factory=dict)  # all numbers, in bars or unitless
     warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
@@ -69,14 +67,14 @@ class Feature(Named):
     formula: Formula | None = None  # None for a price of the candle itself
 
 
-def ewm_mean(values: Floats, newest_weight: float) -> Floats:
+def ewm_mean(values: FloatArray, newest_weight: float) -> FloatArray:
     """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; exact for a constant."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
     return pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean().to_numpy(dtype=np.float64)
 
 
-def rsi(close: Floats, period_bars: int) -> Floats:
+def rsi(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. It is 100 if
@@ -89,7 +87,7 @@ def rsi(close: Floats, period_bars: int) -> Floats:
     return 100.0 * ratio(average_gain, average_gain + average_loss, where_zero=0.5)
 
 
-def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
+def macd(close: FloatArray, fast_bars: int, slow_bars: int) -> FloatArray:
     """Subtract the slow exponential average of the close from the fast one, in quote currency.
 
     The newest weight of an average is 2 / (span + 1); exactly 0 in a flat market.
@@ -97,12 +95,12 @@ def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
     return ewm_mean(close, 2.0 / (fast_bars + 1)) - ewm_mean(close, 2.0 / (slow_bars + 1))
 
 
-def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
+def macd_signal(macd_line: FloatArray, signal_bars: int) -> FloatArray:
     """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
     return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
 
 
-def close_moments(close: Floats, period_bars: int) -> Floats:
+def close_moments(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the simple average of the close, as its distance from the newest close, and the deviation.
 
     Two passes over the differences from the newest close of each window. The differences keep all digits of
@@ -125,7 +123,7 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     return np.stack([pad_start(mean, len(close)), pad_start(deviation, len(close))])
 
 
-def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
+def bollinger_band(close: FloatArray, moments: FloatArray, stds: float) -> FloatArray:
     """Compute a Bollinger band: simple average plus `stds` sample deviations (Bollinger, 2001).
 
     `stds` is negative for the lower band; the moments are those of `close_moments`. Quote currency; in a flat
@@ -134,7 +132,7 @@ def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
     return close + (moments[0] + stds * moments[1])
 
 
-def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
+def relative_deviation(close: FloatArray, moments: FloatArray, stds: float) -> FloatArray:
     """Divide `stds` sample deviations by the simple average: the volatility for 1, the band width for 4.
 
     The moments are those of `close_moments`. Unitless, not negative; 0 in a flat market.
@@ -142,7 +140,7 @@ def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
     return stds * moments[1] / (close + moments[0])
 
 
-def band_position(moments: Floats, stds: float) -> Floats:
+def band_position(moments: FloatArray, stds: float) -> FloatArray:
     """Compute the position of the close: 0 at the lower band, 1 at the upper band, possibly beyond; unitless.
 
     The bands are `stds` sample deviations from the average, both of `close_moments`. Where they coincide (a
@@ -153,7 +151,7 @@ def band_position(moments: Floats, stds: float) -> Floats:
     return ratio(above_lower, 2.0 * half_width, where_zero=0.5)
 
 
-def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
+def atr(high: FloatArray, low: FloatArray, close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the simple average of the true range; the lineage does not use Wilder's smoothing.
 
     The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar has
@@ -165,13 +163,13 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
     return pad_start(moving_mean(true_range, period_bars), len(close))
 
 
-def roc(close: Floats, period_bars: int) -> Floats:
+def roc(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the change from the close `period_bars` before, in percent of it; NaN in the first rows."""
     earlier = close[:-period_bars]
     return pad_start(100.0 * (close[period_bars:] - earlier) / earlier, len(close))
 
 
-def volume_norm(volume: Floats, period_bars: int) -> Floats:
+def volume_norm(volume: FloatArray, period_bars: int) -> FloatArray:
     """Divide the volume by its simple average: unitless, between 0 and `period_bars`; NaN in the first rows.
 
     In a window without any trade it is 1, the value of a volume equal to its average.
@@ -179,12 +177,12 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
     return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
 
-def moving_mean(values: Floats, period_bars: int) -> Floats:
+def moving_mean(values: FloatArray, period_bars: int) -> FloatArray:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
     return pad_start(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
 
 
-def windows(values: Floats, period_bars: int) -> Floats:
+def windows(values: FloatArray, period_bars: int) -> FloatArray:
     """Return a view of all windows of N values, twenty times as fast as `sliding_window_view`.
 
     The shape is (period_bars, N - period_bars + 1), or (period_bars, 0) if no window is complete. The first
@@ -195,12 +193,12 @@ def windows(values: Floats, period_bars: int) -> Floats:
     return np.ndarray(shape, values.dtype, values, strides=2 * values.strides)
 
 
-def pad_start(values: Floats, num_rows: int) -> Floats:
+def pad_start(values: FloatArray, num_rows: int) -> FloatArray:
     """Prepend NaN to values, up to so many rows."""
     return np.concatenate([np.full(num_rows - len(values), np.nan), values])
 
 
-def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
+def ratio(part: FloatArray, whole: FloatArray, *, where_zero: float) -> FloatArray:
     """Divide `part` by `whole`; the result is `where_zero` where `whole` is zero."""
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)
 
@@ -227,20 +225,22 @@ WAVE_DECIMALS: Final = 9
 """Decimals of a wave: more than single precision holds, and too few for rounding errors to show."""
 
 
-def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
+def range_deviation(high: FloatArray, low: FloatArray, period_bars: int) -> FloatArray:
     """Estimate the deviation of one bar's log return from the newest ranges (Parkinson), unitless."""
     squares = np.square(np.log(high / low))
     mean_square = moving_mean(squares, period_bars) if period_bars > 1 else squares
     return np.sqrt(mean_square / PARKINSON)
 
 
-def realised_deviation(close: Floats, period_bars: int) -> Floats:
+def realised_deviation(close: FloatArray, period_bars: int) -> FloatArray:
     """Compute the root mean square of the newest log returns, unitless; NaN in the first rows."""
     squares = np.square(np.diff(np.log(close)))
     return pad_start(np.sqrt(moving_mean(squares, period_bars)), len(close))
 
 
-def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats) -> Floats:
+def recent_range(
+    shortest: FloatArray, short: FloatArray, long: FloatArray, longest: FloatArray
+) -> FloatArray:
     """Compute the weighted geometric mean of deviations over four horizons: the expected next move.
 
     Horizons as in the heterogeneous autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001): traders with
@@ -254,12 +254,12 @@ def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats)
     return blend
 
 
-def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
+def share_of_recent(deviation: FloatArray, recent: FloatArray) -> FloatArray:
     """Divide a deviation by `recent_range`, both unitless; 1 in a flat market."""
     return ratio(deviation, recent, where_zero=1.0)
 
 
-def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
+def move(close: FloatArray, recent: FloatArray, period_bars: int) -> FloatArray:
     """Compute the absolute log return over some bars, in multiples of its usual size.
 
     The usual size is `recent` times the square root of the number of bars, as for a random walk. From 0 to
@@ -271,19 +271,19 @@ def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
     return np.minimum(ratio(size, usual_size, where_zero=0.0), MAX_MOVE)
 
 
-def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) -> Floats:
+def wave(open_time_s: FloatArray, period_s: int, num_waves: int, is_cosine: bool) -> FloatArray:
     """Encode the time of the day or week (seconds since 1970, UTC) as a sine or cosine wave.
 
     A period starts on a Monday at midnight and has `num_waves` waves. Between -1 and 1, rounded: where all
     bars lie at zeros of a wave (three waves a day with bars of four hours), only rounding errors of 1e-16
     would be left, and scaling would enlarge them to unit size.
     """
-    angle: Floats = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
-    exact: Floats = np.cos(angle) if is_cosine else np.sin(angle)
+    angle: FloatArray = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
+    exact: FloatArray = np.cos(angle) if is_cosine else np.sin(angle)
     return exact.round(WAVE_DECIMALS)
 
 
-def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
+def rolled_moments(close: FloatArray, period_bars: int, num_steps: int) -> FloatArray:
     """Compute mean and deviation of the naive forecast's Bollinger window: future closes repeat the last one.
 
     k steps ahead, k < `period_bars`, the window holds the newest period - k known closes and k copies of the
@@ -309,11 +309,11 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     return moments
 
 
-def rolled_middle(moments: Floats, recent: Floats, step: int) -> Floats:
+def rolled_middle(moments: FloatArray, recent: FloatArray, step: int) -> FloatArray:
     """Return the absolute distance of the mean of `rolled_moments` from the last close, in recent ranges."""
     return np.minimum(ratio(np.abs(moments[0, step - 1]), recent, where_zero=0.0), MAX_ROLLED)
 
 
-def rolled_deviation(moments: Floats, recent: Floats, step: int) -> Floats:
+def rolled_deviation(moments: FloatArray, recent: FloatArray, step: int) -> FloatArray:
     """Return the deviation of `rolled_moments`, in recent ranges; steps ahead count from 1."""
     return np.minimum(ratio(moments[1, step - 1], recent, where_zero=0.0), MAX_ROLLED)

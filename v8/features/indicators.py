@@ -21,11 +21,12 @@ import numpy as np
 import yaml
 
 from v8 import columns as c
+from v8.arrays import FloatArray
 from v8.columns import is_covariate, is_raw_column, split_origin, with_origin
 from v8.errors import DataError, listed, message_of
 from v8.features import formulas, ta_features
 from v8.features.examination import BAR_S, first_lookahead_row, first_unstable_row, synthetic_market
-from v8.features.formulas import Feature, Floats, Formula, Kind
+from v8.features.formulas import Feature, Formula, Kind
 from v8.features.ta_features import RESOLUTION
 from v8.plugins import digest_of
 from v8.registry import Registry, nearest
@@ -172,7 +173,7 @@ def is_of_package(name: str) -> bool:
     return ta_features.is_package_name(split_origin(name)[1])
 
 
-def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
+def computed_rows(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Compute columns of contiguous candles.
 
     Stages are computed once for all columns, two columns may be the same array, and functions get read-only
@@ -192,7 +193,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict
     results = {name: _read_only(values) for name, values in candles.items()}
     num_rows = len(next(iter(results.values())))
 
-    def compute(name: str) -> Floats:
+    def compute(name: str) -> FloatArray:
         if name not in results:
             formula = formula_of(name)
             inputs = [compute(source) for source in formula.inputs]
@@ -205,7 +206,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict
     return {name: compute(name) for name in columns}
 
 
-def _require_length(name: str, values: Floats, num_rows: int, *, is_stage: bool) -> Floats:
+def _require_length(name: str, values: FloatArray, num_rows: int, *, is_stage: bool) -> FloatArray:
     """Return values as an array; a DataError unless there is one for each row.
 
     The values of a stage may have further axes before that of the rows.
@@ -224,7 +225,7 @@ def _require_length(name: str, values: Floats, num_rows: int, *, is_stage: bool)
     raise DataError(where=f"feature {name}", rule=rule, got=got, fix=fix)
 
 
-def _read_only(values: Floats) -> Floats:
+def _read_only(values: FloatArray) -> FloatArray:
     view = values.view()
     view.setflags(write=False)
     return view
@@ -287,7 +288,7 @@ def _fault_of_values(name: str) -> str | None:
         reversed_values = market.get(split_origin(column)[1], market[c.CLOSE])[::-1].copy()
         market.setdefault(column, reversed_values)
 
-    def compute(market: Mapping[str, Floats]) -> Floats:
+    def compute(market: Mapping[str, FloatArray]) -> FloatArray:
         with np.errstate(all="ignore"):  # invalid results are detected below
             return np.asarray(computed_rows([name], market)[name], np.float64)
 
@@ -358,20 +359,20 @@ class _Features(Registry[Feature]):
         return replace(own, name=name, sentence=sentence, formula=formula)
 
 
-def _of(function: Callable[..., Floats], *inputs: str, **parameters: float) -> Formula:
+def _of(function: Callable[..., FloatArray], *inputs: str, **parameters: float) -> Formula:
     """Return a formula without a warm-up of its own."""
     return Formula(function, inputs, parameters, is_windowed=True)
 
 
 def _over(
-    function: Callable[..., Floats], bars: int, *inputs: str, late: int = 0, **parameters: float
+    function: Callable[..., FloatArray], bars: int, *inputs: str, late: int = 0, **parameters: float
 ) -> Formula:
     """Return a formula of the newest `bars` bars, and of `late` bars before them."""
     return Formula(function, inputs, {"period_bars": bars, **parameters}, bars - 1 + late, is_windowed=True)
 
 
 def _averaged(
-    function: Callable[..., Floats], newest_weights: Sequence[float], source: str, **parameters: float
+    function: Callable[..., FloatArray], newest_weights: Sequence[float], source: str, **parameters: float
 ) -> Formula:
     """Return a formula of chained exponential averages, with a warm-up in which the first rows lose weight.
 

@@ -36,10 +36,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.columns import HIGH, LOW, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.features.examination import Market, first_lookahead_row, first_unstable_row, synthetic_market
-from v8.features.formulas import Feature, Floats, Formula, Kind, windows
-from v8.registry import nearest, or_rather
+from v8.features.formulas import Feature, Formula, Kind, windows
+from v8.registry import nearest, suggestion_clause
 
 PACKAGE: Final = "ta"
 PREFIX: Final = f"{PACKAGE}."
@@ -166,7 +167,7 @@ def read_name(name: str) -> ParameterizedOutput:
     output = _output(name, match[1])
     texts = _parameter_texts(name, match[3] or "")
     for unknown in texts.keys() - output.defaults.keys():
-        parameters = f"{', '.join(output.defaults)}{or_rather(unknown, output.defaults)}"
+        parameters = f"{', '.join(output.defaults)}{suggestion_clause(unknown, output.defaults)}"
         raise RefusedError(f"{unknown!r} is no parameter of ta.{output.name}, which has {parameters}")
     values = {key: _value(output, key, texts.get(key)) for key in output.defaults}
     return ParameterizedOutput(output, values)
@@ -286,12 +287,12 @@ def block_bars_of(context_bars: int) -> int:
 
 def in_blocks(
     output: Output,
-    open_time_s: Floats,
-    *columns: Floats,
+    open_time_s: FloatArray,
+    *columns: FloatArray,
     context_bars: int,
     block_bars: int,
     **parameters: Value,
-) -> Floats:
+) -> FloatArray:
     """Compute an output for N contiguous candles, block by block, each with its context.
 
     Args:
@@ -316,7 +317,7 @@ def in_blocks(
     return values
 
 
-def computed(output: Output, candles: Market, parameters: Mapping[str, Value]) -> Floats:
+def computed(output: Output, candles: Market, parameters: Mapping[str, Value]) -> FloatArray:
     """Compute an output with the package, shape (N,), float64; not finite where it has no value."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
@@ -416,11 +417,11 @@ class _Examination:
             raise self._refused("has no value at some candles; with fillna=true the last one is repeated")
         return bool(has_value.all() and (np.abs(short - long) <= RESOLUTION * largest).all())
 
-    def _compute_values(self, start: int, stop: int) -> Floats:
+    def _compute_values(self, start: int, stop: int) -> FloatArray:
         """Compute the output from one bar of the synthetic market up to another, shape (stop - start,)."""
         return self._compute({name: values[start:stop] for name, values in _market().items()})
 
-    def _compute(self, market: Market) -> Floats:
+    def _compute(self, market: Market) -> FloatArray:
         return computed(self._feature.output, market, self._feature.parameters)
 
     def _refused(self, reason: str) -> RefusedError:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import OHLCV, OPEN_TIME, is_covariate, split_origin, with_origin
 from v8.errors import DataError, listed
 from v8.features import indicators
-from v8.features.formulas import Floats
 from v8.features.indicators import FEATURES, ancestry, check_columns, computed_rows, warmup_bars
 from v8.features.ta_features import with_filling
 from v8.invocation import command
@@ -247,7 +247,7 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
         else:
             windowed[name] = reach_bars
     first_needed = max(piece.start, num_known - max(windowed.values(), default=0))
-    computed: dict[str, Floats] = {}
+    computed: dict[str, FloatArray] = {}
     if windowed:
         computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, piece.stop)))
     if whole_piece:
@@ -260,7 +260,7 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
     _require_finite(candles, new_rows)
 
 
-def _inputs(candles: Candles, rows: slice) -> dict[str, Floats]:
+def _inputs(candles: Candles, rows: slice) -> dict[str, FloatArray]:
     """Return all columns of some candles by name, float64."""
     columns = dict(zip(OHLCV, np.ascontiguousarray(candles.values[rows].T), strict=True))
     columns[OPEN_TIME] = candles.open_time_s[rows].astype(np.float64)

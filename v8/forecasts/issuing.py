@@ -42,7 +42,7 @@ class Issued:
     issued_at_s: int  # when it was issued, seconds since the epoch, UTC
     is_dated: bool  # whether the candles are of this world's calendar; those of the demo market are not
     paths: pd.DataFrame | None = None  # what `Forecaster.paths` returned, where it was asked for
-    outside: Mapping[str, float] | None = None  # what `Forecaster.outside` says
+    outside: Mapping[str, float] | None = None  # see `Forecaster.out_of_range_features`
 
     @property
     def closed_s(self) -> int:
@@ -184,7 +184,7 @@ def issue(
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
     forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     paths = None if num_paths is None else forecaster.paths(candles, num_paths, now_s=issued_at_s)
-    told = paths, forecaster.outside(candles)
+    told = paths, forecaster.out_of_range_features(candles)
     issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable, *told)
     issued.lines()  # so that what cannot be told is refused here and not where it is printed
     return issued
@@ -209,7 +209,7 @@ def issue_each(
     Raises `PullError` if the Hub does not hand the models out; `DataError` if the exchange does not tell its
     time.
     """
-    models.bring(names)
+    models.prefetch(names)
     forecasters: list[Forecaster] = []
     issued: list[Issued] = []
     refused: dict[str, V8Error] = {}

@@ -1,7 +1,7 @@
-"""The Hugging Face Hub: what lies in a repository, publishing a run in one commit, pulling one model.
+"""The Hugging Face Hub: the layout of a repository, publishing a run in one commit, pulling models.
 
-`huggingface_hub` reads its address while it is imported, and a damaged one would break that import: so the
-address is checked here, before anything imports it.
+`huggingface_hub` reads the address of the Hub while it is imported, and an invalid one would break the
+import. So the address is checked here, before any module imports it.
 """
 
 import os
@@ -17,7 +17,9 @@ TOKEN_PAGE: Final = f"{DEFAULT_ENDPOINT}/settings/tokens"
 def hub_endpoint() -> str:
     """Return the address of the Hub: `HF_ENDPOINT`, read now and not at import, or the public one.
 
-    Raises `PublishError` if it is no address of a Hub. It is not quoted where it may hold a password.
+    Raises:
+        PublishError: If it is not the address of a Hub. The address itself is not quoted, because it may hold
+            a password.
     """
     address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
     fault = _fault(address)
@@ -29,7 +31,7 @@ def hub_endpoint() -> str:
 
 
 def _fault(address: str) -> str | None:
-    """Say what is wrong with an address, as a noun; None when nothing is."""
+    """Describe what is wrong with an address, as a noun phrase; None if nothing is."""
     if not address.isprintable() or not address.isascii() or any(map(str.isspace, address)):
         return "one with a blank, a control character or a letter that no address has"
     try:

@@ -1,20 +1,21 @@
-"""Asking the Hub: one repository, how long to insist, and errors that are sentences of ours.
+"""Requests to the Hugging Face Hub for one repository: time limits, retries, and errors without the token.
 
-The errors of the Hub's client hold the request, which holds the token: ours are raised outside of them.
+The exceptions of the Hub's client hold the request, which holds the token. So errors of v8 are raised outside
+the `except` blocks that caught them, and are not chained to them.
 
-The client is `huggingface_hub`, unmodified, but four of its habits are not wanted here.
+The client is the unmodified package `huggingface_hub`. Four things are done differently here:
 
-- It waits for ever. Here every request has a limit, and a call during which fewer than `SLOWEST_BYTES_S`
-  move for that long is given up; the user sees the silence counted.
-- It retries some requests and not others, and once the answer to a commit is lost it can commit twice. Here
-  it never retries: `v8.net.RetryPolicy` does, after looking at what is there.
-- It moves large files by xet where that is installed: a client in Rust that takes no limit, tells nothing and
-  cannot be interrupted. Here large files go by LFS and come by plain downloads, which every Hub offers; xet
-  saves traffic by deduplication, and models of a few megabytes share nothing.
-- Its uploads wait for their threads even when the user presses Ctrl-C. Here a call runs in a thread that can
-  be left, and so does every request of it: leaving ends all waiting, and no request is begun any more.
+- The client may wait for ever. Here every request has a time limit, and a call is abandoned if fewer than
+  `SLOWEST_BYTES_S` bytes a second move for that long. Messages count the seconds of silence for the user.
+- The client retries some requests and not others, and if the answer to a commit is lost it can commit twice.
+  Here it never retries. `v8.net.RetryPolicy` does, after it has looked at the state of the repository.
+- The client transfers large files by xet where that is installed: a client in Rust that has no time limit,
+  reports nothing and cannot be interrupted. Here large files are uploaded by LFS and downloaded by plain
+  HTTP, which every Hub offers. Xet saves traffic by deduplication, but models have no content in common.
+- The client's uploads wait for their threads even when the user presses Ctrl-C. Here a call and each of its
+  requests run in threads that can be abandoned: then all waiting ends, and no further request is started.
 
-It speaks `httpx` in its first major version and `httpx2` in its second, and neither is named here.
+Version 1 of the client uses `httpx` and version 2 uses `httpx2`, so neither is imported by name here.
 """
 
 import math
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -35,86 +37,103 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import huggingface_hub as hub
-import yaml
 from huggingface_hub import constants, errors
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import _http
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.errors import PublishError, V8Error, shown
-from v8.hub import TOKEN_PAGE, hub_endpoint
+from v8.hub import hub_endpoint
 from v8.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, in_thread
-from v8.storage import digest_file, digest_git_blob, packaged
+from v8.storage import digest_file, digest_git_blob
 
 SLOWEST_BYTES_S: Final = 1_000
-"""A transfer that is slower, in bytes a second, counts as silence as far as it is."""
+"""Bytes a second: a transfer that is slower than this counts as silent."""
 
-TOLD_EVERY_S: Final = 10  # silence is told about every so many seconds
-_GRACE_S: Final = 3.0  # a request that ends by its own limit says more than a call that is left
-_SHORTEST_S: Final = 1.0  # every try may be silent for this long, in seconds, however late it begins
-_TO_LEAVE_S: Final = 5.0
-"""A call that is left ends within this, in seconds, unless it waits for another process."""
+REPORT_EVERY_S: Final = 10  # seconds between two messages about silence
+_GRACE_S: Final = 3.0
+"""Seconds that a call may last beyond its limit: a request that ends by its own limit explains more."""
+_SHORTEST_S: Final = 1.0  # seconds that every try may be silent, however little time is left
+_ABANDON_LIMIT_S: Final = 5.0
+"""Seconds within which an abandoned call ends, unless it waits for another process."""
 
 _PIECE_BYTES: Final = 1 << 16
-_RESET: Final = re.compile(r"\bt\s*=\s*(\d+)")
-_BUSY: Final = frozenset({408, 425, 429})
-_ONE_AT_A_TIME: Final = threading.Lock()
+_RATE_LIMIT_RESET: Final = re.compile(r"\bt\s*=\s*(\d+)")  # seconds, in the header `ratelimit`
+_BUSY_STATUSES: Final = frozenset({408, 425, 429})
+_CLIENT_LOCK: Final = threading.Lock()  # the client's settings are global
 
 _NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_NAME: Final = re.compile(f"{_NAME_PART}/{_NAME_PART}")
 _TOKEN: Final = re.compile(r"[!-~]+")
 _LFS_BATCH: Final = "/info/lfs/objects/batch"
-_REFUSALS: Final = yaml.safe_load(packaged("v8.hub", "refusals.yaml"))
 
-HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)  # what the client speaks HTTP with
+HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)  # the client's HTTP library
 _CLIENT_ERRORS: Final = (HTTP.HTTPError, HTTP.InvalidURL, OSError, RuntimeError, ValueError)
-_MEANINGS: Final = {
-    errors.RevisionNotFoundError: "REVISION",
-    errors.RemoteEntryNotFoundError: "FILE",
-    errors.GatedRepoError: "FORBIDDEN",  # which is a kind of the next
-    errors.RepositoryNotFoundError: "REPOSITORY",
-}
-_STATUSES: Final = {401: "TOKEN", 403: "FORBIDDEN", 404: "REPOSITORY"}
 _NO_ANSWER: Final = (HTTP.TransportError, ConnectionError, TimeoutError)
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 Kind = Literal["model", "dataset", "space"]
 
 
-def told(what: str, kind: str, **words: object) -> dict[str, str]:
-    """Return the parts of an error from `refusals.yaml`."""
-    parts = _REFUSALS[what]["OTHER"] | _REFUSALS[what].get(kind, {})
-    return {part: text.format(**words) for part, text in parts.items()}
+class Refusal(Enum):
+    """Why the Hub refused a request."""
+
+    TOKEN = "the token is not valid"  # noqa: S105 - a description, no secret
+    FORBIDDEN = "the user has no permission"
+    REPOSITORY = "there is no such repository, or the user may not see it"
+    REVISION = "there is no such revision"
+    FILE = "there is no such file"
+    OFFLINE = "the client is in offline mode"
+    OTHER = "another reason, in the words of the Hub"
+
+
+_REFUSALS_BY_ERROR: Final = {
+    errors.RevisionNotFoundError: Refusal.REVISION,
+    errors.RemoteEntryNotFoundError: Refusal.FILE,
+    errors.GatedRepoError: Refusal.FORBIDDEN,  # must stand before its base class, which follows
+    errors.RepositoryNotFoundError: Refusal.REPOSITORY,
+}
+_REFUSALS_BY_STATUS: Final = {401: Refusal.TOKEN, 403: Refusal.FORBIDDEN, 404: Refusal.REPOSITORY}
 
 
 class UnreachableError(PublishError):
-    """The trouble did not pass. Publishing ends with it; pulling looks into the cache."""
+    """The Hub stayed out of reach after all tries. Publishing ends with this; pulling uses the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubRetryPolicy(RetryPolicy):
-    """How long to wait for a Hub that has trouble; `tell` hears of each pause, and of silence."""
+    """How long to wait for a Hub that has trouble; `report` gets a message about each pause and silence."""
 
     num_tries: int = 5
     first_s: float = 2.0
     longest_s: float = math.inf
     least_share: float = 1.0
     timeout_s: float = 120.0  # longest silence of one request, in seconds
-    tell: Callable[[str], None] = lambda text: None
+    report: Callable[[str], None] = lambda text: None
 
-    def refused(self, where: str, refused: RetryFailure) -> UnreachableError:
-        """Return the error for trouble with a repository that did not pass."""
-        kind = "OTHER"
+    def unreachable_error(self, repo: str, refused: RetryFailure) -> UnreachableError:
+        """Return the error for a repository whose Hub stayed out of reach."""
+        trouble = refused.trouble
+        rule = "the Hub must answer"
+        got = f"{trouble.text}, {refused.num_tries} times in a row"
+        fix = "Nothing is lost; repeat the same command later, it sends only what is missing"
         if refused.is_late:
-            kind = "LATE" if refused.trouble.wait_s is None else "ASKED_TO_WAIT"
-        return UnreachableError(**told("wait", kind, where=where, refused=refused, most=self.most_s))
+            rule = f"waits at most {self.most_s:g} s for the Hub"
+            if trouble.wait_s is None:
+                got = f"{trouble.text}, {refused.num_tries} times in {refused.waited_s:.0f} s"
+            else:
+                got = f"{trouble.text} and the request to wait {trouble.wait_s:g} s"
+                fix = (
+                    "Nothing is lost; repeat the same command after that time, it sends only what is missing"
+                )
+        return UnreachableError(where=repo, rule=rule, got=got, fix=fix)
 
 
 class Traffic:
-    """What moves between this process and the Hub, and for how long next to nothing did.
+    """The traffic between this process and the Hub, watched for silence.
 
     Attributes:
-        succeeded: Requests that succeeded by their method: each PUT has stored a large file.
+        succeeded: Number of successful requests per method: each PUT has stored a large file.
     """
 
     def __init__(self, retries: HubRetryPolicy) -> None:
@@ -122,121 +141,139 @@ class Traffic:
         self.succeeded = Counter[str]()
         self._call = _Call(retries.timeout_s)
 
-    def call(self, where: str, ask: Callable[[], Found], left_s: float = math.inf) -> Found:
-        """Return or raise what `ask` does in a thread of its own; one call at a time.
+    def call(self, repo: str, function: Callable[[], Result], left_s: float = math.inf) -> Result:
+        """Run a function of the client in a thread of its own; one call at a time.
 
-        What is told about silence begins with `where`, the repository. A call with `left_s` seconds left must
-        not be silent beyond them.
+        Args:
+            repo: Name of the repository, with which messages about silence begin.
+            function: What is called; the result, or the exception, is passed on.
+            left_s: Seconds that are left: the call must not be silent beyond them.
 
         Raises:
             TransientError: If next to nothing moves for too long.
-            UnreachableError: If it cannot be left either: another process holds the file it wants.
+            UnreachableError: If the call cannot be abandoned, because another process holds the same file.
         """
         timeout_s = min(self.retries.timeout_s, max(_SHORTEST_S, left_s - _GRACE_S))
-        call = self._call = _Call(timeout_s)
-        answer = in_thread(ask)
+        call = _Call(timeout_s)
+        self._call = call
+        answer = in_thread(function)
         try:
             while not wait([answer], timeout=1).done:
                 if call.silent_s() >= timeout_s + _GRACE_S:
-                    call.leave()
-                    if not wait([answer], timeout=_TO_LEAVE_S).done:
-                        words = {"where": where, "most": self.retries.timeout_s}
-                        raise UnreachableError(**told("wait", "SAME_FILE", **words))
+                    call.abandon()
+                    if not wait([answer], timeout=_ABANDON_LIMIT_S).done:
+                        raise UnreachableError(
+                            where=repo,
+                            rule=f"waits at most {self.retries.timeout_s:g} s for a file",
+                            got="one that another process is downloading, too",
+                            fix="Repeat the same command when the other one has ended",
+                        )
                     raise TransientError(f"{call.silence()} for {timeout_s:.3g} s")
-                past_s = call.next_told()
-                if past_s:
-                    silence = f"{call.silence()} for {past_s} s of at most {timeout_s:.3g} s"
-                    self.retries.tell(f"{where}: {silence}")
+                silent_s = call.seconds_to_report()
+                if silent_s:
+                    silence = f"{call.silence()} for {silent_s} s of at most {timeout_s:.3g} s"
+                    self.retries.report(f"{repo}: {silence}")
         finally:
-            call.leave()  # after an interruption nothing of it may go on
+            call.abandon()  # after an interruption no request of the call may go on
         return answer.result()
 
     def send(self, send: Callable[..., Any], request: Any, *, stream: bool = False, **options: Any) -> Any:
-        """Send a request in a thread of its own; raise instead of an answer that means to try again.
+        """Send a request in a thread of its own; the client's `send` is replaced by this method.
 
-        Raises `TransientError` if there is no answer, or the Hub is busy, or the call was left.
+        Args:
+            send: The client's own method.
+            request: The request.
+            stream: Whether the caller reads the body of the response piece by piece.
+            options: Further options of `send`.
+
+        Raises:
+            TransientError: If there is no answer, or the Hub is busy, or the call was abandoned.
         """
         call = self._call
-        call.check(is_beginning=True)
-        # Some calls of the Hub's client ask for no limit; there is one for them, too.
+        call.check(is_new_request=True)
+        # Some functions of the client set no time limit; they get one here, too.
         limits = dict.fromkeys(("connect", "read", "write", "pool"), call.timeout_s)
         request.extensions = {**request.extensions, "timeout": limits}
-        request.stream = _Watched(request.stream, call)
+        request.stream = _WatchedStream(request.stream, call)
 
-        def answered() -> Any:
+        def send_and_check() -> Any:
             try:
                 response = send(request, stream=True, **options)
-                response.stream = _Watched(response.stream, call)
+                response.stream = _WatchedStream(response.stream, call)
                 status = response.status_code
-                if status not in _BUSY and status < 500 and not call.is_left.done():
+                if status not in _BUSY_STATUSES and status < 500 and not call.is_abandoned.done():
                     if not stream:
                         response.read()
-                        call.moved(None)
+                        call.note_traffic(None)
                     self.succeeded[response.request.method] += response.is_success
                     return response
                 response.close()
-                trouble = TransientError(f"status {status}", _asked_wait_s(response))
+                trouble = TransientError(f"status {status}", _requested_wait_s(response))
             except HTTP.TransportError as error:
                 trouble = TransientError(f"no answer ({type(error).__name__})")
             call.trouble = trouble
-            raise trouble  # outside of the handler, so that no request and no token hangs on it
+            raise trouble  # outside the handler: it must not be chained to a request, which holds the token
 
-        answer = in_thread(answered)
-        wait([answer, call.is_left], return_when=FIRST_COMPLETED)
+        answer = in_thread(send_and_check)
+        wait([answer, call.is_abandoned], return_when=FIRST_COMPLETED)
         call.check()
         return answer.result()
 
 
 class _Call:
-    """One call: when something last moved, what failed of it, and whether it was left."""
+    """The state of one call: when data last moved, what failed, and whether the call was abandoned."""
 
     def __init__(self, timeout_s: float) -> None:
+        now = time.monotonic()
         self.timeout_s = timeout_s
-        self.is_left: Future[None] = Future()
+        self.is_abandoned: Future[None] = Future()  # has a result once the call is abandoned
         self.trouble: TransientError | None = None
-        self._moved_at = self._heard_at = time.monotonic()
-        self._told_s = 0
+        self._silent_since = now  # moves on with every byte, so that a slow transfer counts as silent, too
+        self._last_traffic = now
+        self._reported_s = 0
 
-    def moved(self, num_bytes: int | None) -> None:
-        """Note that so many bytes moved; None for a whole request."""
-        self._heard_at = now = time.monotonic()
-        paid_s = self.silent_s() if num_bytes is None else num_bytes / SLOWEST_BYTES_S
-        self._moved_at = min(now, self._moved_at + paid_s)
+    def note_traffic(self, num_bytes: int | None) -> None:
+        """Note that this number of bytes moved; None for a complete request."""
+        now = time.monotonic()
+        self._last_traffic = now
+        credit_s = self.silent_s() if num_bytes is None else num_bytes / SLOWEST_BYTES_S
+        self._silent_since = min(now, self._silent_since + credit_s)
 
     def silent_s(self) -> float:
-        """Return for how long next to nothing moved, in seconds."""
-        return time.monotonic() - self._moved_at
+        """Return for how many seconds next to nothing moved."""
+        return time.monotonic() - self._silent_since
 
     def silence(self) -> str:
-        """Say how little moves."""
-        is_drip = self._heard_at > self._moved_at
-        return f"fewer than {SLOWEST_BYTES_S:,} bytes a second moved" if is_drip else "no bytes moved"
+        """Describe the silence as a clause."""
+        is_slow = self._last_traffic > self._silent_since
+        return f"fewer than {SLOWEST_BYTES_S:,} bytes a second moved" if is_slow else "no bytes moved"
 
-    def next_told(self) -> int | None:
-        """Return the seconds of silence to tell now; None when they have been told, or are too few."""
-        whole_s = int(self.silent_s()) // TOLD_EVERY_S * TOLD_EVERY_S
-        is_new = whole_s > self._told_s
-        self._told_s = whole_s
-        return whole_s if is_new else None
+    def seconds_to_report(self) -> int | None:
+        """Return the seconds of silence to report now; None if there is nothing new to report."""
+        silent_s = int(self.silent_s()) // REPORT_EVERY_S * REPORT_EVERY_S
+        is_new = silent_s > self._reported_s
+        self._reported_s = silent_s
+        return silent_s if is_new else None
 
-    def leave(self) -> None:
-        """End all waiting of this call, and let it begin nothing more."""
-        if not self.is_left.done():
-            self.is_left.set_result(None)
+    def abandon(self) -> None:
+        """End all waiting of this call; it starts no further request."""
+        if not self.is_abandoned.done():
+            self.is_abandoned.set_result(None)
 
-    def check(self, *, is_beginning: bool = False) -> None:
-        """Raise TransientError when the call was left, or to begin a request after one that failed.
+    def check(self, *, is_new_request: bool = False) -> None:
+        """Raise `TransientError` if the call was abandoned, or before a new request after a failed one.
 
-        Of several requests at once any may be heard first, so each tells what happened.
+        A call may run several requests in parallel, and any of their errors may reach the caller first. So
+        each of them raises the first failure again.
         """
-        if is_beginning and self.trouble:
+        if is_new_request and self.trouble:
             raise TransientError(self.trouble.text, self.trouble.wait_s)
-        if self.is_left.done():
+        if self.is_abandoned.done():
             raise TransientError("the call was given up")
 
 
-class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
-    """A body, whose every piece is noted."""
+class _WatchedStream(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
+    """The body of a request or response; every piece of it is noted as traffic."""
 
     def __init__(self, body: Any, call: _Call) -> None:
         self._body = body
@@ -248,12 +285,12 @@ class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
                 for start in range(0, len(piece), _PIECE_BYTES):
                     self._call.check()
                     yield piece[start : start + _PIECE_BYTES]
-                    self._call.moved(min(_PIECE_BYTES, len(piece) - start))
+                    self._call.note_traffic(min(_PIECE_BYTES, len(piece) - start))
         except HTTP.TimeoutException as error:
             trouble = TransientError(f"no answer ({type(error).__name__})")
         else:
             return
-        raise trouble  # which the client does not retry
+        raise trouble  # the client does not retry this type of exception
 
     def close(self) -> None:
         """Close the body, and the connection with it."""
@@ -261,26 +298,29 @@ class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
             self._body.close()
 
 
-def _watched(client: Any, traffic: Traffic) -> Any:
-    """Let a client send every request as `Traffic` does."""
-    client.send = partial(traffic.send, client.send)
-    return client
-
-
 @contextmanager
 def strict_client(retries: HubRetryPolicy, *, shows_progress: bool = False) -> Iterator[Traffic]:
-    """Make the client behave as said at the top of this module, until the block ends.
+    """Change the client as described at the top of this module, until the block ends.
 
-    The client is one for the whole process, so threads wait here for each other. It sends through the one
-    that the user's own factory makes, with its proxies and certificates; the next one is as before. Progress
-    bars are for terminals only.
+    The client is global to the process, so threads wait here for each other. Its HTTP client is still made by
+    the user's own factory, with the user's proxies and certificates. All settings are restored at the end.
+
+    Args:
+        retries: Time limits, and who is told about pauses.
+        shows_progress: Whether the client draws progress bars, which are for terminals only.
     """
-    with _ONE_AT_A_TIME:
+    with _CLIENT_LOCK:
         factory = _http._GLOBAL_CLIENT_FACTORY
         traffic = Traffic(retries)
         had_bars = not are_progress_bars_disabled()
         had_no_xet = constants.HF_HUB_DISABLE_XET
-        hub.set_client_factory(lambda: _watched(factory(), traffic))
+
+        def make_watched_client() -> Any:
+            client: Any = factory()
+            client.send = partial(traffic.send, client.send)
+            return client
+
+        hub.set_client_factory(make_watched_client)
         constants.HF_HUB_DISABLE_XET = True
         if not shows_progress:
             disable_progress_bars()
@@ -293,21 +333,27 @@ def strict_client(retries: HubRetryPolicy, *, shows_progress: bool = False) -> I
             hub.set_client_factory(factory)
 
 
-def _asked_wait_s(response: Any) -> float | None:
-    """Return the pause the Hub asks for, from `Retry-After` or its rate limit header, in seconds."""
-    asked_s = asked_wait_s(response.headers.get("retry-after"))
-    reset = _RESET.search(response.headers.get("ratelimit", "")) if response.status_code == 429 else None
-    return float(reset[1]) if asked_s is None and reset else asked_s
+def _requested_wait_s(response: Any) -> float | None:
+    """Return the pause that the Hub asks for by `Retry-After` or its rate limit header, in seconds."""
+    wait_s = asked_wait_s(response.headers.get("retry-after"))
+    if wait_s is None and response.status_code == 429:
+        reset = _RATE_LIMIT_RESET.search(response.headers.get("ratelimit", ""))
+        return float(reset[1]) if reset else None
+    return wait_s
 
 
 class HubRepo(ABC):
-    """One repository, asked with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
+    """One repository, accessed with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
 
-    It is asked through the `traffic` of `strict_client`; `kind` is what the Hub calls its kind, `flag` what
-    names it in messages. The token appears in none.
+    Args:
+        name: `user/name`.
+        traffic: What `strict_client` returned.
+        kind: The Hub's name for the kind of repository.
+        flag: The parameter that names the repository in messages. The token appears in no message.
 
-    Raises `PublishError` if it cannot be the name of a repository, or HF_ENDPOINT no address; `V8Error` if
-    the token has a form that no token has.
+    Raises:
+        PublishError: If it cannot be the name of a repository, or HF_ENDPOINT is not an address.
+        V8Error: If the token has a form that no token has.
     """
 
     def __init__(self, name: str, traffic: Traffic, kind: Kind = "model", flag: str = "param:repo") -> None:
@@ -321,106 +367,126 @@ class HubRepo(ABC):
         self._traffic = traffic
         self._end_s = math.inf
         if self._token and not _TOKEN.fullmatch(self._token):
-            # A header with other characters makes the HTTP client quote the whole token in its error.
-            raise self.refused("TOKEN", "")
+            # For a header with other characters the HTTP client would quote the token in its exception.
+            raise self.refusal_error(Refusal.TOKEN, "")
         self._api = hub.HfApi(endpoint=self.endpoint, token=self._token or False)
 
+    @property
+    def owner(self) -> str:
+        """User or organisation that the repository belongs to."""
+        return self.name.partition("/")[0]
+
     @abstractmethod
-    def refused(self, refusal: str, said: str) -> V8Error:
-        """Return the error that the user reads, by a key of `refusals.yaml`.
+    def refusal_error(self, refusal: Refusal, message: str) -> V8Error:
+        """Return the error that the user reads; `message` is the Hub's own, without the token."""
 
-        That is TOKEN, FORBIDDEN, REPOSITORY, REVISION, FILE, OFFLINE or OTHER; `said` is in the words of the
-        Hub, without the token.
-        """
+    def request_with_retries(self, request: Callable[[], Result]) -> Result:
+        """Call a function of the client, again if the Hub was out of reach."""
+        return self.run_with_retries(lambda: self.request(request))
 
-    def told(self, what: str, kind: str, **words: object) -> dict[str, str]:
-        """Return the parts of the error for a refusal of what was asked for, from `refusals.yaml`."""
-        words |= {"name": self.name, "owner": self.name.partition("/")[0], "flag": self.flag}
-        return told(what, kind, **words, endpoint=self.endpoint, token_page=TOKEN_PAGE)
+    def run_with_retries(self, work: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
+        """Run a function that makes several requests, again if the Hub was out of reach.
 
-    def call(self, ask: Callable[[], Found]) -> Found:
-        """Call the client again and again while trouble may pass."""
-        return self.call_on(lambda: self.ask(ask))
+        Args:
+            work: The function; a `TransientError` of it means to run it again.
+            progress: Counts what has been transferred for good.
 
-    def call_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
-        """Do work that asks the Hub several times, again and again while trouble may pass.
-
-        It raises `TransientError` to be done once more; `progress` counts what was moved for good.
-        Raises `UnreachableError` if the trouble does not pass, or the Hub asks for a longer pause than ours.
+        Raises:
+            UnreachableError: If the Hub stays out of reach, or asks for a longer pause than allowed.
         """
         retries = self._traffic.retries
 
-        def within(left_s: float) -> Found:
+        def run_within(left_s: float) -> Result:
             self._end_s = time.monotonic() + left_s
             return work()
 
-        def say(trouble: TransientError, pause_s: float) -> None:
-            retries.tell(f"{self.name}: {trouble.text}; trying again in {pause_s:g} s")
+        def report_pause(trouble: TransientError, pause_s: float) -> None:
+            retries.report(f"{self.name}: {trouble.text}; trying again in {pause_s:g} s")
 
-        refuse = partial(retries.refused, self.name)
-        return retries.call(within, refuse, before_pause=say, progress=progress)
+        def refuse(refused: RetryFailure) -> UnreachableError:
+            return retries.unreachable_error(self.name, refused)
 
-    def ask(self, ask: Callable[[], Found]) -> Found:
-        """Call the client once, and turn everything it can raise into an error of ours."""
+        return retries.call(run_within, refuse, before_pause=report_pause, progress=progress)
+
+    def request(self, function: Callable[[], Result]) -> Result:
+        """Call a function of the client once, and translate all exceptions that it can raise."""
         try:
-            return self._traffic.call(self.name, ask, self._end_s - time.monotonic())
+            return self._traffic.call(self.name, function, self._end_s - time.monotonic())
         except (V8Error, TransientError):
             raise
         except _CLIENT_ERRORS as error:
-            trouble = self._understood(error)
-        raise trouble  # outside of the handler, so that no request and no token hangs on it
+            translated = self._translated(error)
+        raise translated  # outside the handler: it must not be chained to a request, which holds the token
 
     def files(self, revision: str, most: int | None = None) -> dict[str, RepoFile]:
-        """Return the files of a commit by their paths, as the Hub lists them, or the first of them."""
+        """Return the files of a commit by their paths, as the Hub lists them; at most so many if a number."""
         entries = self._api.list_repo_tree(self.name, recursive=True, revision=revision, repo_type=self.kind)
         files = islice((entry for entry in entries if isinstance(entry, RepoFile)), most)
         return {file.path: file for file in files}
 
-    def file(self, path: str, revision: str, *, is_anew: bool = False) -> Path:
-        """Download a file into the client's cache, unless it is there."""
-        download = partial(self._api.hf_hub_download, self.name, path, repo_type=self.kind, revision=revision)
-        return Path(self.call(lambda: download(cache_dir=self.cache, force_download=is_anew)))
+    def file(self, path: str, revision: str, *, is_forced: bool = False) -> Path:
+        """Download a file into the client's cache, unless it is there; with `is_forced` in any case."""
 
-    def _understood(self, error: BaseException) -> V8Error | TransientError:
-        causes = [error]  # uploads of large files wrap what went wrong
-        while inner := causes[-1].__cause__ or causes[-1].__context__:
-            causes.append(inner)
+        def download() -> str:
+            return self._api.hf_hub_download(
+                self.name,
+                path,
+                repo_type=self.kind,
+                revision=revision,
+                cache_dir=self.cache,
+                force_download=is_forced,
+            )
+
+        return Path(self.request_with_retries(download))
+
+    def _translated(self, error: BaseException) -> V8Error | TransientError:
+        """Return the error that the user reads for an exception of the client, or a temporary trouble."""
+        causes = [error]  # uploads of large files raise exceptions that wrap the real cause
+        cause = error.__cause__ or error.__context__
+        while cause is not None:
+            causes.append(cause)
+            cause = cause.__cause__ or cause.__context__
         for cause in causes:
             if isinstance(cause, TransientError):
                 return cause
             if isinstance(cause, errors.HfHubHTTPError):
-                return self._answered(cause)
+                return self._translated_answer(cause)
         root = causes[-1]
         if isinstance(root, errors.OfflineModeIsEnabled):
-            return self.refused("OFFLINE", "HF_HUB_OFFLINE is set")
-        said = self._scrubbed(f"{type(root).__name__}: {root}")
+            return self.refusal_error(Refusal.OFFLINE, "HF_HUB_OFFLINE is set")
+        message = self._without_token(f"{type(root).__name__}: {root}")
         if isinstance(root, RuntimeError) or any(isinstance(cause, _NO_ANSWER) for cause in causes):
-            return TransientError(said)
-        return self.refused("OTHER", said)
+            return TransientError(message)
+        return self.refusal_error(Refusal.OTHER, message)
 
-    def _answered(self, error: errors.HfHubHTTPError) -> V8Error | TransientError:
+    def _translated_answer(self, error: errors.HfHubHTTPError) -> V8Error | TransientError:
+        """Return the error that the user reads for an answer of the Hub, or a temporary trouble."""
         status = error.response.status_code
         if status == 412:
             return TransientError("another commit came in between")
-        said = error.server_message or f"{error}\n".splitlines()[0]
-        refusal = _refusal(error, status)
-        if refusal != "FORBIDDEN" and error.response.request.url.path.endswith(_LFS_BATCH):
-            refusal = "OTHER"
-            said = f"{said} to large files by LFS, the way v8 sends them"
-        return self.refused(refusal, self._scrubbed(f"status {status}: {said}"))
+        message = error.server_message or f"{error}\n".splitlines()[0]
+        refusal = _refusal_of(error, status)
+        if refusal is not Refusal.FORBIDDEN and error.response.request.url.path.endswith(_LFS_BATCH):
+            refusal = Refusal.OTHER
+            message = f"{message} to large files by LFS, the way v8 sends them"
+        return self.refusal_error(refusal, self._without_token(f"status {status}: {message}"))
 
-    def _scrubbed(self, text: str) -> str:
-        """Take the token out of a text that somebody else wrote, and make it one short line."""
-        return shown(text.replace(self._token, "(token)") if self._token else text, 300)
+    def _without_token(self, text: str) -> str:
+        """Remove the token from a text that somebody else wrote, and make it one short line."""
+        if self._token:
+            text = text.replace(self._token, "(token)")
+        return shown(text, 300)
 
 
-def _refusal(error: errors.HfHubHTTPError, status: int) -> str:
-    named = (name for kind, name in _MEANINGS.items() if isinstance(error, kind))
-    return next(named, _STATUSES.get(status, "OTHER"))
+def _refusal_of(error: errors.HfHubHTTPError, status: int) -> Refusal:
+    for kind, refusal in _REFUSALS_BY_ERROR.items():
+        if isinstance(error, kind):
+            return refusal
+    return _REFUSALS_BY_STATUS.get(status, Refusal.OTHER)
 
 
 def is_listed(path: Path, entry: RepoFile | None) -> bool:
-    """Compare a file with the id under which the Hub lists it: git's sha1, or the sha256 of a large one."""
+    """Return whether a file has the content that the Hub lists: by git's sha1, large files by sha256."""
     if entry is None or entry.size != path.stat().st_size:
         return False
     if entry.lfs:
@@ -429,17 +495,23 @@ def is_listed(path: Path, entry: RepoFile | None) -> bool:
 
 
 def check_repo_name(name: str, flag: str = "param:repo") -> None:
-    """Refuse what cannot be the name of a repository.
+    """Check the name of a repository.
 
-    Raises `PublishError` if it is no `user/name` that the Hub allows.
+    Raises:
+        PublishError: If it is no `user/name` that the Hub allows; `flag` is the parameter that named it.
     """
     is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:
-        raise PublishError(**told("publish", "NAME", flag=flag, said=repr(name)[:120]))
+        raise PublishError(
+            where=flag,
+            rule="is user/name in letters, digits, '-', '_' and '.', at most 96 characters",
+            got=repr(name)[:120],
+            fix="Write for example someone/crypto-forecasters",
+        )
 
 
 def cache_folder() -> Path:
-    """Return the client's cache, from the environment as it is now and not as it was at import."""
+    """Return the folder of the client's cache, from the environment as it is now, not as it was at import."""
     chosen = os.environ.get("HF_HUB_CACHE")
     if chosen:
         return Path(chosen).expanduser()

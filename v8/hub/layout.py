@@ -1,12 +1,13 @@
-"""What lies in a published repository: a manifest, and a run laid out as it says.
+"""The files of a published repository, and the manifest that lists them.
 
     README.md                                          the model card
-    leaderboard.csv, leaderboard.png                   the picture of the card; old repositories have none
+    leaderboard.csv, leaderboard.png                   the leaderboard; old repositories have no picture
     manifest.json                                      sha256 and size of every other file
     models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}
 
-A manifest is read from strangers: only names of this layout are accepted, so no file of it can land
-outside the folder it is downloaded to. The client that downloads checks no content; `is_whole_in` does.
+A manifest may come from anybody. So only names of this layout are accepted: no file can be written outside
+the folder it is downloaded to. The client that downloads the files does not check their content;
+`ListedFile.is_intact_in` does.
 """
 
 import json
@@ -36,12 +37,12 @@ PICTURE_FILE: Final = "leaderboard.png"
 ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE, PICTURE_FILE)
 SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 
-MAX_LINE: Final = 200  # letters of a text in a manifest
+MAX_LINE: Final = 200  # most characters of a text in a manifest
 _FIX: Final = f"Publish the run again with `{command('publish')}`, or pull another revision"
 
 
 def is_published_path(path: str) -> bool:
-    """Tell whether a published run can hold a file of this name; nothing outside its folder can.
+    """Return whether a published run can hold a file of this path; a path outside its folder is never valid.
 
     >>> is_published_path("models/BTCUSDT-15m/model.keras"), is_published_path("models/../model.keras")
     (True, False)
@@ -59,7 +60,7 @@ def series_folder(series: str) -> str:
 
 
 def series_of(path: str) -> str | None:
-    """Return the series that a file of a published run belongs to; None for any other file.
+    """Return the series that a file of a published run belongs to; None for all other files.
 
     >>> series_of("models/BTCUSDT-15m/model.keras"), series_of("README.md"), series_of("models/../a/b")
     ('BTCUSDT-15m', None, None)
@@ -70,47 +71,50 @@ def series_of(path: str) -> str | None:
     return series if is_of_series else None
 
 
-def _unpublished(path: str) -> str | None:
-    below = f"{MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
-    return None if is_published_path(path) else f"names {', '.join(ROOT_FILES)} or {below}"
+def _fault_of_path(path: str) -> str | None:
+    if is_published_path(path):
+        return None
+    series_files = f"{MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
+    return f"names {', '.join(ROOT_FILES)} or {series_files}"
 
 
-def _unprintable(text: str) -> str | None:
-    rule = f"is one line of at most {MAX_LINE} letters that can be printed"
-    return None if shown(text, MAX_LINE) == text else rule
+def _fault_of_line(text: str) -> str | None:
+    if shown(text, MAX_LINE) == text:
+        return None
+    return f"is one line of at most {MAX_LINE} letters that can be printed"
 
 
-Line = Annotated[records.Text, records.refusing(_unprintable)]  # a text that can be shown as it is
+Line = Annotated[records.Text, records.refusing(_fault_of_line)]  # a text that can be printed unchanged
 
 
 class _Strict:
-    """What holds no key that nobody knows."""
+    """A record that refuses unknown keys."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class ListedFile(_Strict):
-    """One file of a published run, by its relative name with forward slashes."""
+    """One file of a published run."""
 
-    path: Annotated[str, records.refusing(_unpublished)]
+    path: Annotated[str, records.refusing(_fault_of_path)]  # relative, with forward slashes
     sha256: records.Sha256
     size_bytes: records.Count
 
     @classmethod
     def read(cls, folder: Path, path: str) -> "ListedFile":
-        """Describe a file as it lies in a folder now."""
+        """Describe the file that is in a folder now."""
         return cls(path, digest_file(folder / path), (folder / path).stat().st_size)
 
-    def is_whole_in(self, folder: Path) -> bool:
-        """Tell whether the file lies in a folder with the content that was published."""
+    def is_intact_in(self, folder: Path) -> bool:
+        """Return whether the file is in a folder with the content that was published."""
         path = folder / self.path
         return path.is_file() and path.stat().st_size == self.size_bytes and digest_file(path) == self.sha256
 
 
 @dataclass(frozen=True)
 class DataSpan(_Strict):
-    """Which candles a model has seen, by open times in ISO 8601, UTC; the last one is the data cut-off."""
+    """The candles that a model was made from: source, open times in ISO 8601, UTC, and number."""
 
     source: Line
     first_open: Line
@@ -123,13 +127,13 @@ class Manifest(_Strict):
     """The content of `manifest.json`."""
 
     profile_name: Line  # name of the profile, for example "aligned"
-    profile_digest: records.Sha256  # its sha256; all models are of it
-    created_at: Line  # when the newest model of it was saved, ISO 8601 in UTC
+    profile_digest: records.Sha256  # sha256 of the profile, which all models share
+    created_at: Line  # when the newest model was saved, ISO 8601 in UTC
     versions: Mapping[Line, Line]
-    """Of what can change a result; several of one thing when models of several runs lie there."""
+    """Versions of packages that can change a result; of models of several runs there may be several."""
     data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(by_series)]
-    """Per series, the candles its model has seen; its keys are the series published."""
-    files: tuple[ListedFile, ...]  # every file but the manifest, ascending by path
+    """The candles of each model; the keys are the published series."""
+    files: tuple[ListedFile, ...]  # every file except the manifest, ascending by path
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -147,24 +151,27 @@ class Manifest(_Strict):
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> "Manifest":
-        """Check what the file `where` holds.
+        """Check the content of a manifest; errors begin with `where`, its file.
 
-        Raises `ArtifactError` if it is of an unknown format, incomplete, or names a file that no
-        published run holds.
+        Raises:
+            ArtifactError: If it has an unknown format, is incomplete, or names a file that no published run
+                holds.
         """
-        records.check_format(content, (MANIFEST_FORMAT,), what="manifest", where=where)
+        records.check_format(content, (MANIFEST_FORMAT,), kind="manifest", where=where)
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
-        # Older ones have no picture.
         names = [file.path for file in manifest.files]
         expected = {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-        strange = sorted(expected.symmetric_difference(names) - {PICTURE_FILE})
-        if strange or names != sorted(set(names)):
-            those = f"{CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in data"
-            rule = f"lists {those}, each file once, ascending by path"
-            got = f"a difference in {listed(strange)}" if strange else "another order or a repetition"
+        # Older manifests list no picture.
+        differing = sorted(expected.symmetric_difference(names) - {PICTURE_FILE})
+        if differing or names != sorted(set(names)):
+            rule = (
+                f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in "
+                "data, each file once, ascending by path"
+            )
+            got = f"a difference in {listed(differing)}" if differing else "another order or a repetition"
             raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
         return manifest
 
@@ -172,12 +179,13 @@ class Manifest(_Strict):
 def read_manifest(file: Path) -> Manifest:
     """Read a manifest from disk.
 
-    Raises `ArtifactError` if it is missing, damaged, of an unknown format, or names what it must not.
+    Raises:
+        ArtifactError: If it is missing or damaged, has an unknown format, or names a file that it must not.
     """
     return Manifest.from_json(records.read_json_object(file, fix=_FIX), where=str(file))
 
 
 def list_files(folder: Path) -> tuple[ListedFile, ...]:
-    """List every file below `folder` but the manifest, ascending by path."""
+    """List every file below `folder` except the manifest, ascending by path."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return tuple(ListedFile.read(folder, path) for path in paths if path != MANIFEST_FILE)

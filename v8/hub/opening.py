@@ -1,7 +1,7 @@
-"""The places that hold models: run folders, folders of one series, repositories on the Hub.
+"""Places that hold models: run folders, folders of one series, repositories on the Hub.
 
-All models that are opened from a repository are of one commit: the one that the revision meant when the place
-was first asked.
+All models that are opened from a repository are of one commit: the one that the revision stood for when the
+first of them was opened.
 """
 
 import re
@@ -18,7 +18,6 @@ from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
-from v8.hub.client import told
 from v8.hub.layout import MODELS_FOLDER
 from v8.hub.pull import Pulled, pull
 from v8.invocation import command
@@ -28,10 +27,10 @@ _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
 
 class ModelPlace(ABC):
-    """Where models are, by the name that the user gave the place.
+    """A place that holds models; `name` is what the user called it.
 
-    What asks for models raises `ArtifactError` if there is none, a folder does not hold that series or its
-    files cannot be trusted, and `PullError` if the Hub does not tell or does not hand them out.
+    Methods that need a model raise `ArtifactError` if there is none, if a folder does not hold the series, or
+    if its files cannot be trusted; and `PullError` if the Hub does not answer or refuses.
     """
 
     def __init__(self, name: str, models: SharedModels) -> None:
@@ -41,83 +40,103 @@ class ModelPlace(ABC):
     @property
     @abstractmethod
     def series(self) -> tuple[str, ...]:
-        """Names of all series that the place has a model of."""
+        """Names of all series that the place holds a model of."""
 
-    def bring(self, series: Sequence[str]) -> None:  # noqa: B027 - a folder has them already
-        """Have what forecasts some series on this machine, in one go where it comes from afar.
+    def prefetch(self, series: Sequence[str]) -> None:  # noqa: B027 - a folder has them already
+        """Download the models that forecast some series, all together, if they are not on this machine.
 
-        A file that cannot be trusted is not told here: opening its model will.
+        A file that cannot be trusted raises nothing here; opening its model does.
         """
 
     @abstractmethod
-    def found(self, series: str | None) -> tuple[Path, str | None]:
-        """Return the folder of the model that serves a series now, and the commit that it is of."""
+    def locate(self, series: str | None) -> tuple[Path, str | None]:
+        """Return the folder of the model that serves a series now, and its commit on the Hub, if any."""
 
     @abstractmethod
-    def present(self, series: str) -> str:
-        """Return what changes when another model serves a series: its folder and file, or a commit."""
+    def version_of(self, series: str) -> str:
+        """Return a text that changes when another model serves a series: its folder and file, or a commit."""
 
     def open(self, series: str | None = None, kind: type[Forecaster] = Forecaster) -> Forecaster:
-        """Open the model of a series, as it is now, as a `kind`; None where the place holds one only."""
-        folder, commit = self.found(series)
+        """Open the model that serves a series now.
+
+        Args:
+            series: Its name; may be None if the place holds one model only.
+            kind: The class of the forecaster.
+        """
+        folder, commit = self.locate(series)
         forecaster = kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
-            words = {"where": folder, "series": series, "found": forecaster.series}
-            raise ArtifactError(**told("open", "OTHER_SERIES", **words))
+            raise ArtifactError(
+                where=str(folder),
+                rule=f"must hold the model of {series}",
+                got=f"the one of {forecaster.series}",
+                fix="Check the folder, or leave the series out",
+            )
         return forecaster
 
     def sources_of(self, series: str) -> tuple[str, ...]:
-        """Name the series whose models forecast one: itself, or all of its timeframe if it has no model.
+        """Return the series whose models forecast a series.
 
-        Raises `ArtifactError` if there is none of its timeframe either.
+        That is itself, or all series of its timeframe if it has no model.
+
+        Raises:
+            ArtifactError: If there is no model of its timeframe.
         """
-        known, (_, _, timeframe) = self.series, series.rpartition("-")
-        if series in known:
+        available = self.series
+        if series in available:
             return (series,)
-        found = tuple(each for each in known if each.endswith(f"-{timeframe}"))
-        if found:
-            return found
-        words = {"timeframe": timeframe, "said": listed(known), "place": self.name}
-        raise ArtifactError(**told("open", "TIMEFRAME", where=series, **words))
+        _, _, timeframe = series.rpartition("-")
+        of_timeframe = tuple(name for name in available if name.endswith(f"-{timeframe}"))
+        if not of_timeframe:
+            raise ArtifactError(
+                where=series,
+                rule=f"needs a model of its own, or models of other series at {timeframe}",
+                got=f"models of {listed(available)} in {self.name}",
+                fix="Choose a timeframe that is there with param:series",
+            )
+        return of_timeframe
 
     def forecaster_of(self, series: str) -> Forecaster:
-        """Open the model of a series, or what the models of others say of it, see `sources_of`."""
+        """Open the model of a series, or pool the models of other series, see `sources_of`."""
         names = self.sources_of(series)
         if names == (series,):
             return self.open(series)
         return PooledForecaster(series, [self.serving(name) for name in names])
 
     def serving(self, series: str) -> Forecaster:
-        """Return the model that serves a series, opened once as long as it does; see `open`."""
-        return self._models.serving(series, self.present(series), lambda: self.open(series))
+        """Return the model that serves a series; it is opened again only when another model serves it."""
+        return self._models.serving(series, self.version_of(series), lambda: self.open(series))
 
 
 class _Folder(ModelPlace):
-    """A run, the models of a downloaded repository, or the folder of one series."""
+    """The folder of a run, of a downloaded repository, or of one series."""
 
     @property
     def series(self) -> tuple[str, ...]:
         if self._is_artifact:
             return (read_metadata(Path(self.name)).series,)
         if not self._finished:
-            raise self._missing(None)
+            raise self._missing_error(None)
         return tuple(self._finished)
 
-    def present(self, series: str) -> str:
-        folder, _ = self.found(series)
-        about = (folder / METADATA_FILE).stat()  # written aside and renamed with every model
-        return f"{folder} {about.st_ino} {about.st_mtime_ns} {about.st_size}"
+    def version_of(self, series: str) -> str:
+        folder, _ = self.locate(series)
+        status = (folder / METADATA_FILE).stat()  # this file is replaced with every new model
+        return f"{folder} {status.st_ino} {status.st_mtime_ns} {status.st_size}"
 
-    def found(self, series: str | None) -> tuple[Path, str | None]:
+    def locate(self, series: str | None) -> tuple[Path, str | None]:
         if self._is_artifact:
             return Path(self.name), None
-        name = next(iter(self._finished)) if series is None and len(self._finished) == 1 else series
+        name = series
+        if series is None and len(self._finished) == 1:
+            (name,) = self._finished
         if name not in self._finished:
-            raise self._missing(series)
-        found = served_folder(self._finished[name].parent, name)
+            raise self._missing_error(series)
+        folder = served_folder(self._finished[name].parent, name)
         if series is None:
-            read_metadata(found, series=name)  # a run must hold what its folders say
-        return found, None
+            # The metadata must be of the series that the folder is named by.
+            read_metadata(folder, series=name)
+        return folder, None
 
     @property
     def _is_artifact(self) -> bool:
@@ -126,21 +145,30 @@ class _Folder(ModelPlace):
     @cached_property
     def _finished(self) -> dict[str, Path]:
         for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
-            paths = (file.parent for file in sorted(Path(self.name).glob(pattern)))
-            finished = {path.name: path for path in paths if is_series_name(path.name)}
+            folders = (file.parent for file in sorted(Path(self.name).glob(pattern)))
+            finished = {folder.name: folder for folder in folders if is_series_name(folder.name)}
             if finished:
                 return finished
         return {}
 
-    def _missing(self, series: str | None) -> ArtifactError:
+    def _missing_error(self, series: str | None) -> ArtifactError:
+        """Return the error for a series that is not finished here, or for none where one must be named."""
         finished = [*self._finished]
         if not finished:
-            read_run(Path(self.name))  # which says what lies there instead
-        advice = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
-        if finished and series is not None:
-            advice = series_advice(series, finished, "Choose one of them")
-        said = f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}"
-        return ArtifactError(**told("open", "MISSING", where=self.name, said=said, advice=advice))
+            read_run(Path(self.name))  # raises an error that says what lies there, if it is no run
+        if not finished:
+            fix = f"Train one with `{command('run')}`"
+        elif series is None:
+            fix = "Choose one of them with param:series"
+        else:
+            fix = series_advice(series, finished, "Choose one of them")
+        requested = "none" if series is None else repr(series)[:80]
+        return ArtifactError(
+            where=self.name,
+            rule="needs a series that is finished in this folder",
+            got=f"{requested} of {listed(finished) or 'none'}",
+            fix=fix,
+        )
 
 
 class _Repository(ModelPlace):
@@ -156,24 +184,30 @@ class _Repository(ModelPlace):
     def series(self) -> tuple[str, ...]:
         return self._pulled(()).manifest.series
 
-    def bring(self, series: Sequence[str]) -> None:
-        with suppress(ArtifactError):  # opening that model tells
-            self._pulled([each for name in series for each in self.sources_of(name)])
+    def prefetch(self, series: Sequence[str]) -> None:
+        with suppress(ArtifactError):  # raised again when the model is opened
+            self._pulled([source for name in series for source in self.sources_of(name)])
 
-    def present(self, series: str) -> str:
+    def version_of(self, series: str) -> str:
         return self._commit or self._pulled(()).revision
 
-    def found(self, series: str | None) -> tuple[Path, str | None]:
+    def locate(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
-            words = command("pull", "--repo", self.name)
-            raise PullError(**told("open", "UNNAMED", where=self.name, command=words))
+            list_command = command("pull", "--repo", self.name)
+            raise PullError(
+                where=self.name,
+                rule="needs the series to load",
+                got="none",
+                fix=f"Name one, for example BTCUSDT-15m; `{list_command}` lists all",
+            )
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
 
     def _pulled(self, series: Sequence[str]) -> Pulled:
-        """Bring some series, and stay at the commit that the revision meant."""
+        """Pull some series, and stay at the commit that the revision stood for."""
         pulled = pull(self.name, series, revision=self._revision, is_offline=self._is_offline)
-        self._revision = self._commit = pulled.revision
+        self._commit = pulled.revision
+        self._revision = pulled.revision
         return pulled
 
 
@@ -184,21 +218,32 @@ def open_place(
     is_offline: bool = False,
     models: SharedModels | None = None,
 ) -> ModelPlace:
-    """Open a place that holds models; nothing is asked of the Hub yet.
+    """Open a place that holds models; no request is sent to the Hub yet.
 
     Args:
         source: An existing folder of a run or of one series, or `user/name` on the Hub.
         revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
-        is_offline: Whether to use only what of the Hub is in the cache.
-        models: Those in memory; places that share them open each once.
+        is_offline: Whether to use the cache only, and not the Hub.
+        models: Models in memory; places that share them open each model once.
 
-    Raises `ArtifactError` if it is neither, or a revision is given for a folder.
+    Raises:
+        ArtifactError: If the source is neither, or a revision is named for a folder.
     """
     models = models or SharedModels()
     if Path(source).is_dir():
         if revision is None:
             return _Folder(str(source), models)
-        raise ArtifactError(**told("open", "FOLDER_REVISION", where=source, revision=revision))
+        raise ArtifactError(
+            where=str(source),
+            rule="a revision belongs to a repository on the Hub",
+            got=f"the revision {revision!r} of a folder",
+            fix="Leave it out, or write the repository as user/name from where no such folder exists",
+        )
     if not isinstance(source, str) or not _REPO.fullmatch(source):
-        raise ArtifactError(**told("open", "NO_PLACE", where=source))
+        raise ArtifactError(
+            where=str(source),
+            rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
+            got="no such folder",
+            fix="Check the path",
+        )
     return _Repository(source, models, revision, is_offline)

@@ -1,41 +1,43 @@
-"""Publishing: what is staged becomes the content of a repository, in one commit or none.
+"""Publishing: upload staged files to a repository of the Hub, in one commit or none.
 
-One try looks at the repository, sends what differs as one commit on top of what it saw, and looks
-again. After any trouble the next try begins by looking, so an answer that got lost is found as the
-commit it belonged to. What will be different is announced before anything is sent.
+A try reads the state of the repository, sends the differences as one commit on top of that state, and reads
+the state again. After any trouble the next try begins by reading the state, so it finds a commit whose answer
+got lost. The differences are announced before anything is sent.
 
-The client's `upload_folder` may split into several commits, so `create_commit` is called, with the parent
-commit it builds on: then the Hub itself refuses a second one.
+The client's `upload_folder` may make several commits. So `create_commit` is called, with the parent commit:
+then the Hub itself refuses a second commit on the same parent.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeAlias, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
 from v8.errors import ArtifactError, PublishError, listed, shown
-from v8.hub.client import HubRepo, HubRetryPolicy, Kind, is_listed, strict_client
+from v8.hub import TOKEN_PAGE
+from v8.hub.client import HubRepo, HubRetryPolicy, Kind, Refusal, is_listed, strict_client
 from v8.hub.layout import series_of
 
 PUBLISH_RETRIES: Final = HubRetryPolicy()
 
+_TOKEN_FIX: Final = f"Create one with write access at {TOKEN_PAGE}, then set HF_TOKEN or run `hf auth login`"
 
-Announce = Callable[["Difference"], None]  # gets the difference before it is sent
+Announce: TypeAlias = Callable[["Difference"], None]
+"""Gets the difference before it is sent."""
 
 
 @dataclass(frozen=True)
 class RemoteState:
-    """A repository at one commit, of 40 hex digits, with every file by its path, as the Hub lists it."""
+    """The state of a repository at one commit."""
 
-    revision: str
+    revision: str  # the commit, 40 hex digits
     is_private: bool
-    files: Mapping[str, RepoFile]
+    files: Mapping[str, RepoFile]  # every file by its path, as the Hub lists it
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,15 @@ class Difference:
     """What publishing changes in a repository."""
 
     additions: Mapping[str, Path]  # local file per path that is new or has other content
-    deletions: tuple[str, ...]  # paths that go
-    held: frozenset[str]  # every path that the repository holds now
+    deletions: tuple[str, ...]  # paths that are removed
+    existing: frozenset[str]  # every path that the repository holds now
 
     def __bool__(self) -> bool:
         return bool(self.additions or self.deletions)
 
     @property
     def num_bytes(self) -> int:
-        """Size of all additions."""
+        """Size of all additions in bytes."""
         return sum(file.stat().st_size for file in self.additions.values())
 
     @property
@@ -59,172 +61,280 @@ class Difference:
         """Paths that are added, changed, kept and removed."""
         sent = set(self.additions)
         removed = set(self.deletions)
-        held = set(self.held)
-        groups = {"added": sent - held, "changed": sent & held, "kept": held - sent - removed}
-        return {what: sorted(paths) for what, paths in (groups | {"removed": removed}).items()}
+        existing = set(self.existing)
+        return {
+            "added": sorted(sent - existing),
+            "changed": sorted(sent & existing),
+            "kept": sorted(existing - sent - removed),
+            "removed": sorted(removed),
+        }
 
     @property
     def models(self) -> dict[str, list[str]]:
-        """Series that are added, changed, kept and removed; one with several kinds of files is changed."""
-        kinds: dict[str, set[str]] = {}
-        for what, paths in self.files.items():
-            for series in filter(None, map(series_of, paths)):
-                kinds.setdefault(series, set()).add(what)
-        found: dict[str, list[str]] = {what: [] for what in self.files}
-        for series, whats in sorted(kinds.items()):
-            found[whats.pop() if len(whats) == 1 else "changed"].append(series)
-        return found
+        """Series that are added, changed, kept and removed; one with files of several kinds is changed."""
+        changes_by_series: dict[str, set[str]] = {}
+        for change, paths in self.files.items():
+            for path in paths:
+                series = series_of(path)
+                if series:
+                    changes_by_series.setdefault(series, set()).add(change)
+        series_by_change: dict[str, list[str]] = {change: [] for change in self.files}
+        for series, changes in sorted(changes_by_series.items()):
+            change = changes.pop() if len(changes) == 1 else "changed"
+            series_by_change[change].append(series)
+        return series_by_change
 
 
 @dataclass(frozen=True)
 class Published:
-    """How publishing ended: the commit, and what was sent; None when the repository held all already."""
+    """The result of publishing."""
 
     url: str
-    revision: str
-    sent: Difference | None
-    collection: str | None = None  # address of the collection that it stands in, where one was asked for
+    revision: str  # the commit that holds the published files
+    sent: Difference | None  # what was sent; None if the repository already held all files
+    collection: str | None = None  # address of the collection that it was added to, if any
 
 
 class Publication:
-    """Files in a folder that a repository is to hold."""
+    """Local files that a repository is to hold."""
 
     kind: ClassVar[Kind] = "model"
     flag: ClassVar[str] = "param:repo"
     ordinary: ClassVar[frozenset[str]]
-    """Files that a repository may have that holds none of ours: what the Hub's own page creates."""
-    marker: str  # lies in every repository that was published into
-    rule: ClassVar[str]  # where this goes
-    folder: Path  # where the files lie
-    paths: tuple[str, ...]  # of those that are wanted, relative, with forward slashes
+    """Files that a repository may have although v8 never published into it: the Hub creates them."""
+    marker: str  # a file that every repository has that v8 published into
+    rule: ClassVar[str]  # which repositories may be published into, as a clause for errors
+    folder: Path  # the folder of the files
+    paths: tuple[str, ...]  # paths of the files, relative, with forward slashes
     title: str  # of the commit
 
     def changelog(self, missing: Difference) -> str:
-        """Return what the commit says below its title; nothing unless there is more to say."""
+        """Return the description of the commit; it may be empty."""
         return ""
 
-    def require_ours(self, remote: "RemoteRepo", seen: RemoteState) -> None:
-        """Refuse somebody's other project with a `PublishError`: nothing is written over it."""
-        strange = sorted(path for path in seen.files if path not in self.ordinary)
-        if strange and self.marker not in seen.files:
-            raise PublishError(**remote.told("publish", "STRANGE", rule=self.rule, files=listed(strange)))
+    def require_ours(self, remote: "RemoteRepo", state: RemoteState) -> None:
+        """Raise a `PublishError` if the repository holds another project, which must not be overwritten."""
+        foreign = sorted(path for path in state.files if path not in self.ordinary)
+        if foreign and self.marker not in state.files:
+            raise PublishError(
+                where=remote.name,
+                rule=self.rule,
+                got=f"one with other files: {listed(foreign)}",
+                fix=f"Choose another name in {remote.flag}",
+            )
 
-    def settled(self, remote: "RemoteRepo", seen: RemoteState) -> Self:
-        """Refuse what must not be written into, and settle what is wanted beside what is there."""
-        self.require_ours(remote, seen)
+    def merged(self, remote: "RemoteRepo", state: RemoteState) -> Self:
+        """Return what the repository is to hold: this, merged with the files that stay there.
+
+        Raises:
+            PublishError: If nothing may be published into the repository.
+        """
+        self.require_ours(remote, state)
         return self
 
-    def is_passing(self, path: str) -> bool:
-        """Tell whether a file that is there and not wanted goes."""
+    def is_removed(self, path: str) -> bool:
+        """Return whether a file of the repository that is not published now is removed from it."""
         return False
 
-    def difference(self, seen: RemoteState) -> Difference:
-        """Compare what is wanted with what is there, by content."""
-        wanted = {path: self.folder / path for path in self.paths}
-        additions = {path: file for path, file in wanted.items() if not is_listed(file, seen.files.get(path))}
-        deletions = sorted(filter(self.is_passing, seen.files.keys() - wanted.keys()))
-        return Difference(additions, tuple(deletions), frozenset(seen.files))
+    def difference(self, state: RemoteState) -> Difference:
+        """Compare the local files with those of the repository, by content."""
+        files = {path: self.folder / path for path in self.paths}
+        additions = {path: file for path, file in files.items() if not is_listed(file, state.files.get(path))}
+        others = state.files.keys() - files.keys()
+        deletions = sorted(path for path in others if self.is_removed(path))
+        return Difference(additions, tuple(deletions), frozenset(state.files))
 
 
-Wanted = TypeVar("Wanted", bound=Publication)
+PublicationT = TypeVar("PublicationT", bound=Publication)
 
 
 class RemoteRepo(HubRepo):
-    """A repository to compare with, for which a public one needs no token, and to publish into."""
+    """A repository to compare with (a public one needs no token) and to publish into."""
 
     def exists(self) -> bool:
-        """Tell whether there is such a repository that this user may see."""
-        return self.call(lambda: self._api.repo_exists(self.name, repo_type=self.kind))
+        """Return whether the repository exists and this user may see it."""
+        return self.request_with_retries(lambda: self._api.repo_exists(self.name, repo_type=self.kind))
 
-    def look(self) -> RemoteState:
+    def read_state(self) -> RemoteState:
         """Return what the repository holds now.
 
-        Raises `PublishError` if it does not exist, or the token may not see it, `TransientError` if the
-        Hub does not answer.
+        Raises:
+            PublishError: If it does not exist, or the token may not see it.
+            TransientError: If the Hub does not answer.
         """
-        info = self.ask(lambda: self._api.repo_info(self.name, repo_type=self.kind))
+        info = self.request(lambda: self._api.repo_info(self.name, repo_type=self.kind))
         revision = str(info.sha)
-        return RemoteState(revision, bool(info.private), self.ask(lambda: self.files(revision)))
+        files = self.request(lambda: self.files(revision))
+        return RemoteState(revision=revision, is_private=bool(info.private), files=files)
 
-    def beside(self, staged: Wanted, *, is_private: bool) -> tuple[Wanted, RemoteState]:
-        """Look, and settle what is wanted beside what is there, which must be hidden if it is to be."""
-        seen = self.look()
-        if is_private and not seen.is_private:
-            raise PublishError(**self.told("publish", "PUBLIC"))
-        return staged.settled(self, seen), seen
+    def merge(self, staged: PublicationT, *, is_private: bool) -> tuple[PublicationT, RemoteState]:
+        """Read the state of the repository, and merge what is staged with it.
 
-    def text(self, path: str, seen: RemoteState, most_bytes: int = MAX_TEXT_BYTES) -> Path:
+        Raises:
+            PublishError: If it must be private and is not, or nothing may be published into it.
+        """
+        state = self.read_state()
+        if is_private and not state.is_private:
+            raise PublishError(
+                where=self.name,
+                rule="with param:private the repository must be private",
+                got="a public one that exists already",
+                fix="Make it private in its settings on the Hub, choose another name, or drop param:private",
+            )
+        return staged.merged(self, state), state
+
+    def text(self, path: str, state: RemoteState, most_bytes: int = MAX_TEXT_BYTES) -> Path:
         """Download a file of the repository and compare it with the id that the Hub lists.
 
-        Raises `ArtifactError` if it is too long, or arrives otherwise twice.
+        Raises:
+            ArtifactError: If it is too long, or arrives with other content twice.
         """
-        entry = seen.files[path]
-        for is_anew in (False, True) if entry.size <= most_bytes else ():
-            file = self.file(path, seen.revision, is_anew=is_anew)
+        entry = state.files[path]
+        location = f"{self.name}, {path}"
+        if entry.size > most_bytes:
+            rule = f"has at most {most_bytes:,} bytes"
+            raise ArtifactError(where=location, rule=rule, got=f"{entry.size:,}", fix="Publish again")
+        for is_forced in (False, True):
+            file = self.file(path, state.revision, is_forced=is_forced)
             if is_listed(file, entry):
                 return file
-        kind = "CONTENT" if entry.size <= most_bytes else "TOO_LONG"
-        raise ArtifactError(**self.told("publish", kind, path=path, size=entry.size, most=most_bytes))
+        raise ArtifactError(
+            where=location,
+            rule="must arrive as the Hub lists it",
+            got="other content, twice",
+            fix="Repeat the same command",
+        )
 
     def check_access(self) -> None:
-        """Refuse no token, and one that is wrong, may not write, or belongs to somebody else.
+        """Check that there is a token, that it is valid and may write, and whose it is.
 
-        Raises `PublishError` if so, or if the Hub does not answer.
+        Raises:
+            PublishError: If there is none, it is wrong or may not write, or the Hub does not answer.
         """
         if not self._token:
-            raise PublishError(**self.told("publish", "NO_TOKEN"))
-        about = self.call(self._api.whoami)
-        if about.get("auth", {}).get("accessToken", {}).get("role") == "read":
-            raise PublishError(**self.told("publish", "FORBIDDEN") | {"got": "a token that may only read"})
-        owners = [about["name"], *(org["name"] for org in about.get("orgs", []))]
-        if self.name.partition("/")[0] not in owners:
-            raise PublishError(**self.told("publish", "FORBIDDEN") | {"got": f"the token of {about['name']}"})
+            raise PublishError(
+                where="HF_TOKEN",
+                rule="publishing needs an access token of the Hugging Face Hub",
+                got="none",
+                fix=_TOKEN_FIX,
+            )
+        user = self.request_with_retries(self._api.whoami)
+        if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise self._permission_error("a token that may only read")
+        owners = [user["name"], *(organisation["name"] for organisation in user.get("orgs", []))]
+        if self.owner not in owners:
+            raise self._permission_error(f"the token of {user['name']}")
 
     def create(self, *, is_private: bool) -> None:
-        """Make the repository when it does not exist.
+        """Create the repository if it does not exist.
 
-        Raises `PublishError` if it may not be made.
+        Raises:
+            PublishError: If the Hub refuses.
         """
-        sdk = "docker" if self.kind == "space" else None  # it runs what its Dockerfile says
-        create = partial(self._api.create_repo, self.name, repo_type=self.kind, exist_ok=True, space_sdk=sdk)
-        self.call(lambda: create(private=is_private or None))
+        sdk = "docker" if self.kind == "space" else None  # a Space runs its Dockerfile
+
+        def create() -> object:
+            return self._api.create_repo(
+                self.name,
+                repo_type=self.kind,
+                exist_ok=True,
+                space_sdk=sdk,
+                private=is_private or None,
+            )
+
+        self.request_with_retries(create)
 
     def commit(self, title: str, description: str, change: Difference, *, parent: str) -> None:
         """Write and delete files in one commit on top of `parent`; the description may be empty.
 
         Raises:
-            PublishError: If it is refused for good.
-            TransientError: If no answer came, or there is a newer commit: look before trying again.
+            PublishError: If the Hub refuses for good.
+            TransientError: If no answer came, or there is a newer commit; read the state before trying
+                again.
         """
-        adding = [CommitOperationAdd(path, str(file)) for path, file in change.additions.items()]
-        deleting = [CommitOperationDelete(path, is_folder=False) for path in change.deletions]
-        told = {"commit_message": title, "commit_description": description or None}
-        commit = partial(self._api.create_commit, self.name, [*adding, *deleting], repo_type=self.kind)
-        self.ask(lambda: commit(parent_commit=parent, **told))
+        additions = [CommitOperationAdd(path, str(file)) for path, file in change.additions.items()]
+        deletions = [CommitOperationDelete(path, is_folder=False) for path in change.deletions]
 
-    def collect(self, title: str, *, is_private: bool) -> str:
-        """Put the repository into its owner's collection of a title, made where there is none.
+        def commit() -> object:
+            return self._api.create_commit(
+                self.name,
+                [*additions, *deletions],
+                commit_message=title,
+                commit_description=description or None,
+                repo_type=self.kind,
+                parent_commit=parent,
+            )
 
-        Returns the collection's address. Raises `PublishError` if the Hub refuses.
+        self.request(commit)
+
+    def add_to_collection(self, title: str, *, is_private: bool) -> str:
+        """Add the repository to its owner's collection of a title, which is created if there is none.
+
+        Returns:
+            The address of the collection.
+
+        Raises:
+            PublishError: If the Hub refuses.
         """
-        owner, _, _ = self.name.partition("/")
-        make = partial(self._api.create_collection, title, namespace=owner, exists_ok=True)
+
+        def create_collection() -> str:
+            collection = self._api.create_collection(
+                title, namespace=self.owner, exists_ok=True, private=is_private
+            )
+            return collection.slug
+
         try:
-            slug = self.call(lambda: make(private=is_private)).slug
-            self.call(lambda: self._api.add_collection_item(slug, self.name, self.kind, exists_ok=True))
+            slug = self.request_with_retries(create_collection)
+            self.request_with_retries(
+                lambda: self._api.add_collection_item(slug, self.name, self.kind, exists_ok=True)
+            )
         except PublishError as error:
-            raise PublishError(**self.told("publish", "COLLECTION", said=error.got)) from error
+            raise PublishError(
+                where="param:collection",
+                rule=f"the Hub must put {self.name} into the collection",
+                got=error.got,
+                fix="It is published; repeat the same command",
+            ) from error
         return f"{self.endpoint}/collections/{slug}"
 
-    def refused(self, refusal: str, said: str) -> PublishError:
-        """Return the error that the user reads."""
-        return PublishError(**self.told("publish", refusal, said=said))
+    def refusal_error(self, refusal: Refusal, message: str) -> PublishError:
+        """Return the error that the user reads; `message` is the Hub's own."""
+        if refusal is Refusal.TOKEN:
+            return PublishError(
+                where="HF_TOKEN",
+                rule="must be a valid access token of the Hugging Face Hub",
+                got="one that the Hub does not know",
+                fix=_TOKEN_FIX,
+            )
+        if refusal is Refusal.FORBIDDEN:
+            return self._permission_error("a token that may not write there")
+        if refusal in (Refusal.REPOSITORY, Refusal.REVISION, Refusal.FILE):
+            return PublishError(
+                where=self.name,
+                rule="the repository must be one that exists and that the token may see",
+                got="the answer that there is none",
+                fix=f"Check the name in {self.flag} and the permissions of the token",
+            )
+        fix = "Nothing was published; fix it and repeat the same command"
+        if refusal is Refusal.OFFLINE:
+            fix = "Unset HF_HUB_OFFLINE"
+        return PublishError(where=self.name, rule="the Hub must take the commit", got=message, fix=fix)
+
+    def _permission_error(self, got: str) -> PublishError:
+        return PublishError(
+            where=self.name,
+            rule=f"needs a token that may write repositories of {self.owner}",
+            got=got,
+            fix=f"Create one with write access at {TOKEN_PAGE} and set HF_TOKEN, or choose a {self.flag} of "
+            "your own",
+        )
 
 
 def check_access(repo: str, retries: HubRetryPolicy = PUBLISH_RETRIES) -> None:
-    """Refuse early what publishing would refuse late: no token, a wrong one, or one that may not write.
+    """Check early that the user may publish: that there is a valid token, and that it may write.
 
-    Raises `PublishError` if publishing cannot work.
+    Raises:
+        PublishError: If publishing cannot work.
     """
     with strict_client(retries) as traffic:
         RemoteRepo(repo, traffic).check_access()
@@ -237,60 +347,75 @@ def publish(
     is_private: bool,
     collection: str | None = None,
     retries: HubRetryPolicy = PUBLISH_RETRIES,
-    announce: Announce = lambda found: None,
+    announce: Announce = lambda difference: None,
 ) -> Published:
-    """Make a repository hold what is staged, in one commit, or in none when it does already.
+    """Publish what is staged, in one commit, or in none if the repository already holds it.
 
-    The repository is made when it does not exist; with `is_private` strangers must not see it. At last it is
-    put into the owner's `collection` of that title, if there is to be one.
+    Args:
+        staged: The files.
+        repo: `user/name`; the repository is created if it does not exist.
+        is_private: Whether the repository must be private.
+        collection: Title of the owner's collection that the repository is added to; None for none.
+        retries: How long to wait for the Hub.
+        announce: Gets the difference before it is sent.
 
-    Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
+    Raises:
+        PublishError: If it cannot be published; then the repository is as it was.
     """
     sent: Difference | None = None
 
     def attempt() -> str:
-        """Look, send what differs, look again; return the commit that holds all."""
+        """Read the state, send the difference, read again; return the commit that holds all files."""
         nonlocal sent, staged
-        staged, seen = remote.beside(staged, is_private=is_private)
-        missing = staged.difference(seen)
+        staged, state = remote.merge(staged, is_private=is_private)
+        missing = staged.difference(state)
         if not missing:
-            return seen.revision
+            return state.revision
         if missing != sent:
             announce(missing)
         sent = missing
-        remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=seen.revision)
-        found = remote.look()
-        lost = staged.difference(found)
+        remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=state.revision)
+        new_state = remote.read_state()
+        lost = staged.difference(new_state)
         if lost:
-            paths = listed([*lost.additions, *lost.deletions])
-            raise PublishError(**remote.told("publish", "LOST", paths=paths))
-        return found.revision
+            raise PublishError(
+                where=remote.name,
+                rule="must hold what was sent",
+                got=f"other content in {listed([*lost.additions, *lost.deletions])}",
+                fix="Somebody else may be writing to it; repeat the same command",
+            )
+        return new_state.revision
 
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         remote.check_access()
         remote.create(is_private=is_private)
-        revision = remote.call_on(attempt, lambda: traffic.succeeded["PUT"])
-        place = remote.collect(collection, is_private=is_private) if collection else None
+        revision = remote.run_with_retries(attempt, lambda: traffic.succeeded["PUT"])
+        collection_url = None
+        if collection:
+            collection_url = remote.add_to_collection(collection, is_private=is_private)
         folder = "" if remote.kind == "model" else f"{remote.kind}s/"
         page = f"{folder}{repo}" if remote.kind == "space" else f"{folder}{repo}/commit/{revision}"
-        return Published(f"{remote.endpoint}/{page}", revision, sent, place)
+        return Published(
+            url=f"{remote.endpoint}/{page}", revision=revision, sent=sent, collection=collection_url
+        )
 
 
 def preview(
-    staged: Wanted, repo: str, *, is_private: bool = False, retries: HubRetryPolicy = PUBLISH_RETRIES
-) -> tuple[Wanted, Difference | None]:
-    """Ask the Hub what publishing would change, and change nothing; a public repository needs no token.
+    staged: PublicationT, repo: str, *, is_private: bool = False, retries: HubRetryPolicy = PUBLISH_RETRIES
+) -> tuple[PublicationT, Difference | None]:
+    """Find out what publishing would change, and change nothing; a public repository needs no token.
 
     Returns:
-        What would be published, settled beside what is there, and the difference; None when there is no such
-        repository yet that this user may see.
+        What would be published, merged with what stays in the repository; and the difference, None if there
+        is no such repository yet that this user may see.
 
-    Raises `PublishError` if publishing would be refused, or the Hub does not answer.
+    Raises:
+        PublishError: If publishing would be refused, or the Hub does not answer.
     """
     with strict_client(retries) as traffic:
         remote = RemoteRepo(repo, traffic, staged.kind, staged.flag)
         if not remote.exists():
             return staged, None
-        staged, seen = remote.call_on(lambda: remote.beside(staged, is_private=is_private))
-        return staged, staged.difference(seen)
+        staged, state = remote.run_with_retries(lambda: remote.merge(staged, is_private=is_private))
+        return staged, staged.difference(state)

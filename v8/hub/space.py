@@ -1,15 +1,15 @@
-"""Publishing a Space: the page of published models, in one commit or none.
+"""Publishing a Space: an application that shows published models, in one commit or none.
 
-    README.md           what the Hub reads, and people
+    README.md           settings of the Space for the Hub, and a description
     LICENSE             of the package
-    Dockerfile          this Python, the pinned packages, the page
-    requirements.txt    every package the page needs, at the version that is installed here
-    v8/...              the package, because it is on no public index
+    Dockerfile          this version of Python, the pinned packages, the command that serves the page
+    requirements.txt    every package that the page needs, at the version that is installed here
+    v8/...              the package itself, because it is on no public index
 
-The same v8 in the same environment gives the same bytes: nothing here takes the time of day.
+The same v8 in the same environment gives the same bytes: no file contains the current time.
 
-A Space that holds anything but what the Hub's own page makes, or what we published before, is refused. What
-we published before and is not wanted any more is removed in the same commit: below `v8/` every file is ours.
+A Space that holds files that neither the Hub nor v8 has put there is refused. Files below `v8/` that were
+published before and are not needed any more are removed in the same commit.
 """
 
 import sys
@@ -25,16 +25,15 @@ from packaging.version import Version
 
 from v8.errors import PublishError
 from v8.hub import hub_endpoint
-from v8.hub.client import told
 from v8.hub.publish import Publication
 from v8.hub.pull import pull
 from v8.profile import config_path
 from v8.storage import packaged, write_bytes, write_text
 from v8.version import VERSION
 
-PORT: Final = 7860  # where a Space listens
-SOURCE: Final = "live"  # where a Space takes its candles from
-PACKAGE_FOLDER: Final = "v8"  # everything below it is ours
+PORT: Final = 7860  # on which a Space listens
+SOURCE: Final = "live"  # candle source of a Space
+PACKAGE_FOLDER: Final = "v8"  # all files below it are published by v8
 DISTRIBUTION: Final = ("v8-forecasters", "app")
 """The name under which v8 is installed, and the extra that the page needs."""
 
@@ -44,7 +43,7 @@ _LINUX: Final = {
     "platform_system": "Linux",
     "platform_machine": "x86_64",
 }
-"""What a Space is, wherever it is published from."""
+"""Markers of the system of a Space; the system that publishes it may be another one."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +60,38 @@ class StagedSpace(Publication):
     paths: tuple[str, ...]
     title: str
 
-    def is_passing(self, path: str) -> bool:
-        """Tell whether a file is one of what was the package."""
+    def is_removed(self, path: str) -> bool:
+        """Return whether a file belongs to the package that was published before."""
         return path.startswith(f"{PACKAGE_FOLDER}/")
 
 
 def stage(folder: Path, space: str, repo: str) -> StagedSpace:
-    """Lay out the Space of published models in an empty folder.
+    """Write the files of the Space of published models into an empty folder.
+
+    Args:
+        folder: The empty folder.
+        space: `user/name` of the Space.
+        repo: `user/name` of the repository with the models.
 
     Raises:
-        PublishError: If the environment lacks a package of the page: nobody knows its version.
-        PullError: If nothing is published in `repo` that this user may read.
+        PublishError: If a package that the page needs is not installed here, so that its version is unknown.
+        PullError: If this user can read no published models in `repo`.
     """
     pull(repo, ())
     python = ".".join(map(str, sys.version_info[:2]))
-    names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
-    names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}
+    values = {
+        "repo": repo,
+        "port": PORT,
+        "source": SOURCE,
+        "python": python,
+        "version": VERSION,
+        "title": space.partition("/")[2],
+        "page": f"{hub_endpoint()}/{repo}",
+    }
     for name in ("Dockerfile", "LICENSE", "README.md"):
-        write_text(folder / name, packaged("v8.hub", f"space.{name}").format(**names))
-    write_text(folder / "requirements.txt", "\n".join(pinned(*DISTRIBUTION)) + "\n")
+        write_text(folder / name, packaged("v8.hub", f"space.{name}").format(**values))
+    package_name, extra = DISTRIBUTION
+    write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
     package = Path(__file__).parents[1]
     for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
@@ -90,31 +102,52 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
 
 
 def pinned(package: str, extra: str) -> list[str]:
-    """Pin all that a package with an extra needs on Linux at the versions that are installed here, by name.
+    """Pin all packages that a package with an extra needs on Linux, at the versions that are installed here.
 
-    Raises `PublishError` if it is not installed, or not with this extra.
+    Returns:
+        Lines `name==version`, sorted by name, without the package itself.
+
+    Raises:
+        PublishError: If the package, or one that it needs directly, is not installed.
     """
-    found: dict[str, str] = {}
-    wanted = [(package, extra, True)]
-    seen = set()
-    while wanted:
-        name, extra, is_ours = one = wanted.pop()
-        if one in seen:
+    versions: dict[str, str] = {}
+    pending = [_Dependency(package, extra, is_direct=True)]
+    visited: set[_Dependency] = set()
+    while pending:
+        dependency = pending.pop()
+        if dependency in visited:
             continue
-        seen.add(one)
+        visited.add(dependency)
+        name = dependency.name
         try:
-            about = metadata.distribution(name)
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if not is_ours:
-                continue  # it is for Linux only and this is not: pip chooses a version
-            raise PublishError(**told("stage", "NO_PACKAGE", name=name)) from None
-        found[name] = Version(about.version).public
-        wanted += [(*needed, name == package) for needed in _needed(about.requires or (), extra)]
-    return [f"{name}=={found[name]}" for name in sorted(found) if name != package]
+            if not dependency.is_direct:
+                continue  # a package for Linux only, and this system is another: pip will choose its version
+            raise PublishError(
+                where="param:space",
+                rule="pins what the page needs at the versions that are installed here",
+                got=f"no package {name}",
+                fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
+            ) from None
+        versions[name] = Version(distribution.version).public
+        for needed_name, needed_extra in _requirements(distribution.requires or (), dependency.extra):
+            pending.append(_Dependency(needed_name, needed_extra, is_direct=name == package))
+    return [f"{name}=={versions[name]}" for name in sorted(versions) if name != package]
 
 
-def _needed(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
-    """List what a package needs, and again for each extra of it."""
-    for needed in map(Requirement, lines):
-        if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
-            yield from ((canonicalize_name(needed.name), each) for each in ("", *needed.extras))
+@dataclass(frozen=True)
+class _Dependency:
+    """A package that is needed, with one of its extras, "" for none."""
+
+    name: str
+    extra: str
+    is_direct: bool  # whether it is the package itself, or one that the package needs directly
+
+
+def _requirements(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
+    """Yield name and extra of what a package needs on Linux: once without extra, and once for each extra."""
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or requirement.marker.evaluate({**_LINUX, "extra": extra}):
+            for needed_extra in ("", *requirement.extras):
+                yield canonicalize_name(requirement.name), needed_extra

@@ -1,9 +1,10 @@
-"""Staging a run for publishing: its models, checked, in a folder as they will lie in the repository.
+"""Staging a run for publishing: checked copies of its models in a folder that is laid out as the repository.
 
-Everything that is said about a model is read from its `metadata.json`; nothing here takes the time of
-day. Staging the same run twice gives the same bytes, so publishing it twice changes nothing. Models that the
-run does not have stay, and manifest, leaderboard and card tell of them, too; with `is_pruning` they are
-removed in the same commit, and older commits keep them. Files of other kinds stay untouched.
+Everything about a model is read from its `metadata.json`, and no file contains the current time. So staging
+the same run twice gives the same bytes, and publishing it twice changes nothing. Models of the repository
+that the run does not have stay there, and manifest, leaderboard and card describe them, too. With
+`is_pruning` they are removed in the same commit; older commits keep them. Files of other kinds are not
+changed.
 """
 
 import shutil
@@ -21,7 +22,6 @@ from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
 from v8.hub import layout
-from v8.hub.client import told
 from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
 from v8.reports.card import change_line, distinct_versions, model_card
@@ -30,12 +30,12 @@ from v8.storage import write_bytes, write_text
 
 @dataclass
 class Staged(Publication):
-    """The models of a run that are published, in a folder that tells of those that stay, too.
+    """The models of a run that are published, in a folder whose card describes the staying models, too.
 
-    Making one writes leaderboard, its picture, card and manifest.
+    The constructor writes the leaderboard, its picture, the card and the manifest.
 
     Raises:
-        PublishError: If models that stay are of another profile, so that no one card can tell of all.
+        PublishError: If staying models are of another profile, so that one card cannot describe all models.
         ArtifactError: If their metadata cannot be read.
     """
 
@@ -43,122 +43,158 @@ class Staged(Publication):
     marker = MANIFEST_FILE
     rule = "a run goes into a new repository, or one that holds a published run"
 
-    folder: Path  # where
-    repo: str  # where to, `user/name`
-    record: RunRecord  # what the run is
+    folder: Path  # the folder of the files
+    repo: str  # the repository, `user/name`
+    record: RunRecord  # content of `run.json`
     metadata: Mapping[str, Metadata]  # per series that is published
-    held_back: Mapping[str, str]  # per series that is not published: why, as a clause
+    held_back: Mapping[str, str]  # per series that is not published: the reason, as a clause
     changes: Mapping[str, Decision] = field(default_factory=dict)
-    """Per series that is not served by the run's first model: the decision that made it so."""
-    is_pruning: bool = False  # whether models of the repository that the run does not have go
+    """Per series that is served by a later model than the run's first one: the decision about it."""
+    is_pruning: bool = False  # whether models of the repository that the run does not have are removed
     staying: Mapping[str, Metadata] = field(default_factory=dict)
-    """Of models of the repository that the run does not have and that stay there, by series."""
-    kept: tuple[ListedFile, ...] = ()  # their files, as they were published
-    manifest: Manifest = field(init=False)  # of the run's models and those that stay
+    """Metadata of the models that stay in the repository although the run does not have them, by series."""
+    staying_files: tuple[ListedFile, ...] = ()  # the files of the staying models, as they were published
+    manifest: Manifest = field(init=False)  # of the run's models and the staying ones
 
     def __post_init__(self) -> None:
         digest = self.record.profile_digest
-        others = [series for series, about in self.staying.items() if about.profile_digest != digest]
+        others = [series for series, model in self.staying.items() if model.profile_digest != digest]
         if others:
-            words = {"profile": self.record.profile_name, "digest": digest, "num": len(others)}
-            raise PublishError(**told("stage", "OTHERS", where=self.repo, **words, series=listed(others)))
-        self._describe()
-        # What is sent must be what pulling accepts.
+            profile = f"{self.record.profile_name} (digest {digest:.12})"
+            raise PublishError(
+                where=self.repo,
+                rule=f"models that stay in the repository are of the profile of the run, {profile}",
+                got=f"{len(others)} of another: {listed(others)}",
+                fix="Choose another param:repo, or remove all models that the run does not have with "
+                "param:prune",
+            )
+        self._write_descriptions()
+        # Read as pulling reads it: what is sent must be accepted there.
         self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
         self.paths = tuple(file.path for file in self.files)
         self.title = f"Publish {len(self.metadata)} models of {self.record.profile_name}"
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
-        """Every file of the folder, the manifest included, ascending by path."""
-        files = {*self.manifest.files, ListedFile.read(self.folder, MANIFEST_FILE)} - {*self.kept}
+        """Every file of the folder, including the manifest, ascending by path."""
+        files = {*self.manifest.files, ListedFile.read(self.folder, MANIFEST_FILE)} - {*self.staying_files}
         return tuple(sorted(files, key=lambda file: file.path))
 
     def changelog(self, missing: Difference) -> str:
-        """Say what of the renewed models the commit brings, and why each was renewed."""
-        brought = self.changes.keys() & map(series_of, missing.additions)
-        return "\n".join(change_line(self.changes[series]) for series in sorted(brought))
+        """Describe the renewed models that are in the commit, and why each was renewed."""
+        renewed = self.changes.keys() & {series_of(path) for path in missing.additions}
+        return "\n".join(change_line(self.changes[series]) for series in sorted(renewed))
 
-    def is_passing(self, path: str) -> bool:
-        """Tell whether a file is of a model that goes."""
+    def is_removed(self, path: str) -> bool:
+        """Return whether a file belongs to a model that is removed."""
         return self.is_pruning and layout.is_published_path(path)
 
-    def settled(self, remote: RemoteRepo, seen: RemoteState) -> "Staged":
-        """Return what the repository is to hold: the run, beside the models that stay.
+    def merged(self, remote: RemoteRepo, state: RemoteState) -> "Staged":
+        """Return what the repository is to hold: the models of the run, and the staying ones.
 
-        Raises `PublishError` if it holds another project, or models that stay cannot be told of.
+        Raises:
+            PublishError: If it holds another project, or staying models cannot be described.
         """
-        self.require_ours(remote, seen)
-        has_others = {*map(series_of, seen.files)} - {None, *self.metadata}
+        self.require_ours(remote, state)
+        has_others = {series_of(path) for path in state.files} - {None, *self.metadata}
+        staying: dict[str, Metadata] = {}
+        files: tuple[ListedFile, ...] = ()
         try:
-            staying, kept = self._found(remote, seen) if has_others and not self.is_pruning else ({}, ())
-            is_told = (staying, kept) == (self.staying, self.kept)
-            return self if is_told else replace(self, staying=staying, kept=kept)
+            if has_others and not self.is_pruning:
+                staying, files = self._read_staying(remote, state)
+            if staying == self.staying and files == self.staying_files:
+                return self
+            return replace(self, staying=staying, staying_files=files)
         except ArtifactError as error:
-            raise PublishError(**told("stage", "STAYING", error=error)) from error
+            raise PublishError(
+                where=error.where,
+                rule=f"a model that the run does not have stays as it was published: {error.rule}",
+                got=error.got,
+                fix="Publish its run again, or remove models that this run does not have with param:prune",
+            ) from error
 
-    def _found(
-        self, remote: RemoteRepo, seen: RemoteState
+    def _read_staying(
+        self, remote: RemoteRepo, state: RemoteState
     ) -> tuple[dict[str, Metadata], tuple[ListedFile, ...]]:
-        """Read what stays: per series that is not ours its metadata, and its files in the manifest."""
-        manifest_file = remote.text(MANIFEST_FILE, seen)
+        """Read the staying models: metadata per series that the run does not have, and all their files."""
+        manifest_file = remote.text(MANIFEST_FILE, state)
         manifest = layout.read_manifest(manifest_file)
         folder = manifest_file.parent
         staying: dict[str, Metadata] = {}
-        kept: list[ListedFile] = []
+        staying_files: list[ListedFile] = []
         for series in manifest.series:
-            if series not in self.metadata:
-                for file in (files := manifest.files_of(series)):
-                    _require_published(file, remote, seen, folder)
-                staying[series] = read_metadata(folder / series_folder(series), series=series)
-                kept += files
-        return staying, tuple(kept)
+            if series in self.metadata:
+                continue
+            files = manifest.files_of(series)
+            for file in files:
+                _require_published(file, remote, state, folder)
+            staying[series] = read_metadata(folder / series_folder(series), series=series)
+            staying_files += files
+        return staying, tuple(staying_files)
 
-    def _describe(self) -> None:
-        """Write leaderboard, its picture, card and manifest."""
+    def _write_descriptions(self) -> None:
+        """Write the leaderboard, its picture, the card and the manifest."""
         from v8.reports.pictures import draw_leaderboard  # noqa: PLC0415 - matplotlib is slow to import
 
         record = self.record
-        together = [about for _, about in sorted({**self.staying, **self.metadata}.items())]
+        models = [model for _, model in sorted({**self.staying, **self.metadata}.items())]
         is_of_many_runs = bool(self.staying or self.changes)
-        held_back = {name: why for name, why in self.held_back.items() if name not in self.staying}
-        changes = self.changes.values()
         card = model_card(
-            self.repo, record, together, held_back, is_of_many_runs=is_of_many_runs, changes=changes
+            self.repo,
+            record,
+            models,
+            {name: reason for name, reason in self.held_back.items() if name not in self.staying},
+            is_of_many_runs=is_of_many_runs,
+            changes=self.changes.values(),
         )
         write_text(self.folder / CARD_FILE, card)
-        ranked = rank_results(about.result for about in together)
+        ranked = rank_results(model.result for model in models)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
         draw_leaderboard(self.folder / layout.PICTURE_FILE, record.profile_name, ranked)
-        files = (*layout.list_files(self.folder), *self.kept)
-        made_with = (about.versions for about in together)
-        spans = {
-            name: DataSpan(seen.source, seen.first_open, seen.last_open, seen.num_bars)
-            for name, seen in ((about.series, about.candles) for about in together)
-        }
+        versions: Mapping[str, str] = record.versions
+        if is_of_many_runs:
+            versions = distinct_versions(model.versions for model in models)
+        files = (*layout.list_files(self.folder), *self.staying_files)
         manifest = Manifest(
             profile_name=record.profile_name,
             profile_digest=record.profile_digest,
-            created_at=max(about.created_at for about in together),
-            versions=distinct_versions(made_with) if is_of_many_runs else record.versions,
-            data=spans,
+            created_at=max(model.created_at for model in models),
+            versions=versions,
+            data={model.series: _data_span(model) for model in models},
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
         write_text(self.folder / MANIFEST_FILE, manifest.to_text())
 
 
-def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, folder: Path) -> None:
-    """Refuse a file that is not listed as it was published; download the metadata, which is read."""
-    entry = seen.files.get(file.path)
-    is_whole = entry is not None and entry.size == file.size_bytes
+def _data_span(model: Metadata) -> DataSpan:
+    candles = model.candles
+    return DataSpan(
+        source=candles.source,
+        first_open=candles.first_open,
+        last_open=candles.last_open,
+        num_bars=candles.num_bars,
+    )
+
+
+def _require_published(file: ListedFile, remote: RemoteRepo, state: RemoteState, folder: Path) -> None:
+    """Raise an `ArtifactError` if the Hub lists a file otherwise than it was published.
+
+    The metadata file is downloaded into `folder`, because it will be read there.
+    """
+    entry = state.files.get(file.path)
+    is_intact = entry is not None and entry.size == file.size_bytes
     if entry and entry.lfs:
-        is_whole = is_whole and entry.lfs.sha256 == file.sha256
-    if is_whole and file.path.endswith(METADATA_FILE):
-        remote.text(file.path, seen)
-        is_whole = file.is_whole_in(folder)
-    if not is_whole:
-        said = "other content" if entry else "no such file"
-        raise ArtifactError(**told("stage", "KEPT", where=remote.name, file=file, said=said))
+        is_intact = is_intact and entry.lfs.sha256 == file.sha256
+    if is_intact and file.path.endswith(METADATA_FILE):
+        remote.text(file.path, state)
+        is_intact = file.is_intact_in(folder)
+    if not is_intact:
+        raise ArtifactError(
+            where=f"{remote.name}, {file.path}",
+            rule=f"{file.size_bytes:,} bytes with sha256 {file.sha256:.12}",
+            got="other content" if entry else "no such file",
+            fix="Publish the run again",
+        )
 
 
 def stage_run(
@@ -171,14 +207,17 @@ def stage_run(
     is_only_skilled: bool = False,
     is_pruning: bool = False,
 ) -> Staged:
-    """Lay out a run in an empty folder for publishing; the examples of its card name the repository.
+    """Write the files of a run for publishing into an empty folder.
 
     Args:
-        series: Names of those that are meant; all of the run when empty.
+        run: The run folder.
+        folder: The empty folder.
+        repo: The repository, which the examples of the card name.
+        series: Names of the series to publish; all of the run if empty.
         is_partial: Whether a run with failed or unfinished series may be published.
-        is_only_skilled: Whether models that lose to the naive forecast in any task, by more than chance, are
-            held back; those that only a better baseline beats are published, and labelled.
-        is_pruning: Whether models of the repository that the run does not have go.
+        is_only_skilled: Whether models that lose to the naive forecast in any task are held back; models
+            that lose only to another baseline are published, and labelled.
+        is_pruning: Whether models of the repository that the run does not have are removed.
 
     Raises:
         PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
@@ -188,48 +227,65 @@ def stage_run(
     if not record.is_evaluated:
         raise artifacts.not_evaluated(str(run))
     check_source(record.source, is_publishable=record.is_publishable)
-    meant = set(series) or record.series.keys()
+    chosen = set(series) or record.series.keys()
     unfinished = _unfinished(record)
     if unfinished and not is_partial:
-        words = {"num": len(unfinished), "all": len(record.series), "series": listed([*unfinished])}
-        raise PublishError(**told("stage", "UNFINISHED", where=run, **words))
-    held_back = {name: why for name, why in unfinished.items() if name in meant}
-    metadata = {}
+        raise PublishError(
+            where=str(run),
+            rule="a run is published when all its series are done",
+            got=f"{len(unfinished)} of {len(record.series)} that are not: {listed([*unfinished])}",
+            fix="Continue the run, or publish what there is with param:partial",
+        )
+    held_back = {name: reason for name, reason in unfinished.items() if name in chosen}
+    metadata: dict[str, Metadata] = {}
     serving = read_serving(run)
-    for name in sorted((record.series.keys() & meant) - held_back.keys()):
+    for name in sorted((record.series.keys() & chosen) - held_back.keys()):
+        target = folder / series_folder(name)
         try:
-            served = serving.folder(name)
-            with artifacts.redo_offered(served):
-                about = read_metadata(served, series=name)
-                result = about.result
-                check_source(result.source, is_publishable=not result.is_demo)
-                if is_only_skilled and (losing := result.evaluation.loses):
-                    held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
-                    continue
-                _stage_artifact(served, folder / series_folder(name), about)
+            model, reason = _stage_series(serving.folder(name), target, name, is_only_skilled=is_only_skilled)
         except ArtifactError:
             if not is_partial:
                 raise
             held_back[name] = "its files are damaged"
-            shutil.rmtree(folder / series_folder(name), ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)
+            continue
+        if reason:
+            held_back[name] = reason
         else:
-            metadata[name] = about
+            metadata[name] = model
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
-        said = f"none: {listed(reasons)}" if reasons else "a run without series"
-        raise PublishError(**told("stage", "NO_MODEL", where=run, said=said))
-    changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
-    return Staged(folder, repo, record, metadata, held_back, changes, is_pruning)
+        raise PublishError(
+            where=str(run),
+            rule="publishing needs at least one model",
+            got=f"none: {listed(reasons)}" if reasons else "a run without series",
+            fix="Train further, or publish without param:only_skilled",
+        )
+    renewals = {name: serving.renewal_of(name) for name in metadata}
+    return Staged(
+        folder=folder,
+        repo=repo,
+        record=record,
+        metadata=metadata,
+        held_back=held_back,
+        changes={name: decision for name, decision in renewals.items() if decision},
+        is_pruning=is_pruning,
+    )
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
-    """Refuse a simulated market with a `PublishError`."""
+    """Raise a `PublishError` for a simulated market."""
     if not is_publishable:
-        raise PublishError(**told("stage", "SIMULATED", source=source))
+        raise PublishError(
+            where=f"param:source {source}",
+            rule="only models of real markets are published",
+            got="a simulated market, about which a forecast says nothing",
+            fix="Train on param:source vision or files",
+        )
 
 
 def _unfinished(record: RunRecord) -> dict[str, str]:
-    """Return per series that is not done: why."""
+    """Return the reason per series that is not done."""
     return {
         name: "its training failed" if state.status == "failed" else "its training is not finished"
         for name, state in record.series.items()
@@ -237,14 +293,34 @@ def _unfinished(record: RunRecord) -> dict[str, str]:
     }
 
 
-def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:
-    """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
+def _stage_series(
+    source: Path, target: Path, series: str, *, is_only_skilled: bool
+) -> tuple[Metadata, str | None]:
+    """Copy the artefact of a series, unless it is held back.
+
+    Returns:
+        Its metadata, and the reason why it is held back; None if it was copied.
+    """
+    with artifacts.redo_offered(source):
+        model = read_metadata(source, series=series)
+        result = model.result
+        check_source(result.source, is_publishable=not result.is_demo)
+        losing_tasks = result.evaluation.loses
+        if is_only_skilled and losing_tasks:
+            return model, f"it loses to the naive forecast: {', '.join(losing_tasks)}"
+        _copy_artifact(source, target, model)
+        return model, None
+
+
+def _copy_artifact(source: Path, target: Path, model: Metadata) -> None:
+    """Copy an artefact, so that no other process changes it while it is sent, and check the copy."""
     target.mkdir(parents=True)
     fix = "Restore the file or train the series again"
     for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
-        most = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
-        write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=most))
+        max_bytes = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
+        write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=max_bytes))
     read_history(target / HISTORY_FILE)
-    check_keras_file(file := about.verified_model(target))
-    require_made_for(file, about.series)
-    write_text(target / README_FILE, artifact_readme(about))
+    file = model.verified_model(target)
+    check_keras_file(file)
+    require_made_for(file, model.series)
+    write_text(target / README_FILE, artifact_readme(model))

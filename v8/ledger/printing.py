@@ -55,10 +55,10 @@ def _print_csv(record: Record) -> None:
 
 def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
     for task, live in one.tasks.items():
-        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.naive.ours]
+        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.naive.model_error]
         for against in (live.naive, live.best):
             about += [] if against is live.naive else [against.name]
-            about += [live.errors[against.baseline], against.multiple, against.verdict]
+            about += [live.errors[against.baseline], against.relative_mae, against.verdict]
             about += [against.p_value, against.corrected_p_value]
         shares = live.coverage.shares if live.coverage else {}
         yield [*about, *([live.crps, *map(shares.get, intervals)] if intervals else [])]

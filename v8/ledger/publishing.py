@@ -69,7 +69,7 @@ class LedgerDataset(Publication):
         self.marker, self.title = f"forecasts/{min(self._days)}.parquet", f"Forecasts up to {max(self._days)}"
         write_text(self.folder / CARD_FILE, dataset_card(self.repo, self.ledger, self.place))
 
-    def settled(self, remote: RemoteRepo, seen: RemoteState) -> "LedgerDataset":
+    def merged(self, remote: RemoteRepo, seen: RemoteState) -> "LedgerDataset":
         """Find out what is to be added, and which days are to be sent again.
 
         Raises `PublishError` if the ledger lacks a row that stands there, or one stands there more often than
@@ -94,13 +94,29 @@ class LedgerDataset(Publication):
                     repeated.append(path)
                 there.discard(path)
         if there:
-            said = f"{plural(len(there), 'file')} of which it has none: {listed(sorted(there))}"
-            raise PublishError(**remote.told("publish", "ROWS", said=said))
+            got = f"{plural(len(there), 'file')} of which it has none: {listed(sorted(there))}"
+            raise _rows_error(remote, got)
         if repeated and not self.is_repairing:
-            raise PublishError(**remote.told("publish", "REPEATED", said=listed(repeated)))
+            raise PublishError(
+                where=remote.name,
+                rule="each row of the ledger stands in the dataset once",
+                got=f"rows more than once in {listed(repeated)}",
+                fix="Send these days again: repeat the command with param:repair; no row that the ledger "
+                "lacks is in them",
+            )
         is_made = f"forecasts/{iso(self.now_s)[:10]}.parquet" in seen.files
         self.paths = tuple(repeated) if is_made else (*new, *repeated)
         return self
+
+
+def _rows_error(remote: RemoteRepo, got: str) -> PublishError:
+    """Return the error for rows of the dataset that the ledger does not hold."""
+    return PublishError(
+        where=remote.name,
+        rule="a record is only ever added to: the ledger holds every row that stands there, as it is",
+        got=got,
+        fix=f"Publish the ledger that wrote them, or begin another dataset with {remote.flag}",
+    )
 
 
 def _state_of(file: Path, path: str, remote: RemoteRepo, seen: RemoteState) -> str:
@@ -119,13 +135,12 @@ def _state_of(file: Path, path: str, remote: RemoteRepo, seen: RemoteState) -> s
     try:
         theirs = _published_rows(remote.text(path, seen, MAX_UNPACKED_BYTES).read_bytes(), ours)
     except OddParquetError as odd:  # somebody replaced it
-        said = f"{odd}, in {path}"
-        raise PublishError(**remote.told("publish", "ROWS", said=said)) from odd
+        raise _rows_error(remote, f"{odd}, in {path}") from odd
     num_ours, num_theirs = _counted_rows(_widened(ours), theirs)
     num_strange = int(num_theirs[num_ours == 0].sum())
     if num_strange:
-        said = f"{num_strange:,} of {plural(len(theirs), 'row')} that it does not hold, in {path}"
-        raise PublishError(**remote.told("publish", "ROWS", said=said))
+        got = f"{num_strange:,} of {plural(len(theirs), 'row')} that it does not hold, in {path}"
+        raise _rows_error(remote, got)
     if (num_theirs > num_ours).any():
         return "repeated"
     return "grown" if (num_theirs < num_ours).any() else "same"

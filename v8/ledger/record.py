@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from v8.baselines.baselines import NAIVE
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.leaderboard import TaskScore, with_corrected
-from v8.evaluation.significance import Against, Losses, best_of, is_equal, reading_marks
+from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
 from v8.features.formulas import DAY_S
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Issuer, Scored, Tally, level_of
@@ -212,11 +212,11 @@ class _Scores:
         by_forecaster = {name: self.losses[name].to_numpy() for name in self.means}
         paired = Losses({self.task: by_forecaster}, times_s // self.bar_s, self.horizon_bars)
 
-        def against(baseline: str) -> Against:
+        def against(baseline: str) -> BaselineComparison:
             theirs = self.means[baseline]
             is_tested = not is_equal(ours, theirs) and num_days >= MIN_DAYS
             p_value = paired.test(self.task, MODEL, baseline).p_value if is_tested else None
-            return Against(baseline, ours, theirs, p_value, p_value)
+            return BaselineComparison(baseline, ours, theirs, p_value, p_value)
 
         # The mean over the levels of twice the pinball loss, which at the median is the model's error.
         of_quantiles = [loss for name, loss in self.means.items() if name not in points]
@@ -331,12 +331,12 @@ def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> Li
 
 def record_table(record: Record) -> Table:
     """Return a row a series: errors beside naive and the best baseline, and counts."""
-    compared = [(task, beside.name) for task, live in record.tasks.items() for beside in live.shown]
+    compared = [(task, beside.name) for task, live in record.tasks.items() for beside in live.comparisons]
     rows = []
     for one in record.series:
         lives = one.tasks.items()
         tally = one.tally
-        marked = {(task, each.name): each.marked for task, live in lives for each in live.shown}
+        marked = {(task, each.name): each.marked for task, live in lives for each in live.comparisons}
         counts = next(([live.num_scored, live.num_days] for _, live in lives), [0, 0])
         told = [marked.get(key, "") for key in compared]
         rows.append([one.series, *counts, *told, tally.num_late, tally.num_pending, tally.num_void])
@@ -360,9 +360,9 @@ def record_sentences(record: Record) -> list[str]:
 def _sentences(task: str, live: LiveTask) -> Iterator[str]:
     """Say how a task did over all series beside its baselines, and how sure its quantiles were."""
     over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
-    for beside in live.shown:
+    for beside in live.comparisons:
         known = beside.verdict if beside.p_value is None else f"{beside.verdict}, p {p_value(beside.p_value)}"
-        yield f"{task}: {number(beside.multiple)} of {beside.name} over {over}: {known}."
+        yield f"{task}: {number(beside.relative_mae)} of {beside.name} over {over}: {known}."
     if live.coverage:
         held = ", ".join(
             f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()
@@ -376,7 +376,8 @@ def _by_model(record: Record) -> Iterator[str]:
     for one in record.series:
         for made in one.generations if len(one.generations) > 1 else ():
             told = (
-                f"{task} {number(live.naive.multiple)} of naive over {plural(live.num_scored, 'forecast')}"
+                f"{task} {number(live.naive.relative_mae)} of naive "
+                f"over {plural(live.num_scored, 'forecast')}"
                 for task, live in made.tasks.items()
             )
             model = f"{one.series}, model that has seen until {made.issuer.generation}"

@@ -341,10 +341,10 @@ class Companions:
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
         """Return the candles of a neighbour: those in memory, else those of the source."""
         series = Series(symbol, own.series.timeframe)
-        in_memory = self._in_memory.get(symbol)
-        if isinstance(in_memory, Candles):
-            return in_memory
-        if in_memory is not None:
+        if symbol in self._in_memory:
+            in_memory = self._in_memory[symbol]
+            if isinstance(in_memory, Candles):
+                return in_memory
             return check_candles(in_memory, series, source="covariates")
         if series == own.series:
             return own

@@ -30,6 +30,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.baselines import ranges
 from v8.columns import (
     BAND_PERIOD_BARS,
@@ -47,7 +48,7 @@ from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
-from v8.windows.span import Floats, Span
+from v8.windows.span import Span
 
 CONSTANTS = "constants"  # name of the layer that holds the constants of the scaling
 LIMITS: Final = "ensemble_limits"
@@ -91,15 +92,18 @@ class ServingModel(PublishedModel):
         self._graph = graph
         self._scaling = scaling
         self._ensemble: ranges.RangeFormula | None = None
-        self._shares: Mapping[str, Floats] = {}
-        self._widths: Mapping[str, Floats] = {}
+        self._shares: Mapping[str, FloatArray] = {}
+        self._widths: Mapping[str, FloatArray] = {}
         for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
             variable.assign(weight)
         load_scaling(graph.model, scaling)
         graph.holder = self
 
     def fold(
-        self, ensemble: ranges.RangeFormula, shares: Mapping[str, Floats], widths: Mapping[str, Floats]
+        self,
+        ensemble: ranges.RangeFormula,
+        shares: Mapping[str, FloatArray],
+        widths: Mapping[str, FloatArray],
     ) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H).
 

@@ -183,7 +183,7 @@ def _tests(evaluated: Evaluation, losses: Losses) -> Iterator[tuple[str, Signifi
     for task, by_name in losses.by_task.items():
         means = {name: losses.mean(task, name) for name in by_name}
         best = evaluated.best_baseline(task)
-        promised = evaluated.multiple(task)
+        promised = evaluated.relative_error(task)
         if promised is not None and by_name[NAIVE].any():
             found = number(means[MODEL] / means[NAIVE])
             said = f"{task} {found} times naive, {number(promised)} on its test span"

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from v8.artifacts import nested_runs
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, not_evaluated, read_metadata
-from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
+from v8.artifacts.nested_runs import Contender, Decision, QuantileQuality, Serving
 from v8.artifacts.run_folder import RUN_FILE, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import BASELINES, NAIVE, called
@@ -219,7 +219,10 @@ class Ruling:
         None  # when the first evaluated forecast was issued, ISO 8601; None without any
     )
     evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
-    quantiles: tuple[Mapping[str, Sureness], Mapping[str, Sureness]] = ({}, {})  # per task, champion's first
+    quantiles: tuple[Mapping[str, QuantileQuality], Mapping[str, QuantileQuality]] = (
+        {},
+        {},
+    )  # per task, champion's first
 
 
 def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile) -> Ruling:
@@ -304,7 +307,7 @@ def _unseen(span: Span, trained_until_s: int) -> Span:
 
 def _sureness(
     quantiles: Mapping[str, NDArray[np.float32]], contest: Contest, span: Span
-) -> dict[str, Sureness]:
+) -> dict[str, QuantileQuality]:
     """Say how good quantiles were, per task, but where naive never errs."""
     levels = span.profile.quantiles
     found = {}
@@ -313,7 +316,7 @@ def _sureness(
         naive = contest.evaluated.error(task, NAIVE).overall
         if naive > 0:
             coverage = {name: errors.mean_coverage(at) for at, name in enumerate(interval_names(levels))}
-            found[task] = Sureness(errors.crps / naive, coverage)
+            found[task] = QuantileQuality(errors.crps / naive, coverage)
     return found
 
 

@@ -375,7 +375,7 @@ def _wanted() -> dict[str, str]:
     plugins.load_plugins()
     package = Path(__file__).parents[1]
     code = digest_bytes(*(file.read_bytes() for file in sorted(package.rglob("*.py"))))
-    return {**versions(), "v8's code": code[:12], "plug-ins": plugins.told(plugins.loaded)}
+    return {**versions(), "v8's code": code[:12], "plug-ins": plugins.listed_plugins(plugins.loaded)}
 
 
 # From here on: in a worker.

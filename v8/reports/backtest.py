@@ -18,7 +18,7 @@ from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.baselines.baselines import called
 from v8.evaluation import fold_losses
-from v8.evaluation.fold_losses import Cell, FoldLosses, FoldSummary, Stretch, TaskResult, summarize_folds
+from v8.evaluation.fold_losses import Cell, CellGroup, FoldLosses, FoldSummary, TaskResult, summarize_cells
 from v8.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.language import language, say, term
 from v8.market.series import Series
@@ -128,7 +128,7 @@ def results_of(
 ) -> BacktestResults:
     """Put the figures of some cells beside what was asked for, and beside what failed."""
     those = {fold: reasons for fold, reasons in failures.items() if reasons}
-    return BacktestResults(**vars(summarize_folds(cells)), plan=plan, failures=those)
+    return BacktestResults(**vars(summarize_cells(cells)), plan=plan, failures=those)
 
 
 def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = None) -> list[Path]:
@@ -185,13 +185,13 @@ def pool_table(found: Mapping[str, BacktestResults], title: str) -> Table:
     return Table(columns, [[row[name] for name in columns] for row in rows], title)
 
 
-def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
+def _stretch_cells(one: CellGroup, task: str) -> dict[str, str]:
     """Write what is told of a task over some cells, by the names of columns."""
     told = one.tasks[task]
     return {
         "fold": _fold_name(one),
         "task": term(task),
-        "model": number(told.ours),
+        "model": number(told.relative_mae),
         "best baseline": called(told.best),
         "its error": number(told.multiples.get(told.best)),
         "× best": number(told.against_best),
@@ -205,7 +205,7 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     }
 
 
-def _fold_name(one: Stretch) -> str:
+def _fold_name(one: CellGroup) -> str:
     """Name a fold by its first day, and folds together by what they are."""
     if one.name in fold_losses.POOLS:
         return f"{term(one.name)}, {one.timeframe}"
@@ -213,7 +213,7 @@ def _fold_name(one: Stretch) -> str:
     return say("{fold_losses} (break)", fold_losses=name) if one.is_break else name
 
 
-def _days(one: Stretch) -> str:
+def _days(one: CellGroup) -> str:
     return f"{one.first_close[:10]} – {one.last_close[:10]}"
 
 
@@ -294,4 +294,4 @@ def _beside(told: TaskResult | None) -> tuple[str, str]:
         return ABSENT, ABSENT
     name = called(told.best)
     cell = marked(told.against_best, told.outcome, name, told.p_best)
-    return number(told.ours), join([cell, " ", element("span", spaced(name), class_="soft")])
+    return number(told.relative_mae), join([cell, " ", element("span", spaced(name), class_="soft")])

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from v8.artifacts.metadata import MachineAbout, Metadata
+from v8.artifacts.metadata import MachineInfo, Metadata
 from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
@@ -53,7 +53,7 @@ class _Told:
     family: Annotated[Word, at_keys("profile", "network", "family")]
     tasks: Annotated[Mapping[Word, _TaskTold], at_keys("profile", "tasks")]
     profile_digest: Sha256
-    machine: MachineAbout
+    machine: MachineInfo
     versions: Mapping[Word, Plain]
 
 
@@ -126,12 +126,12 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
     error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
         metrics = [
-            ("relative_mae", f"{error} naive forecast", score.naive.multiple),
+            ("relative_mae", f"{error} naive forecast", score.naive.relative_mae),
             ("skill_score", "skill against the naive forecast", score.naive.skill),
         ]
-        for best in score.shown[1:]:
+        for best in score.comparisons[1:]:
             meaning = f"{error} best baseline, {best.name}"
-            metrics.append(("relative_mae_of_best_baseline", meaning, best.multiple))
+            metrics.append(("relative_mae_of_best_baseline", meaning, best.relative_mae))
         for kind, meaning, value in metrics:
             if value is not None and math.isfinite(value):
                 yield EvalResult(
@@ -156,7 +156,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     for row in rows:
         cells = [_labelled(row)]
         for one in (those.get(row.series) for those in every.values()):
-            cells.append(number(one.multiple if one else None))
+            cells.append(number(one.relative_mae if one else None))
             cells += [p_value(one.corrected_p_value if one else None)] if is_tested else []
         low, high = map(percent, row.hit_rate_95 or (None, None))
         cells.append(f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT)
@@ -168,7 +168,7 @@ def _labelled(row: LeaderboardRow) -> str:
     """Name a series, and what is better than its model by more than chance."""
     losses: dict[str, list[str]] = {}
     for task, score in row.tasks.items():
-        for name in score.lost:
+        for name in score.lost_to:
             losses.setdefault(name, []).append(TASKS[task].title.lower())
     said = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in losses.items())
     return f"{row.series} **{said}**" if said else row.series
@@ -250,7 +250,7 @@ def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_
     return Table(("what", "value"), rows).markdown()
 
 
-def _machine(machine: MachineAbout) -> str:
+def _machine(machine: MachineInfo) -> str:
     memory = machine.memory_bytes
     known = f"{machine.cpu}, {machine.num_cores} cores"
     return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known

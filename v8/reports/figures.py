@@ -14,7 +14,7 @@ from v8.artifacts.series_artifact import ForecastSample, Rows
 from v8.baselines.baselines import BASELINES, NAIVE
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_OHLC
 from v8.evaluation.evaluation import MODEL, Evaluation
-from v8.evaluation.leaderboard import History, LeaderboardRow, compared, median
+from v8.evaluation.leaderboard import LeaderboardRow, TrainingHistory, compared, median
 from v8.evaluation.significance import is_equal
 from v8.features.table import compute_columns
 from v8.language import say, term
@@ -75,7 +75,7 @@ def _error_line(evaluation: Evaluation, task: str, name: str, style: Json) -> Js
     )
 
 
-def learning_figure(history: History, best_epoch: int) -> Chart:
+def learning_figure(history: TrainingHistory, best_epoch: int) -> Chart:
     """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
     epochs = [int(one["epoch"]) for one in history]
     mode = "lines" if len(history) > 1 else "markers"
@@ -130,7 +130,7 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
     """Draw a leaderboard: the errors of each task beside naive's, and beside the best formula's."""
     naive = {
-        task: median(one.multiple for one in those.values()) or math.inf
+        task: median(one.relative_mae for one in those.values()) or math.inf
         for (task, name), those in compared(rows).items()
         if name == "naive"
     }
@@ -145,8 +145,8 @@ def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
 
 def _dots(rows: Iterable[LeaderboardRow], task: str, kind: str) -> list[Dot]:
     those = [(row.series, getattr(row.tasks[task], kind)) for row in rows if task in row.tasks]
-    known = ((name, one) for name, one in those if one.multiple is not None)
-    return [Dot(name, change_pct(one.multiple), one.is_significant) for name, one in known]
+    known = ((name, one) for name, one in those if one.relative_mae is not None)
+    return [Dot(name, change_pct(one.relative_mae), one.is_significant) for name, one in known]
 
 
 def change_pct(multiple: float) -> float:

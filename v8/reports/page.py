@@ -25,9 +25,16 @@ from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance, importance_rows
-from v8.evaluation.leaderboard import History, LeaderboardRow, SeriesResult, compared, median, rank_results
+from v8.evaluation.leaderboard import (
+    LeaderboardRow,
+    SeriesResult,
+    TrainingHistory,
+    compared,
+    median,
+    rank_results,
+)
 from v8.evaluation.metrics import StepDirection
-from v8.evaluation.significance import ALPHA, BEATS, LOSES, Outcome
+from v8.evaluation.significance import ALPHA, BEATS, LOSES, ComparisonResult
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
@@ -120,7 +127,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
     spans = Counter(TASKS[task].title for task, _ in every)
     head = ["Series", *(f"× {spaced(name)}" for _, name in every), "direction, step 1", "best epoch", "time"]
     best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
-    middle = [number(median(one.multiple for one in those.values())) for those in every.values()]
+    middle = [number(median(one.relative_mae for one in those.values())) for those in every.values()]
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
     lines = [[say("median"), *middle, duration(median(row.total_seconds for row in rows))]]
     for row in rows:
@@ -128,7 +135,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
         for (_, name), those in every.items():
             one = those.get(row.series)
             if one:
-                cells.append(marked(one.multiple, one.outcome, name, one.corrected_p_value))
+                cells.append(marked(one.relative_mae, one.outcome, name, one.corrected_p_value))
             else:
                 cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
@@ -147,7 +154,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
     )
 
 
-def marked(multiple: float | None, outcome: Outcome, name: str, p: float | None) -> Html:
+def marked(multiple: float | None, outcome: ComparisonResult, name: str, p: float | None) -> Html:
     """Show a multiple, coloured and marked where it is better or worse and no luck; a pointer finds p."""
     style = {BEATS: "better", LOSES: "worse"}.get(outcome)
     mark = element("span", MARK if style else "", class_="mark")
@@ -159,7 +166,7 @@ def _ends(interval: tuple[float, float] | None) -> str:
     return ABSENT if interval is None else " – ".join(map(percent, interval))
 
 
-def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+def series_section(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
     """Return the folded section of one series; `sample` is None beside models that were saved without."""
     return element("details", _summary(result), series_body(result, history, sample), id=result.series)
 
@@ -184,7 +191,7 @@ def _summary(result: SeriesResult) -> Html:
     return element("summary", result.series, element("span", "; ".join(told)))
 
 
-def series_body(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
     """Return what is in the section of one series, drawn from what `series_section` gets."""
     evaluation = result.evaluation
     charts = (
@@ -247,7 +254,8 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
         errors = evaluation.errors[task][name]
         beside = [ABSENT] * 3
         if name != MODEL:
-            absolute, squared = (number(evaluation.multiple(task, kind, name)) for kind in ("mae", "rmse"))
+            absolute = number(evaluation.relative_error(task, "mae", name))
+            squared = number(evaluation.relative_error(task, "rmse", name))
             beside = [absolute, p_value(evaluation.against(task, name).p_value), squared]
         cells = [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
         cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
@@ -283,7 +291,7 @@ def _intervals(evaluated: QuantileEvaluation) -> Html:
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
             test = about.significance.get(name)
-            told = [number(about.multiple(name)), p_value(test.p_value)] if test else [ABSENT] * 2
+            told = [number(about.relative_error(name)), p_value(test.p_value)] if test else [ABSENT] * 2
             rows.append([*cells, *told])
         tables.append(shown_table(Table(head, rows, say("{task}, over all steps", task=title))))
     return filled("v8.reports", "intervals.html", tables=join(tables))
@@ -309,7 +317,7 @@ def _direction_cells(step: StepDirection) -> list[str]:
     return [str(step.step), *shares, *map(count, counts)]
 
 
-def _training(result: SeriesResult, history: History) -> Iterator[Html]:
+def _training(result: SeriesResult, history: TrainingHistory) -> Iterator[Html]:
     best = result.best_epoch
     run = result.epochs_run
     kept = say("Weights of epoch {best} of {run} were kept.", best=best, run=run)

@@ -13,7 +13,15 @@ from v8.artifacts.nested_runs import Decision
 from v8.baselines.baselines import NAIVE
 from v8.evaluation.fold_losses import TaskResult
 from v8.evaluation.leaderboard import LeaderboardRow, compared, median
-from v8.evaluation.significance import BEATS, LOSES, UNKNOWN, Against, Outcome, is_equal, outcome_of
+from v8.evaluation.significance import (
+    BEATS,
+    LOSES,
+    UNKNOWN,
+    BaselineComparison,
+    ComparisonResult,
+    is_equal,
+    outcome_of,
+)
 from v8.language import say, term
 from v8.reports.markup import Html, element
 from v8.tasks import TASKS
@@ -25,12 +33,12 @@ class Beside:
     """The model's error beside another forecast's."""
 
     multiple: float | None  # median; None where the other made no error
-    outcomes: Sequence[Outcome]  # of each series, or of all in one test
+    outcomes: Sequence[ComparisonResult]  # of each series, or of all in one test
 
     @classmethod
-    def of(cls, *those: Against) -> "Beside":
+    def of(cls, *those: BaselineComparison) -> "Beside":
         """Sum up series."""
-        return cls(median(one.multiple for one in those), [one.outcome for one in those])
+        return cls(median(one.relative_mae for one in those), [one.outcome for one in those])
 
     @property
     def is_sure(self) -> bool:
@@ -79,7 +87,7 @@ class TaskVerdict:
     def pooled(cls, task: str, told: TaskResult) -> "TaskVerdict":
         """Judge what one test says of many series and folds."""
         best = Beside(told.against_best, [told.outcome])
-        naive = Beside(told.ours, [outcome_of(told.ours or 0.0, 1.0, told.p_naive)])
+        naive = Beside(told.relative_mae, [outcome_of(told.relative_mae or 0.0, 1.0, told.p_naive)])
         return cls(task, best) if told.best == NAIVE else cls(task, naive, best)
 
     def __str__(self) -> str:
@@ -154,7 +162,7 @@ def titled(task: str) -> str:
     return term(TASKS[task].title)
 
 
-def in_words(outcome: Outcome, name: str) -> str:
+def in_words(outcome: ComparisonResult, name: str) -> str:
     """Say how a model compares with a baseline of that name: "beats naive"."""
     return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {name}"
 

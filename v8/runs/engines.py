@@ -24,7 +24,7 @@ from v8.errors import ProfileError, with_parameters
 from v8.invocation import children_with_safe_path
 from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.machine.starting import quiet_start
-from v8.registry import Named, Registry, described, require_package
+from v8.registry import Named, Registry, read_entries, require_package
 from v8.runs import workers
 from v8.runs.events import Listener, Note, Outcome
 from v8.runs.plan import Job
@@ -78,7 +78,7 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
         yield from local.train_all(jobs, listen, size)
 
 
-ENGINES: Final = Registry("engine", described(Engine, "v8.runs", "engines.yaml", "train_all"))
+ENGINES: Final = Registry("engine", read_entries(Engine, "v8.runs", "engines.yaml", "train_all"))
 """Every engine by its name."""
 
 

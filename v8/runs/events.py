@@ -16,7 +16,7 @@ from v8.net import reporting_waiting_to
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from v8.evaluation.significance import Against
+    from v8.evaluation.significance import BaselineComparison
     from v8.training.progress import EpochRecord
 
 
@@ -86,7 +86,7 @@ class Outcome:
     seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
     once_s: float = 0.0  # of these, what its process does once: compiling
     fleet_size: int = 1  # series that trained as one program with it, itself included
-    worth: "tuple[Against, ...]" = ()  # once evaluated, its error on candles beside baselines'
+    worth: "tuple[BaselineComparison, ...]" = ()  # once evaluated, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
 

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from v8.artifacts import nested_runs
 from v8.artifacts.metadata import redo_offered
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, begun, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, pin_of, start_fields
 from v8.errors import (
     ArtifactError,
     DataError,
@@ -226,13 +226,13 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
         listen(Note(text))
 
     choose_format = partial(choose_precision, profile, may_have_gpu=is_gpu, on_message=tell)
-    precision = folder.settle("precision", choose_format)
+    precision = folder.choose_once("precision", choose_format)
     choose_form = partial(choose_loops, profile, may_have_gpu=is_gpu, on_message=tell)
-    compile_loops(folder.settle("loops", choose_form))
+    compile_loops(folder.choose_once("loops", choose_form))
     count_parts = partial(profile.training.num_parts, is_on_gpu=is_gpu)
     # A batch size of the CPU's own makes the number of parts depend on the device.
     is_of_device = profile.training.cpu_batch_size is not None
-    num_parts = folder.settle("num_parts", count_parts) if is_of_device else count_parts()
+    num_parts = folder.choose_once("num_parts", count_parts) if is_of_device else count_parts()
     return [replace(job, precision=precision, num_parts=num_parts) for job in jobs]
 
 
@@ -395,7 +395,7 @@ class AskedBacktest:
         """Return the plan as far as it is known before candles are read."""
         about = source.name, source.is_publishable, self.command, nested_runs.BACKTEST_FORMAT
         return BacktestPlan(
-            **begun(self.profile, *about),
+            **start_fields(self.profile, *about),
             series=tuple(map(str, self.series)),
             num_folds=self.num_folds,
             history_bars=self.history_bars,

@@ -41,7 +41,7 @@ from v8.baselines.ranges import (
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, DivergedError, listed
 from v8.evaluation.evaluation import evaluate_quantiles, evaluate_windows
-from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses_of
+from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
 from v8.evaluation.importance import measure_importance
 from v8.evaluation.leaderboard import TaskScore
 from v8.features.indicators import FEATURES, ancestry, definitions, warmup_bars
@@ -248,7 +248,7 @@ class _PreparedSeries:
         score, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
         once_s = self._seconds.get("compile", 0.0)
-        worth = score.shown if score else ()
+        worth = score.comparisons if score else ()
         return replace(outcome, seconds=stages, once_s=once_s, fleet_size=num_series, worth=worth)
 
     def _finish(
@@ -275,7 +275,7 @@ class _PreparedSeries:
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
             if losses and self._job.keeps_fold_losses:
-                fold_losses_of(self._data, losses).save(self._job.folder / FOLD_LOSSES_FILE)
+                fold_losses(self._data, losses).save(self._job.folder / FOLD_LOSSES_FILE)
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         described = self._described(trainer, result, num_series, shares, evaluated)
         save_description(self._job.folder, described, result.history, sample)

@@ -19,7 +19,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.evaluation import leaderboard
-from v8.evaluation.leaderboard import History, LeaderboardRow, SeriesResult
+from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult, TrainingHistory
 from v8.invocation import command
 from v8.language import language
 from v8.reports import page
@@ -33,7 +33,7 @@ PICTURES_FOLDER = "report"
 TIMING_FORMAT = 1  # version of the keys of `timing.json`
 
 
-def read_finished(folder: Path) -> tuple[Metadata, History, ForecastSample | None]:
+def read_finished(folder: Path) -> tuple[Metadata, TrainingHistory, ForecastSample | None]:
     """Read and check what is shown of the series that a folder is named after.
 
     Raises:

@@ -207,9 +207,9 @@ def objective_of(results: BacktestResults) -> float:
 
 def _beside(cell: Cell, other: Cell) -> Cell:
     """Put the losses of another model among those of a cell, which it was evaluated on, too."""
-    theirs = other.fold_losses.losses
-    losses = {task: {**known, START: theirs[task][MODEL]} for task, known in cell.fold_losses.losses.items()}
-    return replace(cell, fold_losses=replace(cell.fold_losses, losses=losses))
+    theirs = other.losses.by_task
+    losses = {task: {**known, START: theirs[task][MODEL]} for task, known in cell.losses.by_task.items()}
+    return replace(cell, losses=replace(cell.losses, by_task=losses))
 
 
 def plateaus(trials: pd.DataFrame, ranges: Ranges, begun: Sequence[float]) -> pd.Series:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from v8.errors import ArtifactError, with_parameters
 from v8.market.series import Series
-from v8.registry import Named, Registry, described, require_package
+from v8.registry import Named, Registry, read_entries, require_package
 from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
 
 
@@ -53,7 +53,9 @@ class TrackerKind(Named):
     check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
-TRACKERS: Final = Registry("tracker", described(TrackerKind, "v8.tracking", "trackers.yaml", "open", "check"))
+TRACKERS: Final = Registry(
+    "tracker", read_entries(TrackerKind, "v8.tracking", "trackers.yaml", "open", "check")
+)
 """Every tracker by the name that `--track` takes."""
 
 
@@ -152,8 +154,8 @@ def _results(artifact: Path) -> dict[str, float]:
     for task in (evaluation := about.evaluation).errors if about.is_evaluated else ():
         naive = evaluation.against(task)
         best = evaluation.against(task, evaluation.best_baseline(task))
-        values[f"test/{task}/error_over_naive"] = naive.multiple
-        values[f"test/{task}/error_over_best"] = best.multiple
+        values[f"test/{task}/error_over_naive"] = naive.relative_mae
+        values[f"test/{task}/error_over_best"] = best.relative_mae
         values[f"test/{task}/skill"] = naive.skill
         values[f"test/{task}/p_value"] = naive.p_value
         values[f"test/{task}/p_value_against_best"] = best.p_value

@@ -32,10 +32,11 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.leaderboard import TaskScore, with_corrected
 from v8.evaluation.metrics import FLAT_RETURN, Z_95
-from v8.evaluation.significance import Against
+from v8.evaluation.significance import BaselineComparison
 from v8.features.formulas import DAY_S
 from v8.tasks import RANGE_TO_VARIANCE
 
@@ -56,8 +57,7 @@ EARNED = "earned"
 _LEAST_VARIANCE: Final = 1e-12
 _JUST_WITHIN: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
 
-Floats: TypeAlias = NDArray[np.float64]
-Ends: TypeAlias = tuple[Floats, Floats] | None
+Ends: TypeAlias = tuple[FloatArray, FloatArray] | None
 """Of an interval of the last close, each of shape (N,); None of whoever forecasts none."""
 Played: TypeAlias = dict[str, Any]
 """What came of a rule in each window, shape (N,), or in all: its `GAIN` in its unit, figures by what they
@@ -83,8 +83,8 @@ class Terms:
 class Market:
     """What came after N windows of one series, ascending."""
 
-    bars_NHC: Floats  # open, high, low, close of the bars ahead, quote currency
-    last_N: Floats  # last known closes
+    bars_NHC: FloatArray  # open, high, low, close of the bars ahead, quote currency
+    last_N: FloatArray  # last known closes
     bar_numbers: NDArray[np.int64]  # of the newest known bars, counted from the epoch
     bar_s: int  # length of a bar, seconds
 
@@ -94,7 +94,7 @@ class Market:
         return 365 * DAY_S / self.bar_s
 
     @cached_property
-    def realised(self) -> Floats:
+    def realised(self) -> FloatArray:
         """Mean variance of the bars ahead."""
         return mean_variance(self.bars_NHC)
 
@@ -103,20 +103,22 @@ class Market:
 class Outlook:
     """What a forecaster says of N windows, each of shape (N,)."""
 
-    low: Floats  # lowest low of the bars ahead
-    high: Floats  # highest high
-    close: Floats  # last close
-    variance: Floats  # mean variance of the bars ahead
-    ends: tuple[Floats, Floats]  # interval of the last close
+    low: FloatArray  # lowest low of the bars ahead
+    high: FloatArray  # highest high
+    close: FloatArray  # last close
+    variance: FloatArray  # mean variance of the bars ahead
+    ends: tuple[FloatArray, FloatArray]  # interval of the last close
 
 
-def mean_variance(bars_NHC: Floats) -> Floats:
+def mean_variance(bars_NHC: FloatArray) -> FloatArray:
     """Return the mean variance of log returns of candles by their log ranges, shape (N,), above 0."""
     ranges = np.log(bars_NHC[:, :, 1] / bars_NHC[:, :, 2])
     return np.maximum(RANGE_TO_VARIANCE * np.square(ranges).mean(axis=1), _LEAST_VARIANCE)
 
 
-def levelled(past: Market, past_NHC: Floats, last_N: Floats, bars_NHC: Floats, ends: Ends = None) -> Outlook:
+def levelled(
+    past: Market, past_NHC: FloatArray, last_N: FloatArray, bars_NHC: FloatArray, ends: Ends = None
+) -> Outlook:
     """Make an outlook of forecast candles, (N, H, 4), after known closes, its level fitted to the past.
 
     Forecasts of ranges are medians, each on its own level. So the variance is multiplied by what makes its
@@ -162,7 +164,7 @@ def by_direction(market: Market, outlook: Outlook | None, terms: Terms) -> Playe
     return {GAIN: 100 * market.a_year * told[EARNED], **told}
 
 
-def _held(market: Market, held: Floats, terms: Terms) -> Played:
+def _held(market: Market, held: FloatArray, terms: Terms) -> Played:
     """Hold positions, shares of wealth, from open to open, and leave them where no window follows."""
     is_followed = np.append(np.diff(market.bar_numbers) == 1, False)
     opens = market.bars_NHC[:, 0, 0]
@@ -183,7 +185,7 @@ def _held(market: Market, held: Floats, terms: Terms) -> Played:
     }
 
 
-def steadied(wanted: Floats, band: float) -> Floats:
+def steadied(wanted: FloatArray, band: float) -> FloatArray:
     """Return positions that change only where what is wanted is off by more than a share of them.
 
     >>> steadied(np.array([1.0, 1.1, 1.3, 1.2]), 0.2).tolist()
@@ -335,11 +337,13 @@ def _played(study: Study, rule: Rule, terms: Terms) -> pd.DataFrame:
 def _result(rule: str, series: str, gains: pd.DataFrame, best: str) -> Result:
     means = {str(name): float(mean) for name, mean in gains.mean().items()}
     tested = {other: bootstrapped((gains[MODEL] - gains[other]).to_numpy()) for other in (NAIVE, best)}
-    beside = {other: Against(other, -means[MODEL], -means[other], p) for other, (_, p) in tested.items()}
+    beside = {
+        other: BaselineComparison(other, -means[MODEL], -means[other], p) for other, (_, p) in tested.items()
+    }
     return Result(beside[NAIVE], beside[best], rule, series, len(gains), means, tested[best][0])
 
 
-def bootstrapped(differences: Floats) -> tuple[tuple[float, float] | None, float | None]:
+def bootstrapped(differences: FloatArray) -> tuple[tuple[float, float] | None, float | None]:
     """Return the 95 % interval of a mean over days, shape (D,), and its chance, two-sided, if it were 0.
 
     Both are None of days that are too few, or all alike.

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from v8.arrays import FloatArray
 from v8.artifacts.forecaster import Forecaster
 from v8.baselines.baselines import BASELINES, Baseline
 from v8.columns import CLOSE, OHLC, TASK_OHLC
@@ -28,14 +29,14 @@ from v8.quantile_levels import intervals, nominal
 from v8.tasks import OHLC_TASK, RANGE_TO_VARIANCE
 from v8.trading.rules import INTERVAL, NAIVE, Market, Study, Terms, Worth, levelled, worth_of
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.windows.span import Floats, Span
+from v8.windows.span import Span
 
 FORMULAS: Final = ("ewma", "har", "range_paths")
 """Baselines that know ranges; they stand beside the model and `NAIVE`."""
 
 NUM_CHECKED: Final = 4  # windows of a span that are forecast again
 
-Candlesticks: TypeAlias = Callable[[Span], tuple[Floats, Any]]
+Candlesticks: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
 """Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), if any."""
 
 
@@ -66,11 +67,11 @@ def measure_worth(
 def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, Candlesticks]:
     """Return the model, naive and formulas, each a function of windows."""
 
-    def model(span: Span) -> tuple[Floats, Any]:
+    def model(span: Span) -> tuple[FloatArray, Any]:
         made = forecaster.forecast_all(span.raw_windows())
         return made.points[TASK_OHLC].astype(np.float64), made.quantiles.get(TASK_OHLC)
 
-    def naive(span: Span) -> tuple[Floats, Any]:
+    def naive(span: Span) -> tuple[FloatArray, Any]:
         half = np.sqrt(span.range_variance(span.horizon_bars) / RANGE_TO_VARIANCE) / 2
         bar = span.last_close[:, None] * np.exp(half[:, None] * OHLC_TASK.sides)
         return np.repeat(bar[:, None], span.horizon_bars, axis=1), None
@@ -129,7 +130,7 @@ def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
     return {int(at): alone(at) for at in np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)}
 
 
-def require_causal(name: str, forecast: Candlesticks, made: Floats, cut: Mapping[int, Span]) -> None:
+def require_causal(name: str, forecast: Candlesticks, made: FloatArray, cut: Mapping[int, Span]) -> None:
     """Refuse forecasts of a span, (N, H, 4), that are others where candles end at their issue (`cut_behind`).
 
     Raises `ArtifactError` if one is.

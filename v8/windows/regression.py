@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from v8.features.formulas import Floats
+from v8.arrays import FloatArray
 
 NUM_ROUNDS: Final = 15  # rounds of reweighting: the sum of errors is then within 0.1 % of the smallest
 
@@ -25,7 +25,7 @@ RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal that is added to the diagonal, so that collinear terms can be solved for."""
 
 
-def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
+def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     """Fit coefficients, shape (P, M), with the smallest sums of absolute errors.
 
     Iteratively reweighted least squares: the weight is one over the error of the round before (Schlossmacher
@@ -63,12 +63,14 @@ def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
     return fitted_MP.T.astype(np.float64)
 
 
-def least_squares(x_NP: Floats, y_NM: Floats) -> Floats:
+def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
     return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
 
 
-def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_NP: Floats) -> Floats:
+def fit_without(
+    left_out: Sequence[int], fit: Callable[[FloatArray], FloatArray], terms_NP: FloatArray
+) -> FloatArray:
     """Fit coefficients, (P, M), without the terms at some positions, whose coefficients are zero."""
     if not left_out:
         return fit(terms_NP)
@@ -76,7 +78,7 @@ def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_
     return np.insert(fitted_KM, np.array(left_out) - np.arange(len(left_out)), 0.0, axis=0)
 
 
-def weighted_median(values: Floats, weights: Floats) -> Floats:
+def weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:
     """Return the weighted median along the first axis: it minimises the weighted sum of absolute distances.
 
     It is the smallest value such that half of the weight is at or below it; 0 where all weights are zero.

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, split_origin, with_origin
 from v8.errors import SeriesError
 from v8.features.formulas import Kind
@@ -32,7 +33,7 @@ from v8.features.indicators import FEATURES
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.windows.regression import weighted_median
-from v8.windows.span import Floats, Span, undersampled_waves
+from v8.windows.span import Span, undersampled_waves
 
 VOLATILITY_FLOOR_SHARE = 0.05
 """Volatilities below this share of the train median are raised to it before a logarithm.
@@ -125,7 +126,7 @@ class Scaling:
         """Return the constants of one task."""
         return next(task for task in self.tasks if task.task == name)
 
-    def scale_inputs(self, table_NF: Floats, closes: Mapping[str, Floats]) -> NDArray[np.float32]:
+    def scale_inputs(self, table_NF: FloatArray, closes: Mapping[str, FloatArray]) -> NDArray[np.float32]:
         """Scale raw rows, (N, F), float32; for anchored columns see also `anchored_mask`.
 
         Args:
@@ -153,7 +154,7 @@ class Scaling:
         ]
         return np.array(is_anchored, np.float32)
 
-    def floored_range(self, range_W: Floats) -> Floats:
+    def floored_range(self, range_W: FloatArray) -> FloatArray:
         """Raise recent ranges to the lower limit of divisors of targets, shape (W,), unitless."""
         return np.maximum(range_W, self.range_floor)
 
@@ -246,7 +247,7 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     )
 
 
-def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
+def _log_ratio(task: str, span: Span, values_WHC: FloatArray, volatility_floor: float) -> FloatArray:
     """Return log(values / naive forecast) with both raised to the task's floor, shape (W, H, C)."""
     naive_WHC = span.naive[task]
     ratio_WHC = np.empty(values_WHC.shape)
@@ -259,13 +260,13 @@ def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: floa
     return ratio_WHC
 
 
-def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
+def _range_distance(task: str, span: Span, values_WHC: FloatArray, range_floor: float) -> FloatArray:
     """Return the difference from the naive forecast in recent ranges, shape (W, H, C)."""
     unit_W11 = span.unit(task, np.maximum(span.recent_range, range_floor))
     return (values_WHC - span.naive[task]) / unit_W11
 
 
-def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
+def _fit_column(profile: Profile, name: str, raw: Mapping[str, FloatArray]) -> ColumnScaling:
     x_N = raw[name]
     origin = split_origin(name)[0]
     if profile.scaling == "minmax":
@@ -328,7 +329,7 @@ _FORMS = {"anchored": TargetForm.NAIVE_RATIO, "ranged": TargetForm.RANGED}
 """Meaning of targets by the profile's scaling; `LEVEL` for the others."""
 
 
-def _typical(scaled_WHC: Floats, weight_W: Floats, *, is_mean: bool) -> Floats:
+def _typical(scaled_WHC: FloatArray, weight_W: FloatArray, *, is_mean: bool) -> FloatArray:
     """Return the weighted mean or median of each step and column, shape (H, C)."""
     if is_mean:
         return np.average(scaled_WHC, axis=0, weights=weight_W)
@@ -337,7 +338,7 @@ def _typical(scaled_WHC: Floats, weight_W: Floats, *, is_mean: bool) -> Floats:
     return weighted_median(scaled_WHC, np.broadcast_to(weight_W[:, None, None], scaled_WHC.shape))
 
 
-def _positive_median(values: Floats) -> float:
+def _positive_median(values: FloatArray) -> float:
     """Return the median of the positive values; 0 without any."""
     positive = values[values > 0]
     return float(np.median(positive)) if len(positive) else 0.0

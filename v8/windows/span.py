@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8 import tasks
+from v8.arrays import FloatArray
 from v8.columns import (
     BAND_PERIOD_BARS,
     BAND_WIDTH_STDS,
@@ -40,12 +41,11 @@ LEAST_PERIODS: Final = 4
 """Number of days or weeks in a train span from which on anything is fitted to the time of day or week: with
 fewer, a single event would be mistaken for a regular pattern."""
 
-Floats = NDArray[np.float64]
 
 LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: that is 200,000 windows of candles ten steps ahead
 
 
-class PerTask(Mapping[str, Floats]):
+class PerTask(Mapping[str, FloatArray]):
     """Arrays per task, computed at the first use and cached unless they are large.
 
     The arrays of a span are used again and again. For a million windows ten steps ahead all of them would
@@ -54,12 +54,12 @@ class PerTask(Mapping[str, Floats]):
     both for long.
     """
 
-    def __init__(self, tasks: Iterable[str], compute: Callable[[str], Floats]) -> None:
+    def __init__(self, tasks: Iterable[str], compute: Callable[[str], FloatArray]) -> None:
         self._tasks = tuple(tasks)
         self._compute = compute
-        self._cache: dict[str, Floats] = {}
+        self._cache: dict[str, FloatArray] = {}
 
-    def __getitem__(self, task: str) -> Floats:
+    def __getitem__(self, task: str) -> FloatArray:
         if task in self._cache:
             return self._cache[task]
         if task not in self._tasks:
@@ -148,13 +148,13 @@ class Span:
         anchors = self.anchors
         steps = np.arange(1, self.horizon_bars + 1)
 
-        def compute(name: str) -> Floats:
+        def compute(name: str) -> FloatArray:
             return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
 
         return PerTask(self.profile.tasks, compute)
 
     @cached_property
-    def history_close(self) -> Floats:
+    def history_close(self) -> FloatArray:
         """Closes of the last 20 known rows, oldest first, shape (W, 20), quote currency.
 
         With a lookback shorter than 20, these rows may begin before the table or lie across a gap. Only
@@ -164,7 +164,7 @@ class Span:
         return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
 
     @property
-    def last_close(self) -> Floats:
+    def last_close(self) -> FloatArray:
         """Last known close of each window, shape (W,), quote currency."""
         return self.history_close[:, -1]
 
@@ -180,13 +180,13 @@ class Span:
         return tasks.naive_closes(np, self.history_close, self.horizon_bars)
 
     @cached_property
-    def naive_deviation(self) -> Floats:
+    def naive_deviation(self) -> FloatArray:
         """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
         upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.naive_closes), -1, 0)
         deviation = (upper - lower) / (2 * BAND_WIDTH_STDS)
         return _read_only(deviation / self.last_close[:, None])
 
-    def unit(self, task: str, share_W: Floats | None = None) -> Floats:
+    def unit(self, task: str, share_W: FloatArray | None = None) -> FloatArray:
         """Convert a share of the last close (1 if None) to a task's unit, shape (W, 1, 1)."""
         share_W = np.ones(len(self)) if share_W is None else share_W
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
@@ -194,23 +194,23 @@ class Span:
     def moves(self) -> PerTask:
         """Return the actual values minus the naive forecast, per task, shape (W, H, C), in returns."""
 
-        def compute(task: str) -> Floats:
+        def compute(task: str) -> FloatArray:
             moved = self.actual[task] - self.naive[task]
             return np.divide(moved, self.unit(task), out=moved)
 
         return PerTask(self.actual, compute)
 
-    def moved(self, task: str, moves_WHC: Floats) -> Floats:
+    def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
         """Add moves, in returns, to the naive forecast: the inverse of `moves`, in the task's unit."""
         return self.naive[task] + moves_WHC * self.unit(task)
 
     @cached_property
-    def recent_range(self) -> Floats:
+    def recent_range(self) -> FloatArray:
         """The unit of targets at each window, shape (W,), unitless; 1 for profiles without one."""
         return _read_only(recent_range(self.table, self.profile)[self.anchors])
 
     @cached_property
-    def ewma_variance(self) -> Floats:
+    def ewma_variance(self) -> FloatArray:
         """Exponentially weighted mean of squared log returns at each window, shape (W,), unitless.
 
         Returns across gaps are left out. The weights sum to one from the first return on.
@@ -221,7 +221,7 @@ class Span:
         smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
         return _read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
 
-    def range_variance(self, num_bars: int) -> Floats:
+    def range_variance(self, num_bars: int) -> FloatArray:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
         rows = self.anchors + 1
         first = np.maximum(rows - num_bars, 0)
@@ -233,12 +233,12 @@ class Span:
         rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
         return self.table.select(self.profile.features)[rows]
 
-    def known(self, names: tuple[str, ...]) -> Floats:
+    def known(self, names: tuple[str, ...]) -> FloatArray:
         """Return columns at the last known row of each window, shape (W, len(names))."""
         return self.table.select(names)[self.anchors].astype(np.float64)
 
     @cached_property
-    def _total_range(self) -> Floats:
+    def _total_range(self) -> FloatArray:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
         high = self.table.column(HIGH).astype(np.float64)
         low = self.table.column(LOW).astype(np.float64)
@@ -300,7 +300,7 @@ def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
     return positions
 
 
-def recent_range(table: FeatureTable, profile: Profile) -> Floats:
+def recent_range(table: FeatureTable, profile: Profile) -> FloatArray:
     """Return the unit of targets at every row, shape (R,), unitless; ones for profiles without one."""
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)

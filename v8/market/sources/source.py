@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from v8.errors import DataError, ProfileError, UnknownSeriesError
 from v8.market.series import Series, series_advice
-from v8.registry import Named, Registry, described
+from v8.registry import Named, Registry, read_entries
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
     from v8.market.candles import Candles
@@ -150,7 +150,7 @@ class SourceKind(Named):
     reads_folder: bool = False
 
 
-SOURCES: Final = Registry("source", described(SourceKind, "v8.market.sources", "sources.yaml", "open"))
+SOURCES: Final = Registry("source", read_entries(SourceKind, "v8.market.sources", "sources.yaml", "open"))
 """Every source by the name that `--source` takes."""
 
 
