@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from v8 import columns as c
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, OHLC
-from v8.registry import Named, Registry
+from v8.registry import Named, Registry, read_descriptions
 
 QUOTE_CURRENCY: Final = "quote currency"
 UNITLESS: Final = "unitless"

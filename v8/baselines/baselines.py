@@ -47,7 +47,7 @@ from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN
-from v8.registry import Named, Registry
+from v8.registry import Named, Registry, read_descriptions
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import weighted_median
 from v8.windows.scaling import Scaling
