@@ -7,9 +7,9 @@ so a folder that has it is complete. It may be a stranger's: texts that are publ
 large sections are checked when they are asked for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +18,18 @@ from typing import Annotated, Any, Final
 from pydantic import StrictBool
 
 from v8 import records
-from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
+from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName, pin_of
 from v8.baselines.baselines import NAIVE
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
+from v8.market.candles import Candles
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
+from v8.tasks import TASKS
 from v8.windows.scaling import Scaling
 
 ARTIFACT_FORMAT = 1  # version of the keys of `metadata.json`
@@ -63,11 +65,12 @@ class CandlesAbout(CandlePin):
     source: Word
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureAbout:
-    """An input and how it is computed; what comes by default an older v8 did not write."""
+    """An input and how it is computed; an older v8 did not write what is None."""
 
     name: ColumnName
+    kind: Plain | None = None
     definition: Plain
     digest: str | None = None
     seen: tuple[Number, Number] | None = None
@@ -94,18 +97,33 @@ class ProfileAbout:
     quantiles: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingAbout:
-    """How it was fitted; the last four are None where an older v8 did not measure them."""
+    """How it was fitted, in the order of the file; an older v8 did not write what is None by default."""
 
     precision: Word
-    device: Plain
-    best_epoch: Count
+    batch_size: Count | None = None  # windows of one micro-batch
+    gradient_accumulation: Count | None = None  # micro-batches of one optimiser step
     epochs_run: Count
-    windows_per_s: float | None = None
+    best_epoch: Count
+    best_validation_loss: float | None = None  # None of a formula, too
+    untrained_validation_loss: float | None = None  # None of a formula, too
+    stopped_by: Plain | None = None
+    resumed_from_epoch: Count | None = None
+    started_from: str | None = None
+    """Sha256 of the model file whose weights training began from; not written where they were drawn."""
+    device: Plain
     peak_memory_bytes: int | None = None  # of the device
     peak_process_bytes: int | None = None
     fleet_size: int | None = None  # models that trained as one program
+    windows_per_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        content = asdict(self)
+        if self.started_from is None:
+            del content["started_from"]
+        return content
 
 
 @dataclass(frozen=True)
@@ -241,6 +259,83 @@ class Metadata:
 
     def _key(self, key: str) -> str:
         return f"metadata of {self.series}, key {key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataDraft:
+    """What `metadata.json` will say of a new model: all but the digest of the model file.
+
+    It is written by the types that `Metadata` is read by, and whoever saves it reads it again first
+    (`v8.artifacts.series_artifact.save_description`): what is written must be what reading accepts.
+    """
+
+    created_at: str  # ISO 8601 in UTC
+    candles: Candles  # that the model was made from
+    is_publishable: bool  # false for the demo market
+    profile: Profile
+    features: Sequence[FeatureAbout]
+    table_digest: str  # of the feature table
+    split: Mapping[str, Any]  # see `SplitAbout`; and the rows of the embargo
+    scaling: Scaling
+    calibration: Sequence[Mapping[str, Any]] | None
+    """By task the network's share of the forecast; None where it has every share."""
+    seed: int
+    num_parameters: int
+    training: TrainingAbout
+    evaluation: Evaluation | None  # None where it was not evaluated
+    quantiles: QuantileEvaluation | None  # None where it was not evaluated, or forecasts none
+    importance: Mapping[str, Any] | None  # of each kind of inputs; None where it was not measured
+    seconds: Mapping[str, float]  # wall time by stage
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys of the file, in its order, as JSON values."""
+        profile = self.profile
+        calibration: dict[str, Any] = {"kind": profile.calibration}
+        if self.calibration:
+            calibration["tasks"] = self.calibration
+        results: dict[str, Any] = {}
+        if self.evaluation is not None:
+            results["evaluation"] = self.evaluation.to_json()
+        if self.quantiles is not None:
+            results["quantiles"] = self.quantiles.to_json()
+        if self.importance is not None:
+            results["importance"] = self.importance
+        return {
+            "format": ARTIFACT_FORMAT,
+            "series": str(self.candles.series),
+            "created_at": self.created_at,
+            "is_demo_market": not self.is_publishable,
+            "candles": {
+                "source": self.candles.source,
+                "is_publishable": self.is_publishable,
+                **asdict(pin_of(self.candles)),
+                "report": asdict(self.candles.report),
+            },
+            "profile": profile.model_dump(mode="json"),
+            "profile_digest": profile.digest,
+            "features": [asdict(feature) for feature in self.features],
+            "warmup_bars": warmup_bars(profile.features),
+            "lookback_bars": profile.lookback_bars,
+            "horizon_bars": profile.horizon_bars,
+            "bar_s": self.candles.series.bar_s,
+            "tasks": {
+                name: asdict(TaskAbout(columns=TASKS[name].columns, unit=TASKS[name].unit))
+                for name in profile.tasks
+            },
+            "table_digest": self.table_digest,
+            "split": self.split,
+            "scaling": asdict(self.scaling),
+            "calibration": calibration,
+            "seed": self.seed,
+            "num_parameters": self.num_parameters,
+            "training": self.training.to_json(),
+            **results,
+            "seconds": {stage: round(seconds, 4) for stage, seconds in self.seconds.items()},
+            "versions": self.versions,
+            "machine": self.machine,
+        }
 
 
 def not_evaluated(where: str) -> ArtifactError:

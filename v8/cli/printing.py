@@ -6,9 +6,8 @@ Nothing but text and line ends goes to anything that is not a terminal.
 import json
 import sys
 import webbrowser
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +28,9 @@ from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
 from v8.reports.verdict import verdict
 from v8.runs import events
-from v8.runs.execution import NewerCandles, Summary
+from v8.runs.estimate import ProgressEstimate
+from v8.runs.observers import RunContext, RunObserver
 from v8.runs.outputs import REPORT_FILE
-from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.wording import Table, duration, number, plural, spaced
 
@@ -95,26 +94,43 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
     print_table(Table(("series", "reason"), rows, title, is_prose=True))
 
 
-@contextmanager
-def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener]:
-    """Show the progress of a plan until the block ends; on request open its page, too, once there is one."""
-    console = make_console()
-    pace = Pace(len(plan.todo))
-    with ExitStack() as shown:
+class RunDisplay(RunObserver):
+    """Shows the progress of runs: bars on a terminal, a line for each event elsewhere.
+
+    Args:
+        opens: Whether to open the page of a run in the browser once there is one.
+    """
+
+    def __init__(self, *, opens: bool = False) -> None:
+        self._opens = opens
+        self._resources = ExitStack()
+        self._pace = ProgressEstimate(0)
+        self._live: _LiveDisplay | None = None
+
+    def on_begin(self, context: RunContext) -> None:
+        """Begin to show a plan."""
+        console = make_console()
+        self._pace = ProgressEstimate(len(context.plan.todo))
         if console.is_terminal:
-            told = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
-            progress = shown.enter_context(Progress(*told, TimeElapsedColumn(), console=console))
-            display: events.Listener = _LiveDisplay(plan, pace, progress)
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            progress = Progress(*columns, TimeElapsedColumn(), console=console)
+            self._resources.enter_context(progress)
+            self._live = _LiveDisplay(context.plan, self._pace, progress)
+
+    def on_event(self, event: events.Event) -> None:
+        """Show an event; between two runs as a line."""
+        self._pace.on_event(event)
+        if self._live:
+            self._live(event)
         else:
-            display = partial(_print_event, pace)
+            _print_event(self._pace, event)
+        if self._opens and isinstance(event, events.PageWritten):
+            open_page(event.page)
 
-        def show(event: events.Event) -> None:
-            pace(event)
-            display(event)
-            if opens and isinstance(event, events.PageWritten):
-                open_page(event.page)
-
-        yield show
+    def on_end(self) -> None:
+        """End the display of the run."""
+        self._resources.close()
+        self._live = None
 
 
 def print_page(page: Path) -> None:
@@ -151,12 +167,12 @@ def _estimate(plan: Plan) -> str:
     cost = known_cost(plan.profile)
     if not plan.todo:
         return "Estimated time: none, for every series is done."
-    if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
+    if cost is None or (told_s := cost.estimated_s(len(plan.todo))) is None:
         return f"Estimated time: not known. {MEASURING}"
     estimate = duration(told_s, is_estimate=True)
     took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
-    if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
+    if cost.was_one_round and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
         at_once = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
         basis += f", each of them {own} without starting and compiling; taken to run {at_once}"
@@ -168,7 +184,7 @@ def print_profiles() -> None:
     rows = []
     for name, whom in audiences().items():
         cost = known_cost(load_profile(name))
-        rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
+        rows.append((name, duration(cost.estimated_s(40) if cost else None, is_estimate=True), whom))
     title = "Shipped profiles, and what 40 series of each took here"
     print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
     print_lines(
@@ -176,7 +192,7 @@ def print_profiles() -> None:
     )
 
 
-def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
+def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
     """Print leaderboard, failures, and where everything lies."""
     print_leaderboard(rows, run)
     if summary.failures:
@@ -193,7 +209,7 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
     print_lines(f"Run folder: {run}")
 
 
-def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
+def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -> None:
     """Print that there are candles which the run does not use, and the commands that do.
 
     `update` trains a new generation and lets the better one serve, `fresh` starts a new run.
@@ -256,7 +272,7 @@ def tell_error(error: V8Error) -> None:
     tell(f"error: {error}")
 
 
-def _print_event(pace: Pace, event: events.Event) -> None:
+def _print_event(pace: ProgressEstimate, event: events.Event) -> None:
     """Print one line for an event worth one."""
     if isinstance(event, events.Note):
         print_lines(event.text)
@@ -265,7 +281,7 @@ def _print_event(pace: Pace, event: events.Event) -> None:
         print_lines(f"{event.series}: started ({place})")
     elif isinstance(event, events.EpochEnded):
         print_lines(f"{event.series}: {', '.join(_losses(event))}")
-    elif isinstance(event, events.Outcome):
+    elif isinstance(event, events.SeriesOutcome):
         state = f"{pace.num_ended} of {pace.num_series} ended{_state(pace)}"
         print_lines(f"{_ending(event)} ({state})")
     elif isinstance(event, events.Waiting):
@@ -274,7 +290,7 @@ def _print_event(pace: Pace, event: events.Event) -> None:
         print_lines(f"{event.series}: reading candles")
 
 
-def _state(pace: Pace) -> str:
+def _state(pace: ProgressEstimate) -> str:
     """Say, after other words, how many still train, and about how long the rest takes."""
     said = [f"{len(pace.at_work)} still training"] if pace.at_work else []
     left_s = pace.left_s
@@ -290,7 +306,7 @@ class _LiveDisplay:
     Before the first series is begun, one moves over what is done once: a full bar would tell that nothing is.
     """
 
-    def __init__(self, plan: Plan, pace: Pace, progress: Progress) -> None:
+    def __init__(self, plan: Plan, pace: ProgressEstimate, progress: Progress) -> None:
         self._pace = pace
         self._progress = progress
         self._num_read = 0
@@ -310,7 +326,7 @@ class _LiveDisplay:
             self._progress.console.print(escape(event.text))
         elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
-        elif isinstance(event, events.Outcome):
+        elif isinstance(event, events.SeriesOutcome):
             self._end(event)
         elif isinstance(event, events.StageStarted) and event.stage == "candles":
             self._num_read += 1
@@ -334,7 +350,7 @@ class _LiveDisplay:
         if series not in self._bars and len(self._bars) < MAX_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, told="")
 
-    def _end(self, outcome: events.Outcome) -> None:
+    def _end(self, outcome: events.SeriesOutcome) -> None:
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
@@ -350,8 +366,8 @@ def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
     return f"epoch {record.epoch} of {event.num_epochs}", f"loss {record.train_loss:.5f}", validation, speed
 
 
-def _ending(outcome: events.Outcome) -> str:
+def _ending(outcome: events.SeriesOutcome) -> str:
     """Say what a series that ended is worth, or why it failed."""
-    worth = [f"{number(against.multiple)} of {against.name}" for against in outcome.worth]
+    worth = [f"{number(against.multiple)} of {against.name}" for against in outcome.comparisons]
     done = f"{outcome.series} {', '.join([*worth, duration(outcome.seconds)])}"
     return f"failed: {outcome.reason}" if outcome.reason else done

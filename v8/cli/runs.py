@@ -10,7 +10,6 @@ there, and gives the same weights.
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,16 +30,20 @@ from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
 from v8.reports.verdict import change_table
-from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
+from v8.runs.backtest import BacktestOptions, run_folds
+from v8.runs.events import RunSummary
+from v8.runs.execution import run
+from v8.runs.jobs import Engine
+from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
+from v8.runs.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
 from v8.search.search import FILES, START, Search
 from v8.storage import FolderLock
-from v8.tracking import check_trackers
+from v8.tracking import check_trackers, trackers
 from v8.wording import ABSENT, Table, plural
 
 
-def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
+def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
     """Do what a run is asked for, and print what came of it; on request open its page, too."""
     path = prepared.plan.path
     repo = prepared.options.publish
@@ -57,18 +60,16 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
     return summary
 
 
-def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
+def _carried_out(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     """Run the plan; what can be done then is printed as commands to paste."""
     options = prepared.options
     path = prepared.plan.path
     check_trackers(options.track)
     set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
-    show = partial(printing.open_display, opens=opens)
-    words = options.command
-    summary = run(
-        prepared.plan, prepared.source, prepared.train_all, show, command=words, trackers=options.track
-    )
-    printing.print_summary(summary, path, summary.rows)
+    report = ReportWriter()
+    observer = ObserverGroup([printing.RunDisplay(opens=opens), trackers(options.track), report])
+    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
+    printing.print_summary(summary, path, report.rows)
     given = {"--data-dir": options.data_dir, "--tables": options.tables}
     folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
     printing.print_newer(summary.newer, command("update", str(path), *folders), f"{options.command} --fresh")
@@ -90,7 +91,7 @@ def train(options: RunOptions) -> Iterator[Any]:
         V8Error: If it ends without a trained series: why the first of them failed.
     """
     try:
-        prepared = options.prepared()
+        prepared = PreparedRun.from_options(options)
         summary = carry_out(prepared)
     except OSError as error:  # of a place that nothing of ours looks after
         raise StorageError.out_of_reach(error) from error
@@ -109,7 +110,7 @@ def train(options: RunOptions) -> Iterator[Any]:
 def preview(prepared: PreparedRun) -> int:
     """Print the plan; return the exit code of the run where the source lacks series that were named."""
     printing.print_plan(prepared.plan, prepared.source)
-    lacking = prepared.lacking()
+    lacking = prepared.missing_series()
     if not lacking:
         return 0
     print_reasons(f"{len(lacking)} series would fail", lacking)
@@ -126,7 +127,7 @@ def redraw(run: Path) -> int:
         errors.append(error)
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    rows = RunOutputs(run, tell, is_anew=True).write()
+    rows = RunOutputs(run, tell, redraws_all=True).write()
     printing.print_leaderboard(rows, run)
     try:
         if not any(isinstance(error, StorageError) for error in errors):
@@ -157,12 +158,13 @@ def newest_source(run: Path) -> str:
     return "live" if source == "vision" and "live" in SOURCES else source
 
 
-def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
+def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
     """Renew what is stale, and say whether every series could be looked at and trained."""
     set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
         came = []
-        for one in renewal.renew(chosen, train_all, printing.open_display):
+        observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
+        for one in renewal.renew(chosen, engine, observer):
             _print(one)
             came.append(one)
         rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
@@ -217,12 +219,10 @@ NOTE: Final = (
 )
 
 
-def compare_folds(
-    asked: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
-) -> None:
+def compare_folds(asked: Sequence[BacktestOptions], source: CandleSource, engine: Engine, out: Path) -> None:
     """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
     evaluated = {
-        one.profile.name: evaluate_folds(out / one.profile.name, one, source, train_all) for one in asked
+        one.profile.name: evaluate_folds(out / one.profile.name, one, source, engine) for one in asked
     }
     title = f"{plural(len(evaluated), 'profile')} over {plural(asked[0].num_folds, 'fold')}"
     print_table(page.pool_table(evaluated, title))
@@ -231,25 +231,29 @@ def compare_folds(
         raise typer.Exit(SeriesError.exit_code)
 
 
+def fold_observer() -> RunObserver:
+    """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
+    return ObserverGroup([printing.RunDisplay(), ReportWriter(only_at_end=True)])
+
+
 def evaluate_folds(
-    path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
+    path: Path, wanted: BacktestOptions, source: CandleSource, engine: Engine
 ) -> page.BacktestResults:
     """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
     with hold_backtest(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        show = printing.open_display
-        plan, refused = run_folds(path, wanted, source, train_all, show=show, tell=print_lines)
-        results = page.read_results(path, plan, refused)
+        finished = run_folds(path, wanted, source, engine, fold_observer())
+        results = page.read_results(path, finished.plan, finished.failures)
         files = page.write_backtest(path, results)
-    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
+    print_lines(*([] if finished.plan.is_publishable else [DEMO_WARNING]), page.headline(results))
     print_lines(*(line for told in page.verdicts(results) for line in told))
     for each in page.tables(results, is_short=True):
         print_table(each)
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
-    if plan.missing:
-        print_reasons("Without candles", sorted(plan.missing.items()))
+    if finished.plan.missing:
+        print_reasons("Without candles", sorted(finished.plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
     printing.print_page(path / page.PAGE_FILE)
     return results
