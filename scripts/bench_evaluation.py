@@ -39,7 +39,7 @@ from v8.hardware import describe_machine
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
-from v8.runs.local import calibrate
+from v8.runs.stages import calibrate
 from v8.training.trainer import Member, Trainer
 from v8.windows.dataset import prepare_series, table_columns
 from v8.windows.span import Span

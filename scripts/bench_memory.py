@@ -27,8 +27,9 @@ from v8.market.sources.demo import DemoSource
 from v8.networks.networks import build_network, stack
 from v8.profile import Profile, load_profile
 from v8.runs.events import Event, StageStarted
-from v8.runs.local import Workshop
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import EventCallback
 from v8.training.probe import random_batch
 from v8.training.step import compiled_step, initial_state
 
@@ -72,7 +73,7 @@ def make_long_series(num_bars: int) -> None:
     profile = long_profile(num_bars)
     series = Series("BTCUSDT", "1m")
 
-    def listen(event: Event) -> None:
+    def print_peak(event: Event) -> None:
         if isinstance(event, StageStarted):
             print(f"{peak_bytes() / 1e6:6,.0f} MB at most before `{event.stage}`", flush=True)
 
@@ -80,7 +81,7 @@ def make_long_series(num_bars: int) -> None:
         candles = DemoSource().candles(series, num_bars)
         store = FeatureStore(Path(folder) / "features")
         job = Job(candles, profile, 42, Path(folder) / "series", is_publishable=False, candle_seconds=0.0)
-        (outcome,) = Workshop(profile, listen, lambda: None, store=store).make_all([job], 1)
+        (outcome,) = InProcessEngine(store=store).train([job], EventCallback(print_peak))
     if outcome.reason:
         raise SystemExit(outcome.reason)
     print(f"{peak_bytes() / 1e6:6,.0f} MB at most in all, {time.process_time():,.0f} s of the processor")

@@ -236,8 +236,9 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
 
     def train(home: Path) -> None:
         from v8.artifacts.run_folder import RunFolder, RunRecord
-        from v8.runs.local import train_all
-        from v8.runs.plan import Job
+        from v8.runs.jobs import Job
+        from v8.runs.local import InProcessEngine
+        from v8.runs.observers import RunObserver
 
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
@@ -248,7 +249,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
             job = Job(
                 candles_of(home), profile, 7, path / str(series), is_publishable=True, candle_seconds=0.0
             )
-            (outcome,) = train_all([job], lambda event: None)
+            (outcome,) = InProcessEngine().train([job], RunObserver())
             assert outcome.reason is None, outcome.trace
             folder.set_state(series, status="done")
 

@@ -23,7 +23,7 @@ KEYS: Final[Mapping[str, str]] = {
     "multiples": "relative_mae",
     "num_flat_truth": "num_flat_actual",
     "roll_forward": "naive",
-    "seen": "training_range",
+    "seen": "value_range",
     "seen_until_s": "trained_until_s",
     "truth": "actual",
     "truth_digest": "actual_digest",

@@ -37,7 +37,7 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
-from v8.runs.execution import AskedBacktest, History, lay_folds
+from v8.runs.backtest import BacktestOptions, CandleSpan, lay_folds
 from v8.search.trial_record import RECORD_FILE
 
 SERIES = Series("BTCUSDT", "15m")
@@ -513,9 +513,9 @@ def _plan() -> bytes:
     """Return the plan of a back-test of three folds, as one writes it."""
     series = (SERIES, Series("ETHUSDT", "1h"))
     profile = load_profile("range_paths")
-    plan = AskedBacktest(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
-    histories = {one_series: History(0, 40_000 * one_series.bar_s) for one_series in series}
-    return json.dumps(asdict(replace(plan, folds=lay_folds(histories, profile, 3), missing={}))).encode()
+    asked = BacktestOptions(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
+    histories = {one: CandleSpan(0, 40_000 * one.bar_s) for one in series}
+    return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
 
 
 def _backtest(random: Random, run: Path) -> Case:

@@ -126,8 +126,9 @@ def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any
     profile = make_ranged_profile(training={"epochs": 1})
 
     def train(home: Path) -> None:
-        from v8.runs.local import train_all
-        from v8.runs.plan import Job
+        from v8.runs.jobs import Job
+        from v8.runs.local import InProcessEngine
+        from v8.runs.observers import RunObserver
 
         def job(name: str) -> Job:
             candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
@@ -136,7 +137,7 @@ def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any
         begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
         with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", begun) as folder:
             patch.setenv("V8_HOME", str(home / "caches"))
-            for outcome in train_all([job(name) for name in NAMES], lambda event: None):
+            for outcome in InProcessEngine().train([job(name) for name in NAMES], RunObserver()):
                 assert outcome.reason is None, outcome.trace
             for name in NAMES:
                 folder.set_state(Series.parse(name), status="done")

@@ -30,8 +30,9 @@ from v8.market.sources.source import open_source
 from v8.profile import Profile
 from v8.reports.card import model_card
 from v8.reports.page import series_body
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 from v8.windows.dataset import prepare_series, table_columns
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -69,7 +70,7 @@ def made(
             )
             for name in TEACHER_FORCED
         ]
-        for outcome in train_all(jobs, lambda event: None):
+        for outcome in InProcessEngine().train(jobs, RunObserver()):
             assert outcome.reason is None, outcome.trace
             folder.set_state(outcome.series, status="done")
     return SimpleNamespace(run=run, candles_dir=home / "candles", known=known, profile=profile)

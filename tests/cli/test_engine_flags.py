@@ -25,11 +25,11 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_engine_of_other_machines_learns_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = replace(ENGINES["ray"], name="toy", package=None, train_all=lambda *given: iter(given))
+    elsewhere = replace(ENGINES["ray"], name="toy", package=None, open=lambda placement: placement)
     monkeypatch.setitem(ENGINES, "toy", elsewhere)
-    chosen = choose_engine("toy", "gpu", "3", "8", "10.0.0.1:6379")
-    placement, *_ = chosen([], print)
-    assert placement == Placement(3, 8, device="gpu", address="10.0.0.1:6379")
+    assert choose_engine("toy", "gpu", "3", "8", "10.0.0.1:6379") == Placement(
+        3, 8, device="gpu", address="10.0.0.1:6379"
+    )
 
 
 def test_an_engine_whose_package_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

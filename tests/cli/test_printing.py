@@ -6,14 +6,15 @@ import io
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
+from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
 from v8.evaluation.significance import BaselineComparison
 from v8.market.series import Series
@@ -22,12 +23,13 @@ from v8.runs.events import (
     Event,
     GettingReady,
     Note,
-    Outcome,
     PageWritten,
+    SeriesOutcome,
     SeriesStarted,
     StageStarted,
     Waiting,
 )
+from v8.runs.observers import observed
 from v8.runs.plan import Plan
 from v8.training.progress import EpochRecord
 
@@ -58,12 +60,19 @@ def make_plan(make_profile: Any, tmp_path: Path) -> Any:
     return make
 
 
+@contextmanager
+def display(plan: Plan, *, opens: bool = False) -> Iterator[Callable[[Event], None]]:
+    """Show a plan; yields what shows an event."""
+    with observed(RunDisplay(opens=opens), plan, "demo") as observer:
+        yield observer.on_event
+
+
 def epoch_ended(series: Series) -> EpochEnded:
     return EpochEnded(series, EpochRecord(2, 0.5, 0.25, 1e-3, 1.0, 1234.4, is_best=True), 6)
 
 
 def plain_lines(capsys: pytest.CaptureFixture[str], plan: Plan, events: Sequence[Event]) -> list[str]:
-    with open_display(plan) as listen:
+    with display(plan) as listen:
         for event in events:
             listen(event)
     return capsys.readouterr().out.splitlines()
@@ -99,12 +108,14 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
     events = [
         SeriesStarted(ONE),
         SeriesStarted(TWO),
-        Outcome(ONE, seconds=12.3, worth=(against("naive", 0.966), against("range_paths", 0.999))),
+        SeriesOutcome(
+            ONE, seconds=12.3, comparisons=(against("naive", 0.966), against("range_paths", 0.999))
+        ),
         SeriesStarted(THREE),
-        Outcome(THREE, seconds=4.5, worth=(against("naive", 1.002),)),
+        SeriesOutcome(THREE, seconds=4.5, comparisons=(against("naive", 1.002),)),
         SeriesStarted(FOUR),
-        Outcome(TWO, seconds=60.0),
-        Outcome(FOUR, seconds=90.0),
+        SeriesOutcome(TWO, seconds=60.0),
+        SeriesOutcome(FOUR, seconds=90.0),
     ]
     lines = plain_lines(capsys, make_plan(ONE, TWO, THREE, FOUR), events)
     # All of it takes milliseconds here; tests/runs/test_pace.py sets the clock.
@@ -124,11 +135,11 @@ def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
     capsys: pytest.CaptureFixture[str], make_plan: Any
 ) -> None:
     events = [
-        Outcome(ONE, reason="BTCUSDT-1h: no candles."),
+        SeriesOutcome(ONE, reason="BTCUSDT-1h: no candles."),
         SeriesStarted(TWO),
         SeriesStarted(TWO),
         SeriesStarted(THREE),
-        Outcome(TWO, reason="ETHUSDT-1h: lost."),
+        SeriesOutcome(TWO, reason="ETHUSDT-1h: lost."),
     ]
     assert plain_lines(capsys, make_plan(ONE, TWO, THREE), events) == [
         "failed: BTCUSDT-1h: no candles. (1 of 3 ended)",
@@ -143,7 +154,7 @@ def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
     screen = terminal(monkeypatch)
-    with open_display(make_plan(ONE)) as listen:
+    with display(make_plan(ONE)) as listen:
         listen(StageStarted(ONE, "candles"))
         listen(Waiting(ONE, "waiting for [a].zip, 5 s of at most 300 s; try 1 of 6"))
     last = screen.getvalue().rpartition("candles")[2]
@@ -162,7 +173,7 @@ def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
         time.sleep(0.3)  # it is drawn ten times a second
         return screen.getvalue()[num_before:]
 
-    with open_display(make_plan(ONE, TWO)) as listen:
+    with display(make_plan(ONE, TWO)) as listen:
         assert "1 of 2: BTCUSDT-1h" in drawn(listen, StageStarted(ONE, "candles"))
         assert "2 of 2: ETHUSDT-1h" in drawn(listen, StageStarted(TWO, "candles"))
         ready = drawn(listen, GettingReady("Getting ready to train 2 series."))
@@ -182,10 +193,10 @@ def test_a_page_is_opened_once_it_is_written(
     monkeypatch.setattr(webbrowser, "_tryorder", None)  # it reads BROWSER once
     page = tmp_path / "a run" / "report.html"
     told = PageWritten(f"Report: {page.as_uri()}", page)
-    with open_display(make_plan(ONE)) as listen:
+    with display(make_plan(ONE)) as listen:
         listen(told)
     assert not opened.exists()
-    with open_display(make_plan(ONE), opens=True) as listen:
+    with display(make_plan(ONE), opens=True) as listen:
         listen(told)
     assert opened.read_text() == f"{page.as_uri()}\n"
     assert "a%20run" in opened.read_text()
@@ -196,14 +207,14 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
 ) -> None:
     screen = terminal(monkeypatch)
     many = [Series(f"COIN{number}USDT", "1h") for number in range(MAX_BARS + 2)]
-    with open_display(make_plan(*many)) as listen:
+    with display(make_plan(*many)) as listen:
         for series in many:
             listen(SeriesStarted(series))
         for series in many:
             listen(StageStarted(series, "train"))
             listen(epoch_ended(series))
-        listen(Outcome(many[0], seconds=3.0))
-        listen(Outcome(many[1], seconds=4.0))
+        listen(SeriesOutcome(many[0], seconds=3.0))
+        listen(SeriesOutcome(many[1], seconds=4.0))
     last = screen.getvalue().rpartition("4.00")[2]
     shown = [series for series in many if f"{series} train" in last]
     assert shown == many[2:MAX_BARS]

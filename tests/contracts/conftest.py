@@ -20,8 +20,9 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 
 SERIES = Series.parse("BTCUSDT-15m")
 
@@ -53,7 +54,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
-        (outcome,) = train_all([job], lambda event: None)
+        (outcome,) = InProcessEngine().train([job], RunObserver())
         assert outcome.reason is None, outcome.trace
         folder.set_state(candles.series, status="done")
     write_outputs(path)

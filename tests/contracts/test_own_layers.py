@@ -18,8 +18,9 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
 from v8.runs.events import Event, Note
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import EventCallback
 from v8.windows.dataset import prepare_series
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
@@ -81,7 +82,7 @@ def test_series_are_trained_one_by_one_with_a_note(
         for seed, name in enumerate(NAMES)
     ]
     events: list[Event] = []
-    outcomes = list(train_all(jobs, events.append, fleet_size=2))
+    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, EventCallback(events.append)))
     assert [outcome.reason for outcome in outcomes] == [None, None]
     notes = [event.text for event in events if isinstance(event, Note)]
     assert notes == ["Series are trained one by one, not as a fleet: flat (Flatten) has no stacked twin."]

@@ -27,8 +27,9 @@ from v8.networks.cost import training_flop_per_window
 from v8.networks.networks import build_network, counterparts
 from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile import Profile, config_path, load_profile
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 from v8.windows.dataset import prepare_series
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
@@ -168,7 +169,7 @@ def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
         )
         for seed, name in enumerate(NAMES)
     ]
-    outcomes = list(train_all(jobs, lambda event: None, fleet_size=2))
+    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, RunObserver()))
     assert [outcome.reason for outcome in outcomes] == [None, None]
     for name in NAMES:
         data = prepare_series(make_table(profile, series=name), profile)

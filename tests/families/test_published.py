@@ -18,8 +18,9 @@ from v8.columns import OHLC
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 
 FAMILIES = ("transformer", "gru_attention", "lstm_attention", "lstm_close")
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
@@ -74,7 +75,7 @@ def train(profile: Profile, folder: Path) -> None:
         )
         for seed, name in enumerate(NAMES)
     ]
-    outcomes = list(train_all(jobs, lambda event: None, fleet_size=2))
+    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, RunObserver()))
     assert [outcome.reason for outcome in outcomes] == [None, None]
 
 

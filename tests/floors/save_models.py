@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,9 @@ from v8.machine.starting import quiet_start
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import load_profile
-from v8.runs.local import Workshop
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 
 with quiet_start():
     import keras
@@ -67,14 +67,10 @@ def save_drawn(name: str, folder: Path) -> None:
     candles = DemoSource().candles(Series.parse(SERIES), NUM_BARS)
     job = Job(candles, profile, 1, folder, is_publishable=False, candle_seconds=0.0)
     with tempfile.TemporaryDirectory() as caches:
-        workshop = Workshop(profile, ignore, ignore, DrawingTrainer, FeatureStore(Path(caches)))
-        (outcome,) = workshop.make_all([job], 1)
+        engine = InProcessEngine(own_trainer=DrawingTrainer, store=FeatureStore(Path(caches)))
+        (outcome,) = engine.train([job], RunObserver())
     if outcome.reason:
         raise SystemExit(f"{name}: {outcome.reason}\n{outcome.trace}")
-
-
-def ignore(*_: Any) -> None:
-    """Listen to nothing."""
 
 
 def note_prices(folder: Path) -> None:

@@ -19,8 +19,9 @@ from v8.artifacts.run_folder import RunFolder, RunRecord, pin_of, read_run
 from v8.cli.app import app
 from v8.market.series import Series
 from v8.market.sources.source import folder_of, open_source
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 from v8.storage import write_json
 
 BAR = pd.Timedelta(minutes=15)
@@ -233,7 +234,8 @@ def leaping_run(make_ranged_profile: Any, tmp_path_factory: pytest.TempPathFacto
             Job(each, profile, 7, home / "run" / str(each.series), is_publishable=True, candle_seconds=0.0)
             for each in candles
         ]
-        for each, outcome in zip(candles, train_all(jobs, lambda event: None), strict=True):
+        outcomes = InProcessEngine().train(jobs, RunObserver())
+        for each, outcome in zip(candles, outcomes, strict=True):
             assert outcome.reason is None, outcome.trace
             folder.pin(each.series, pin_of(each))
             folder.set_state(each.series, status="done")

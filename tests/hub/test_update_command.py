@@ -12,8 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -23,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from forked import called
+from run_doubles import EngineOf
 from typer.testing import CliRunner
 
 from v8.artifacts.nested_runs import Decision, read_serving, served_folder
@@ -37,9 +37,11 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
 from v8.promotion.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
-from v8.runs.events import Event, Listener, Outcome
-from v8.runs.local import train_all
-from v8.runs.plan import Job, Plan
+from v8.runs.events import SeriesOutcome
+from v8.runs.jobs import Engine, Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
+from v8.runs.outputs import ReportWriter
 from v8.storage import digest_file, write_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -189,22 +191,17 @@ def renewal_of(place: Drilled, rule: Rule = Rule()) -> Renewal:  # noqa: B008 - 
     return Renewal(place.run, open_source("files", data_dir=place.candles), rule, "python -m v8 update")
 
 
-@contextmanager
-def shown(plan: Plan) -> Iterator[Listener]:
-    yield heard.append
-
-
-heard: list[Event] = []
-
-
-def train_nothing(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+def train_nothing(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
     raise AssertionError("there is nothing to train")
 
 
-def decide(place: Drilled, train_all: Callable[..., Iterator[Outcome]] = train_nothing) -> Decision:
+NO_ENGINE = EngineOf(train_nothing)
+
+
+def decide(place: Drilled, engine: Engine = NO_ENGINE) -> Decision:
     """Finish the generation of a place, and return the one decision."""
-    heard.clear()
-    (renewed,) = renewal_of(place).renew([Series.parse(BTC)], train_all, shown)
+    observer = ReportWriter()
+    (renewed,) = renewal_of(place).renew([Series.parse(BTC)], engine, observer)
     assert isinstance(renewed, Renewed)
     (decision,) = renewed.decisions
     assert read_serving(place.run).decisions == (decision,)
@@ -282,18 +279,18 @@ def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_
     content["series"][BTC]["status"] = "pending"
     write_json(record, content)
 
-    def interrupted(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    def interrupted(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         raise KeyboardInterrupt
         yield
 
     with pytest.raises(KeyboardInterrupt):
-        decide(copied, interrupted)
+        decide(copied, EngineOf(interrupted))
     assert not (copied.run / "serving.json").exists()
 
-    def failing(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        yield from (Outcome(job.series, reason="out of luck") for job in jobs)
+    def failing(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        yield from (SeriesOutcome(job.series, reason="out of luck") for job in jobs)
 
-    assert decide(copied, failing).why == NOT_TRAINED
+    assert decide(copied, EngineOf(failing)).why == NOT_TRAINED
     assert served_folder(copied.run, BTC) == copied.run / BTC
 
 
@@ -382,7 +379,7 @@ def go_on(place: Drilled) -> Renewed:
     """Train a challenger that begins from the champion's weights."""
     shutil.rmtree(place.run / "generations")
     renewal = replace(renewal_of(place, Rule("always")), start="champion")
-    *_, renewed = renewal.renew([Series.parse(BTC)], train_all, shown)
+    *_, renewed = renewal.renew([Series.parse(BTC)], InProcessEngine(), RunObserver())
     assert isinstance(renewed, Renewed)
     return renewed
 

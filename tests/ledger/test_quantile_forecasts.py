@@ -38,8 +38,9 @@ from v8.profile import Profile, recorded_profile
 from v8.promotion.renewal import Renewed, decision_of, rule_on
 from v8.reports.card import model_card
 from v8.reports.pictures import draw_forecast
-from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 from v8.tasks import TASKS
 from v8.wording import percent
 
@@ -62,9 +63,9 @@ def made(
     run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
-        (outcome,) = train_all(
+        (outcome,) = InProcessEngine().train(
             [Job(candles, profile, 7, run / str(series), is_publishable=True, candle_seconds=0.0)],
-            lambda event: None,
+            RunObserver(),
         )
         assert outcome.reason is None, outcome.trace
         folder.set_state(series, status="done")

@@ -18,7 +18,7 @@ from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows, split_outputs
 from v8.networks.serving import ServingGraph, ServingModel, build_serving
 from v8.profile import Profile
-from v8.runs.local import calibrate
+from v8.runs.stages import calibrate
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 

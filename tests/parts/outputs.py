@@ -11,10 +11,10 @@ from v8.runs.outputs import RunOutputs
 
 
 def refuse(error: V8Error) -> None:
-    """Raise what is told."""
+    """Raise an error that is reported."""
     raise error
 
 
-def write_outputs(run: Path, tell: Callable[[V8Error], object] = refuse) -> list[LeaderboardRow]:
+def write_outputs(run: Path, report_error: Callable[[V8Error], object] = refuse) -> list[LeaderboardRow]:
     """Draw all that a run shows, and return its leaderboard."""
-    return RunOutputs(run, tell).write()
+    return RunOutputs(run, report_error).write()

@@ -18,8 +18,9 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.ray import cluster
 from v8.runs.engines import choose_shares
-from v8.runs.events import Event, Note, Outcome, SeriesStarted
-from v8.runs.plan import Job
+from v8.runs.events import Event, Note, SeriesOutcome, SeriesStarted
+from v8.runs.jobs import Job
+from v8.runs.observers import EventCallback
 from v8.runs.workers import JobQueue
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BNBUSDT-15m", "XRPUSDT-15m")
@@ -99,7 +100,7 @@ class ToyRay:
         for name in shard:
             yield (SeriesStarted(Series.parse(name)),)
             yield from fates
-            yield (Outcome(Series.parse(name)),)
+            yield (SeriesOutcome(Series.parse(name)),)
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +116,8 @@ def carried_out(
     """Let the toy do jobs; return each series' reason of failure, and all that was told."""
     told: list[Event] = []
     placement = choose_shares(workers, fleet_size, device, None)
-    tasks = cluster._Tasks(ray, placement, jobs, told.append, Path("/nowhere/sign"))
-    ended: list[Outcome] = []
+    tasks = cluster._Tasks(ray, placement, jobs, EventCallback(told.append), Path("/nowhere/sign"))
+    ended: list[SeriesOutcome] = []
     while tasks.are_left:
         ended += tasks.receive()
     assert len({one.series for one in ended}) == len(ended)
@@ -228,7 +229,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
 
 
 def test_jobs_that_come_back_are_taken_first_and_alone(jobs: list[Job]) -> None:
-    queue, told = JobQueue(jobs, (notes := []).append), []
+    queue, told = JobQueue(jobs, EventCallback((notes := []).append)), []
     first = queue.take(2)
     assert [job.series for job in first] == [job.series for job in jobs[:2]]
     assert queue.take(3, first[:1]) == [first[0], *jobs[2:]], "a worker's own count among the most it takes"

@@ -19,12 +19,13 @@ import signal
 import sys
 from pathlib import Path
 
-from v8.machine.lasting import lasting
+from v8.machine.resources import resource_scope
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
-from v8.runs import workers
 from v8.runs.events import EpochEnded, Event, Note, SeriesStarted
-from v8.runs.plan import Job
+from v8.runs.jobs import Job
+from v8.runs.observers import EventCallback
+from v8.runs.workers import WorkerEngine
 
 
 class SignedJob(Job):
@@ -85,22 +86,25 @@ def main(folder: Path, crew: str, names: list[str]) -> None:
         (folder / series).mkdir()
         its = profile.with_budget(epochs=3) if fate == "early" else profile
         jobs.append(FATES[fate](candles, its, number, folder / series, False, 0.0))
+    observer = EventCallback(tell)
     gpus, _, fleet_size = crew.rpartition(":")
     if fleet_size != "0":
         if gpus:
             placed = {"gpus": gpus.split(","), "fleet_size": int(fleet_size)}
-            outcomes = list(workers.train_all(jobs, tell, len(placed["gpus"]), **placed))
+            engine = WorkerEngine(len(placed["gpus"]), **placed)
+            outcomes = list(engine.train(jobs, observer))
         else:
             early = [job for job in jobs if isinstance(job, EarlyJob)]
             late = [job for job in jobs if job not in early]
-            with lasting():
-                runs = [list(workers.train_all(those, tell, int(crew))) for those in (early, late) if those]
+            engine = WorkerEngine(int(crew))
+            with resource_scope():
+                runs = [list(engine.train(those, observer)) for those in (early, late) if those]
             outcomes = [outcome for run in runs for outcome in run]
         assert "tensorflow" not in sys.modules  # the parent only listens
     else:
         from v8.runs import local
 
-        outcomes = list(local.train_all(jobs, tell))
+        outcomes = list(local.InProcessEngine().train(jobs, observer))
     reasons = {str(outcome.series): outcome.reason for outcome in outcomes}
     (folder / "outcomes.json").write_text(json.dumps(reasons))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from run_doubles import EngineOf, Recorder
 
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan, read_plan
@@ -23,10 +23,12 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
 from v8.reports.backtest import backtest_page, headline, read_results, write_backtest
-from v8.runs.events import Event, Listener, Outcome
-from v8.runs.execution import AskedBacktest, begin_or_continue, run_fold, run_folds
-from v8.runs.local import train_all
-from v8.runs.plan import Job, Plan
+from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold, run_folds
+from v8.runs.events import SeriesOutcome
+from v8.runs.jobs import Engine, Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import ObserverGroup, RunObserver
+from v8.runs.outputs import ReportWriter
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
 NUM_FOLDS = 2
@@ -39,36 +41,30 @@ def formula() -> Profile:
     return Profile.model_validate(content)
 
 
-def asked(**changes: Any) -> AskedBacktest:
+def asked(**changes: Any) -> BacktestOptions:
     wanted = {"profile": formula(), "series": SERIES, "num_folds": NUM_FOLDS, "history_bars": HISTORY}
-    return AskedBacktest(**{**wanted, "command": "python -m v8 backtest", **changes})
-
-
-def quiet(plan: Plan) -> AbstractContextManager[Listener]:
-    """Show nothing."""
-    return nullcontext(lambda event: None)
+    return BacktestOptions(**{**wanted, "command": "python -m v8 backtest", **changes})
 
 
 class CutOff(Exception):
     """What a kill is in these tests."""
 
 
-def cut_off_after(num_outcomes: int) -> Callable[[Sequence[Job], Listener], Iterator[Outcome]]:
+def cut_off_after(num_outcomes: int) -> Engine:
     """Train until so many series have ended, then no more."""
 
-    def train(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        for number, outcome in enumerate(train_all(jobs, listen)):
+    def train(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        for number, outcome in enumerate(InProcessEngine().train(jobs, observer)):
             if number == num_outcomes:
                 raise CutOff  # its artefact is written, and nobody has noted that yet
             yield outcome
 
-    return train
+    return EngineOf(train)
 
 
-def go_on(path: Path, train: Any = train_all, listen: Listener = lambda event: None) -> BacktestPlan:
-    plan, _ = run_folds(
-        path, asked(), DemoSource(), train, show=lambda _: nullcontext(listen), tell=lambda _: None
-    )
+def go_on(path: Path, engine: Engine | None = None, observer: RunObserver | None = None) -> BacktestPlan:
+    observers = ObserverGroup([observer or RunObserver(), ReportWriter(only_at_end=True)])
+    plan = run_folds(path, asked(), DemoSource(), engine or InProcessEngine(), observers).plan
     write_backtest(path, read_results(path, plan))
     return plan
 
@@ -146,13 +142,13 @@ def test_one_that_was_cut_off_goes_on_to_the_same_results(
     num_outcomes: int, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(undisturbed.parent / "home"))
-    path, told = tmp_path / "formula", list[Event]()
+    path, recorder = tmp_path / "formula", Recorder()
     path.mkdir()
     with pytest.raises(CutOff):
         go_on(path, cut_off_after(num_outcomes))
-    go_on(path, listen=told.append)
+    go_on(path, observer=recorder)
     assert found(path) == found(undisturbed)
-    assert sum(isinstance(event, Outcome) for event in told) == 2 * NUM_FOLDS - num_outcomes
+    assert sum(isinstance(event, SeriesOutcome) for event in recorder.events) == 2 * NUM_FOLDS - num_outcomes
 
 
 class NoFurther(DemoSource):
@@ -164,7 +160,7 @@ class NoFurther(DemoSource):
 
 
 def test_the_plan_stays_when_the_candles_move_on(undisturbed: Path) -> None:
-    begun = begin_or_continue(undisturbed, asked(), NoFurther(), lambda event: None)
+    begun = begin_or_continue(undisturbed, asked(), NoFurther(), RunObserver())
     assert begun == read_plan(undisturbed)
 
 
@@ -181,7 +177,7 @@ def test_it_is_continued_with_what_it_was_begun_with(
     changes: dict[str, Any], told: str, undisturbed: Path
 ) -> None:
     with pytest.raises(ArtifactError, match=told):
-        begin_or_continue(undisturbed, asked(**changes), DemoSource(), lambda event: None)
+        begin_or_continue(undisturbed, asked(**changes), DemoSource(), RunObserver())
 
 
 def test_a_fold_that_lost_a_fold_says_so(undisturbed: Path, tmp_path: Path) -> None:
@@ -212,7 +208,7 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
     plan = read_plan(path)
     source, last = Rewritten(), plan.folds[-1]
     source.end_s = last.newest_s[str(SERIES[0])]
-    summary = run_fold(path, asked(), last, source, train_all, show=quiet)
+    summary = run_fold(path, asked(), last, source, InProcessEngine(), observer=RunObserver())
     refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}
     assert list(refused[last.folder]) == ["BTCUSDT-15m"]
     results = read_results(path, plan, refused)
@@ -280,7 +276,7 @@ def test_a_plan_that_no_back_test_wrote_is_refused_in_one_sentence(
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ArtifactError, match=r"begins in a folder of its own.*mine\.txt"):
-        begin_or_continue(tmp_path, asked(), DemoSource(), lambda event: None)
+        begin_or_continue(tmp_path, asked(), DemoSource(), RunObserver())
 
 
 def test_without_any_candles_nothing_begins(tmp_path: Path) -> None:
@@ -289,5 +285,5 @@ def test_without_any_candles_nothing_begins(tmp_path: Path) -> None:
             raise DataError(where=str(series), rule="has candles", got="none", fix="Fetch some")
 
     with pytest.raises(DataError, match="none of 2; BTCUSDT-15m: has candles"):
-        begin_or_continue(tmp_path, asked(), Empty(), lambda event: None)
+        begin_or_continue(tmp_path, asked(), Empty(), RunObserver())
     assert [*tmp_path.iterdir()] == []

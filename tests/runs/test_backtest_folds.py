@@ -13,7 +13,7 @@ from v8.errors import DataError
 from v8.features.indicators import warmup_bars
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
-from v8.runs.execution import History, fewest_step_bars, lay_folds
+from v8.runs.backtest import CandleSpan, fewest_step_bars, lay_folds
 from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 START_S = 1_600_000_200
@@ -22,9 +22,9 @@ START_S = 1_600_000_200
 COINS = tuple(Series(f"{name}USDT", "15m") for name in ("BTC", "ETH", "SOL"))
 
 
-def of_bars(first: int, num_bars: int, bar_s: int = 900) -> History:
+def of_bars(first: int, num_bars: int, bar_s: int = 900) -> CandleSpan:
     start_s = START_S - START_S % bar_s
-    return History(start_s + first * bar_s, start_s + (first + num_bars - 1) * bar_s)
+    return CandleSpan(start_s + first * bar_s, start_s + (first + num_bars - 1) * bar_s)
 
 
 def short_profile(newest_bars: int) -> Profile:

@@ -19,6 +19,7 @@ import pytest
 from evaluating import evaluate_arrays
 from full_disk import file_limit, fill, make_read_only, small_disk
 from outputs import write_outputs
+from run_doubles import EngineOf, Recorder
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.printing import print_newer
@@ -27,9 +28,12 @@ from v8.machine.choices import FLAGS, TASK_PER_OPERATION
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
-from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, isolated, told_once
+from v8.runs.events import Note, RunSummary, SeriesOutcome, SeriesStarted, isolated
 from v8.runs.execution import execute
-from v8.runs.plan import Job, Plan, known_cost, make_plan
+from v8.runs.jobs import Engine, Job
+from v8.runs.observers import ObserverGroup, RunObserver, observed
+from v8.runs.outputs import ReportWriter
+from v8.runs.plan import Plan, known_cost, make_plan
 from v8.storage import digest_file, write_json, write_text
 
 ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
@@ -52,17 +56,17 @@ class Market:
         return DemoSource().candles(series, num_bars - (series in self.shorter), end_s)
 
 
-class Workshop:
-    """Takes jobs like an engine; writes a hollow artefact instead of training."""
+class HollowEngine:
+    """Writes a hollow artefact instead of training."""
 
     def __init__(self, broken: Sequence[Series] = ()) -> None:
         self.broken = broken
         self.jobs: list[Job] = []
 
-    def __call__(self, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         for job in jobs:
             self.jobs.append(job)
-            listen(SeriesStarted(job.series))
+            observer.on_event(SeriesStarted(job.series))
             _, outcome = isolated(job.series, lambda job=job: self._work(job))
             yield outcome
 
@@ -135,15 +139,21 @@ def statuses(plan: Plan) -> dict[str, str]:
     return {name: state["status"] for name, state in series.items()}
 
 
-def ignore(event: Event) -> None:
-    pass
+def carried_out(
+    plan: Plan, folder: RunFolder, source: Any, engine: Engine, observer: RunObserver | None = None
+) -> RunSummary:
+    """Execute a plan; the report is drawn while it trains, and not at the end."""
+    observers = ObserverGroup([observer or RunObserver(), ReportWriter()])
+    current = plan.as_of(folder.record.series)
+    with observed(observers, current, source.name, folder.keep) as follower:
+        return execute(current, folder, source, engine, follower)
 
 
 def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
     seen: list[list[str]] = []
 
-    def looking(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        for outcome in Workshop()(jobs, listen):
+    def looking(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        for outcome in HollowEngine().train(jobs, observer):
             yield outcome
             rows = (plan.path / "leaderboard.csv").read_text().splitlines()[1:]
             seen.append([row.split(",")[0] for row in rows])
@@ -152,7 +162,7 @@ def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
             assert statuses(plan)[str(outcome.series)] == "done"
 
     with opened(plan) as folder:
-        execute(plan, folder, Market(), looking, ignore)
+        carried_out(plan, folder, Market(), EngineOf(looking))
     assert seen == [["BTCUSDT-15m"], ["BTCUSDT-15m", "ETHUSDT-1h"]]
 
 
@@ -161,7 +171,7 @@ def test_what_a_run_took_is_kept_for_the_next_plan(
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+        carried_out(plan, folder, Market(), HollowEngine(broken=[ONE]))
     cost = known_cost(plan.profile)
     assert cost is not None
     assert cost.num_series == 1  # what failed is no measure
@@ -169,7 +179,7 @@ def test_what_a_run_took_is_kept_for_the_next_plan(
 
 def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(), ignore)
+        carried_out(plan, folder, Market(), HollowEngine())
     names = ("leaderboard.csv", "report.html", "timing.json")
     before = [(plan.path / name).read_bytes() for name in names]
     write_outputs(plan.path)
@@ -178,7 +188,7 @@ def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) 
 
 def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(plan: Plan) -> None:
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+        summary = carried_out(plan, folder, Market(), HollowEngine(broken=[ONE]))
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert [failure.reason for failure in summary.failures] == [
         "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder tells where."
@@ -190,31 +200,31 @@ def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(pl
 
 
 def test_g9_a_series_without_candles_never_reaches_the_trainer(plan: Plan) -> None:
-    workshop = Workshop()
+    engine = HollowEngine()
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(missing=[ONE]), workshop, ignore)
-    assert [job.series for job in workshop.jobs] == [TWO]
+        summary = carried_out(plan, folder, Market(missing=[ONE]), engine)
+    assert [job.series for job in engine.jobs] == [TWO]
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
 
 
 def test_a_run_without_any_candles_is_told_apart(plan: Plan) -> None:
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(missing=[ONE, TWO]), Workshop(), ignore)
+        summary = carried_out(plan, folder, Market(missing=[ONE, TWO]), HollowEngine())
     assert summary.exit_code == 3
     assert (plan.path / "report.html").exists() is False
 
 
 def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
-    market, workshop = Market(), Workshop()
-    events: list[Event] = []
+        carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
+    market, engine = Market(), HollowEngine()
+    recorder = Recorder()
     with opened(plan) as folder:
-        summary = execute(plan, folder, market, workshop, events.append)
-    assert [job.series for job in workshop.jobs] == [TWO]
+        summary = carried_out(plan, folder, market, engine, recorder)
+    assert [job.series for job in engine.jobs] == [TWO]
     assert (summary.num_trained, summary.num_finished_before, summary.failures) == (1, 1, ())
-    notes = [event.text for event in events if type(event) is Note]
+    notes = recorder.notes
     assert notes == ["1 of 2 series are already finished and are skipped."]
     # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
     assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
@@ -223,9 +233,9 @@ def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan:
 def test_a_series_whose_candles_changed_fails_by_itself(plan: Plan) -> None:
     """At 4c79749 it stopped the whole call, and the other series was never trained."""
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[ONE, TWO]), ignore)
+        carried_out(plan, folder, Market(), HollowEngine(broken=[ONE, TWO]))
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), ignore)
+        summary = carried_out(plan, folder, Market(shorter=[ONE]), HollowEngine())
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert (summary.num_trained, len(summary.failures), summary.exit_code) == (1, 1, 4)
     reason = "BTCUSDT-15m: .* was started with 700 candles .*; got 699 candles .* --fresh"
@@ -235,14 +245,14 @@ def test_a_series_whose_candles_changed_fails_by_itself(plan: Plan) -> None:
 
 def test_a_finished_series_whose_candles_changed_keeps_its_model_and_is_told(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
-    events: list[Event] = []
+        carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
+    recorder = Recorder()
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), events.append)
+        summary = carried_out(plan, folder, Market(shorter=[ONE]), HollowEngine(), recorder)
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
     assert (summary.num_trained, summary.num_finished_before) == (1, 0)
     assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
-    assert any(isinstance(event, Note) and event.text.startswith("failed: BTC") for event in events)
+    assert any(isinstance(event, Note) and event.text.startswith("failed: BTC") for event in recorder.events)
     assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
 
 
@@ -252,7 +262,7 @@ def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
             raise RuntimeError(f"http://me:s3cret@host/{'x' * 1_000}\nand \x1b more")
 
     with opened(plan) as folder:
-        summary = execute(plan, folder, Leaking(), Workshop(), ignore)
+        summary = carried_out(plan, folder, Leaking(), HollowEngine())
     kept = (plan.path / "BTCUSDT-15m" / "error.txt").read_text() + (plan.path / "run.json").read_text()
     assert "RuntimeError: http://***@host/x" in kept
     for text in (kept, *(str(failure.reason) for failure in summary.failures)):
@@ -262,23 +272,23 @@ def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
 
 def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(), ignore)
+        carried_out(plan, folder, Market(), HollowEngine())
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(missing=[ONE]), Workshop(), ignore)
+        summary = carried_out(plan, folder, Market(missing=[ONE]), HollowEngine())
     assert (summary.num_finished_before, summary.failures) == (2, ())
     assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
 
 
 def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(), ignore)
+        carried_out(plan, folder, Market(), HollowEngine())
     (plan.path / "BTCUSDT-15m" / "model.keras").unlink()
-    events: list[Event] = []
-    workshop = Workshop()
+    recorder = Recorder()
+    engine = HollowEngine()
     with opened(plan) as folder:
-        execute(plan, folder, Market(), workshop, events.append)
-    assert [job.series for job in workshop.jobs] == [ONE]
-    assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in events
+        carried_out(plan, folder, Market(), engine, recorder)
+    assert [job.series for job in engine.jobs] == [ONE]
+    assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in recorder.events
 
 
 DAMAGE: dict[str, tuple[str, str | None, str]] = {
@@ -305,15 +315,15 @@ def test_a_finished_series_with_a_damaged_file_is_refused_by_itself_and_nothing_
     plan: Plan, name: str, content: str | None, match: str
 ) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+        carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
     file = plan.path / "BTCUSDT-15m" / name
     file.unlink(missing_ok=True)
     if content is not None:
         file.write_text(content)
-    workshop = Workshop()
+    engine = HollowEngine()
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(), workshop, ignore)
-    assert [job.series for job in workshop.jobs] == [TWO]
+        summary = carried_out(plan, folder, Market(), engine)
+    assert [job.series for job in engine.jobs] == [TWO]
     (refused,) = summary.failures
     assert re.search(rf"BTCUSDT-15m/{match}", refused.reason or "")
     assert "repeat the command of the run with --redo BTCUSDT-15m" in (refused.reason or "")
@@ -328,12 +338,12 @@ def test_a_finished_series_with_a_damaged_file_is_refused_by_itself_and_nothing_
 def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, name: str) -> None:
     (plan.path / name).mkdir(parents=True)  # a folder in the place of the file: refused to everybody
     write_json(plan.path / "run.json", asdict(RunRecord.begin(plan.profile, "market", True, "v8")))
-    events: list[Event] = []
+    recorder = Recorder()
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(), Workshop(), told_once(events.append))
+        summary = carried_out(plan, folder, Market(), HollowEngine(), recorder)
     assert (summary.num_trained, summary.failures) == (2, ())
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
-    (said,) = [event.text for event in events if type(event) is Note]
+    (said,) = recorder.notes
     assert said == (
         f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
         f"place of a file. Make room, then draw them again with `python -m v8 report {plan.path}`."
@@ -343,47 +353,47 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
 def test_an_error_that_cannot_be_kept_stops_nobody(plan: Plan) -> None:
     with opened(plan) as folder:
         (plan.path / "BTCUSDT-15m" / "error.txt").mkdir(parents=True)
-        events: list[Event] = []
-        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), events.append)
+        recorder = Recorder()
+        summary = carried_out(plan, folder, Market(), HollowEngine(broken=[ONE]), recorder)
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert summary.num_trained == 1
-    notes = [event.text for event in events if type(event) is Note]
+    notes = recorder.notes
     assert [note.partition(";")[0] for note in notes] == [
         f"{plan.path / 'BTCUSDT-15m' / 'error.txt'}: must be written"
     ]
 
 
 def test_a_run_whose_record_cannot_be_written_ends_with_one_sentence(plan: Plan) -> None:
-    def full(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    def full(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         with file_limit(100):
-            yield from Workshop()(jobs, listen)
+            yield from HollowEngine().train(jobs, observer)
 
     with (
         opened(plan) as folder,
         pytest.raises(StorageError, match=r"run\.json: must be written; got File"),
     ):
-        execute(plan, folder, Market(), full, ignore)
+        carried_out(plan, folder, Market(), EngineOf(full))
     assert statuses(plan) == {"BTCUSDT-15m": "pending", "ETHUSDT-1h": "pending"}
 
 
 def test_a_finished_run_needs_no_folder_that_can_be_written(plan: Plan) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(), ignore)
+        carried_out(plan, folder, Market(), HollowEngine())
     (plan.path / ".lock").unlink()
     (plan.path / ".lock").mkdir()
-    events: list[Event] = []
+    recorder = Recorder()
     with opened(plan) as folder:
-        summary = execute(plan, folder, Market(), Workshop(), events.append)
+        summary = carried_out(plan, folder, Market(), HollowEngine(), recorder)
     assert (summary.num_trained, summary.num_finished_before, summary.failures) == (0, 2, ())
     said = "2 of 2 series are already finished and are skipped. There is nothing to do."
-    assert [event.text for event in events if type(event) is Note] == [said]
+    assert recorder.notes == [said]
 
 
 def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_reads_candles(
     plan: Plan,
 ) -> None:
     with opened(plan) as folder:
-        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+        carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
     (plan.path / ".lock").unlink()
     (plan.path / ".lock").mkdir()
     market = Market()
@@ -391,28 +401,28 @@ def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_r
         opened(plan) as folder,
         pytest.raises(StorageError, match=r"tiny/.lock: must be written; got a folder in"),
     ):
-        execute(plan, folder, market, Workshop(), ignore)
+        carried_out(plan, folder, market, HollowEngine())
     assert market.asked == []
 
 
 def test_an_interrupt_leaves_finished_series_finished_and_the_others_waiting(plan: Plan) -> None:
-    def cut(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        yield from Workshop()(jobs[:1], listen)
-        listen(SeriesStarted(jobs[1].series))
+    def cut(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        yield from HollowEngine().train(jobs[:1], observer)
+        observer.on_event(SeriesStarted(jobs[1].series))
         assert statuses(plan)["ETHUSDT-1h"] == "running"
         raise KeyboardInterrupt
 
     with opened(plan) as folder, pytest.raises(KeyboardInterrupt, match=r"^$"):
-        execute(plan, folder, Market(), cut, ignore)
+        carried_out(plan, folder, Market(), EngineOf(cut))
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "pending"}
 
 
 def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
-    workshop = Workshop()
+    engine = HollowEngine()
     with opened(plan) as folder:
-        execute(plan, folder, Market(), workshop, ignore)
+        carried_out(plan, folder, Market(), engine)
     # The profile's seed is 42; BTCUSDT-15m is number 0 of the universe, ETHUSDT-1h number 3.
-    assert [job.seed for job in workshop.jobs] == [42, 45]
+    assert [job.seed for job in engine.jobs] == [42, 45]
 
 
 def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_one_sentence(
@@ -421,18 +431,18 @@ def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_
     with small_disk(tmp_path / "disk", 32 << 20) as disk:
         plan = make_plan(plan.profile, [ONE, TWO], disk / "tiny")
         with opened(plan) as folder:
-            execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+            carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
         before = {file: file.read_bytes() for file in (plan.path / str(ONE)).iterdir()}
         filler = fill(disk)
         with opened(plan) as folder, pytest.raises(StorageError, match="No space left on device"):
-            execute(plan, folder, Market(), Workshop(), ignore)
+            carried_out(plan, folder, Market(), HollowEngine())
         assert {file: file.read_bytes() for file in before} == before
         alone = make_plan(plan.profile, [ONE], plan.path)
         with opened(alone) as folder:
-            assert execute(alone, folder, Market(), Workshop(), ignore).num_finished_before == 1
+            assert carried_out(alone, folder, Market(), HollowEngine()).num_finished_before == 1
         filler.unlink()
         with opened(plan) as folder:
-            assert execute(plan, folder, Market(), Workshop(), ignore).num_trained == 1
+            assert carried_out(plan, folder, Market(), HollowEngine()).num_trained == 1
         assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
         assert [name for name in disk.rglob(".*") if name.name not in (".lock", ".lock-holder")] == []
 
@@ -441,16 +451,16 @@ def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_pa
     with small_disk(tmp_path / "disk", 32 << 20) as disk:
         plan = make_plan(plan.profile, [ONE], disk / "tiny")
         with opened(plan) as folder:
-            execute(plan, folder, Market(), Workshop(), ignore)
+            carried_out(plan, folder, Market(), HollowEngine())
         make_read_only(disk)
         with opened(plan) as folder:
-            assert execute(plan, folder, Market(), Workshop(), ignore).num_finished_before == 1
+            assert carried_out(plan, folder, Market(), HollowEngine()).num_finished_before == 1
         told: list[str] = []
         assert [row.series for row in write_outputs(plan.path, lambda error: told.append(str(error)))]
         assert told == []
         more = make_plan(plan.profile, [ONE, TWO], plan.path)
         with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
-            execute(more, folder, Market(), Workshop(), ignore)
+            carried_out(more, folder, Market(), HollowEngine())
 
 
 class Growing(Market):
@@ -469,11 +479,11 @@ class Growing(Market):
 def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     begun_s = 1_735_000_000 // 3_600 * 3_600
     with opened(plan) as folder:
-        execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+        carried_out(plan, folder, Growing(begun_s), HollowEngine())
     with opened(plan) as folder:
-        again = execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+        again = carried_out(plan, folder, Growing(begun_s), HollowEngine())
     with opened(plan) as folder:
-        later = execute(plan, folder, Growing(begun_s + 200 * 900), Workshop(), ignore)
+        later = carried_out(plan, folder, Growing(begun_s + 200 * 900), HollowEngine())
     assert (again.newer, later.num_trained, later.num_finished_before) == ((), 0, 2)
     assert [(str(each.series), each.num_bars, each.first_s) for each in later.newer] == [
         ("BTCUSDT-15m", 200, begun_s + 900),
@@ -495,13 +505,13 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
     training = {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
     profile, found = make_profile(training=training), []
     for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
-        plan, workshop = make_plan(profile, [ONE], tmp_path / name), Workshop()
+        plan, engine = make_plan(profile, [ONE], tmp_path / name), HollowEngine()
         with opened(plan) as folder:
             if begun_on_gpu:
                 folder.choose_once("num_parts", lambda: profile.training.num_parts(is_on_gpu=True))
-            execute(plan, folder, Market(), workshop, ignore)
+            carried_out(plan, folder, Market(), engine)
         found.append(
-            (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
+            (engine.jobs[0].settings.num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
         )
     assert found == [(8, 8), (2, 2)]
 
@@ -516,7 +526,7 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
         with opened(plan) as folder:
             if begun:
                 folder.choose_once("loops", lambda: "whole_of_16")
-            execute(plan, folder, Market(), Workshop(), ignore)
+            carried_out(plan, folder, Market(), HollowEngine())
         told = json.loads((plan.path / "run.json").read_text())["loops"]
         loops = begun or "stepwise"
         assert (told, os.environ["XLA_FLAGS"]) == (loops, FLAGS[loops])

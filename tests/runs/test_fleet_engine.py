@@ -18,9 +18,11 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
-from v8.runs.events import Event, Note, Outcome
-from v8.runs.local import CHECKPOINT, train_all
-from v8.runs.plan import Job
+from v8.runs.events import Event, Note, SeriesOutcome
+from v8.runs.jobs import Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import EventCallback
+from v8.runs.stages import CHECKPOINT
 from v8.training.progress import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 
@@ -71,6 +73,10 @@ def assert_same_weights(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) 
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+def made(jobs: list[Job], listen: Any, fleet_size: int | None, make_trainer: Any) -> Iterator[SeriesOutcome]:
+    return InProcessEngine(fleet_size, own_trainer=make_trainer).train(jobs, EventCallback(listen))
+
+
 def ignore(event: Event) -> None:
     """Listen to nothing."""
 
@@ -84,7 +90,7 @@ def serial(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(folder / "home"))
         jobs = [make_job(profile, Series.parse(name), folder) for name in NAMES]
-        assert [outcome.reason for outcome in train_all(jobs, ignore, 1, one_trainer)] == [None] * 3
+        assert [outcome.reason for outcome in made(jobs, ignore, 1, one_trainer)] == [None] * 3
     return {str(job.series): weights_in(job) for job in jobs}
 
 
@@ -92,7 +98,7 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
     jobs, told = make_jobs(*NAMES), []
-    outcomes = list(train_all(jobs, told.append, None, one_trainer))
+    outcomes = list(made(jobs, told.append, None, one_trainer))
     assert {str(outcome.series): outcome.reason for outcome in outcomes} == dict.fromkeys(NAMES)
     for job in jobs:
         assert_same_weights(weights_in(job), serial[str(job.series)])
@@ -107,7 +113,7 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     for outcome in outcomes:
         evaluation = read_metadata(folders[outcome.series]).evaluation
         beside = dict.fromkeys(("naive", evaluation.best_baseline("ohlc")))
-        assert outcome.worth == tuple(evaluation.against("ohlc", name) for name in beside)
+        assert outcome.comparisons == tuple(evaluation.against("ohlc", name) for name in beside)
 
 
 class Sick(Trainer):
@@ -175,7 +181,7 @@ def test_g10_one_series_trouble_is_its_own(
 ) -> None:
     assert one_trainer.trainer is not None
     jobs, trainer = make_jobs(*NAMES), Sick(one_trainer.trainer, stage)
-    outcomes = by_name(train_all(jobs, ignore, 3, lambda *_, **__: trainer))
+    outcomes = by_name(made(jobs, ignore, 3, lambda *_, **__: trainer))
     assert outcomes[Sick.sick].reason is not None
     assert outcomes[Sick.sick].reason.startswith("ETHUSDT-15m: unexpected ZeroDivisionError: ")
     for job in (jobs[0], jobs[2]):
@@ -188,7 +194,7 @@ def test_g10_a_series_without_enough_candles_leaves_its_fleet_before_training(
 ) -> None:
     jobs = make_jobs(*NAMES)
     jobs[1] = replace(jobs[1], candles=jobs[1].candles.newest(40))
-    outcomes = by_name(train_all(jobs, ignore, 3, one_trainer))
+    outcomes = by_name(made(jobs, ignore, 3, one_trainer))
     assert outcomes[NAMES[1]].error.exit_code == 3
     for job in (jobs[0], jobs[2]):
         assert outcomes[str(job.series)].reason is None
@@ -202,7 +208,7 @@ def test_a_damaged_checkpoint_costs_a_line_and_no_series(
     (jobs[0].folder / CHECKPOINT).parent.mkdir(parents=True)
     (jobs[0].folder / CHECKPOINT).write_bytes(b"no zip")
     told: list[Event] = []
-    outcomes = by_name(train_all(jobs, told.append, 3, one_trainer))
+    outcomes = by_name(made(jobs, told.append, 3, one_trainer))
     assert [outcomes[name].reason for name in NAMES] == [None] * 3
     notes = [event.text for event in told if isinstance(event, Note) and "checkpoint" in event.text]
     assert notes == [
@@ -223,7 +229,7 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
         made.append(Small(one_trainer.trainer))
         return made[-1]
 
-    outcomes = by_name(train_all(jobs, told.append, None, make_trainer))
+    outcomes = by_name(made(jobs, told.append, None, make_trainer))
     assert [outcomes[name].reason for name in NAMES] == [None] * 3
     assert [trainer.sizes for trainer in made] == [[3], [2, 1]]
     notes = [event.text for event in told if isinstance(event, Note)]
@@ -234,5 +240,5 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
     assert metadata[0]["training"]["resumed_from_epoch"] == 1
 
 
-def by_name(outcomes: Iterator[Outcome]) -> dict[str, Outcome]:
+def by_name(outcomes: Iterator[SeriesOutcome]) -> dict[str, SeriesOutcome]:
     return {str(outcome.series): outcome for outcome in outcomes}

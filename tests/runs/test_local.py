@@ -1,4 +1,4 @@
-"""One workshop, many series: they share a program and a model, and nothing of one is left in the next."""
+"""One pipeline, many series: they share a program and a model, and nothing of one is left in the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,18 +14,21 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.metadata import read_metadata
+from v8.artifacts.metadata import TrainingAbout, read_metadata
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.machine.lasting import lasting
+from v8.machine.resources import resource_scope
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
 from v8.ray import cluster
-from v8.runs.events import Outcome
-from v8.runs.local import CHECKPOINT, Workshop, calibrate, train_all
-from v8.runs.plan import Job
+from v8.runs.events import SeriesOutcome
+from v8.runs.jobs import Job, TrainingSettings
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import EventCallback, RunObserver
+from v8.runs.pipeline import SeriesPipeline
+from v8.runs.stages import CHECKPOINT, calibrate
 from v8.training.trainer import Member, Trainer
 from v8.windows.dataset import SeriesData
 
@@ -33,13 +36,13 @@ FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
 
 
 @dataclass(frozen=True)
-class Workshops:
-    """What two workshops made.
+class Pipelines:
+    """What two pipelines made.
 
     Args:
-        first: Folder of the series that the shared workshop made before the other.
+        first: Folder of the series that the shared pipeline made before the other.
         after: Folder of the second series, made after it, once saving it had failed.
-        alone: Folder of the second series, made by a workshop of its own.
+        alone: Folder of the second series, made by a pipeline of its own.
         trouble: Why saving it failed.
         is_resumed: Whether the checkpoint of the failed attempt was there for the next.
     """
@@ -52,7 +55,7 @@ class Workshops:
 
 
 @pytest.fixture(scope="module")
-def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Workshops:
+def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
     profile = make_profile(
         "lstm_dense",
         newest_bars=400,
@@ -62,10 +65,10 @@ def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPath
         training={"epochs": 4, "batch_size": 8},
         calibration="ensemble",
     )
-    home = tmp_path_factory.mktemp("workshops")
+    home = tmp_path_factory.mktemp("pipelines")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(home / "caches"))
-        shared, own = (Workshop(profile, lambda event: None, lambda: None) for _ in range(2))
+        shared, own = (SeriesPipeline(profile, TrainingSettings()) for _ in range(2))
         jobs = [make_job(profile, FIRST, home), make_job(profile, SECOND, home / "shared")]
         assert outcome_of(shared, jobs[0]).reason is None
         in_the_way = jobs[1].folder / "model.keras" / "a folder in the place of the file"
@@ -77,11 +80,11 @@ def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPath
         assert outcome_of(shared, jobs[1]).reason is None
         alone = make_job(profile, SECOND, home / "alone")
         assert outcome_of(own, alone).reason is None
-    return Workshops(jobs[0].folder, jobs[1].folder, alone.folder, trouble, is_resumed)
+    return Pipelines(jobs[0].folder, jobs[1].folder, alone.folder, trouble, is_resumed)
 
 
-def outcome_of(workshop: Workshop, job: Job) -> Outcome:
-    (outcome,) = workshop.make_all([job], 1)
+def outcome_of(pipeline: SeriesPipeline, job: Job) -> SeriesOutcome:
+    (outcome,) = pipeline.make_artifacts([job], 1, RunObserver(), lambda: None)
     return outcome
 
 
@@ -105,27 +108,28 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
 
     job, heard = make_job(make_profile("dense_newest"), FIRST, tmp_path), [list[Any](), list[Any]()]
     store = FeatureStore(tmp_path / "features")
-    with lasting():
+    engine = InProcessEngine(own_trainer=make_trainer, store=store)
+    with resource_scope():
         for events in heard:
-            (outcome,) = train_all([job], events.append, make_trainer=make_trainer, store=store)
+            (outcome,) = engine.train([job], EventCallback(events.append))
             assert "none is trained" in str(outcome.reason)
         assert len(checks) == 1
     assert [str(event) for event in heard[0]] == [str(event) for event in heard[1]] != []
-    list(train_all([job], heard[0].append, make_trainer=make_trainer, store=store))
+    list(engine.train([job], RunObserver()))
     assert len(checks) == 2
-    with lasting() as kept:
+    with resource_scope() as resources:
         for num_epochs in (1, 2):
             other = make_job(job.profile.with_budget(epochs=num_epochs), FIRST, tmp_path)
-            list(train_all([other], heard[0].append, make_trainer=make_trainer, store=store))
-            assert len(kept) == 1  # programs of one profile at a time
+            list(engine.train([other], RunObserver()))
+            assert len(resources) == 1  # programs of one profile at a time
 
 
-def test_a_worker_of_ray_makes_shard_after_shard_in_one_workshop(
-    made: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
+    made: Pipelines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
     profile, trainers = read_metadata(made.first).trained_profile, []
-    monkeypatch.setattr("v8.runs.local.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
+    monkeypatch.setattr("v8.runs.pipeline.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
     wanted = cluster._wanted()
     with cluster._sign_in(tmp_path) as sign, ExitStack() as end_of_worker:
         monkeypatch.setattr(cluster, "_until_exit", end_of_worker)
@@ -133,7 +137,7 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_workshop(
         for name in (FIRST, SECOND):
             shard = pickle.dumps([make_job(profile, name, tmp_path)])
             told = [event for events in cluster._serve(wanted, str(sign), shard, 1) for event in events]
-            assert [event.reason for event in told if isinstance(event, Outcome)] == [None]
+            assert [event.reason for event in told if isinstance(event, SeriesOutcome)] == [None]
     assert len(trainers) == 1
     one, other = (
         keras.saving.load_model(folder / "model.keras").get_weights()
@@ -148,7 +152,7 @@ def metadata(folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alone(made: Workshops) -> None:
+def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alone(made: Pipelines) -> None:
     assert "model.keras: must be written; got " in (made.trouble or "")
     assert made.is_resumed
     first, after, alone = (
@@ -160,7 +164,14 @@ def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alo
     assert not all(np.array_equal(one, other) for one, other in zip(first, alone, strict=True))
 
 
-def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: Workshops) -> None:
+def test_the_training_that_is_written_has_every_key_of_its_schema(made: Pipelines) -> None:
+    keys = [field.name for field in fields(TrainingAbout)]
+    keys.remove("started_from")  # only where training began from the weights of another model
+    assert list(metadata(made.first)["training"]) == keys
+    assert read_metadata(made.first).training.started_from is None
+
+
+def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: Pipelines) -> None:
     first, after, alone = (metadata(folder) for folder in (made.first, made.after, made.alone))
     for part in ("scaling", "calibration", "evaluation"):
         assert after[part] == alone[part]

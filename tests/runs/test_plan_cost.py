@@ -15,7 +15,7 @@ from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
 from v8.profile import audiences, load_profile, profile_names
 from v8.runs.options import RunOptions
-from v8.runs.plan import RunCost, keep_cost, known_cost, make_plan
+from v8.runs.plan import RunCost, known_cost, make_plan, save_cost
 
 NOT_KNOWN = "Estimated time: not known. A run of this profile measures it; one series is enough."
 
@@ -45,7 +45,7 @@ def test_a_plan_counts_all_that_the_largest_run_took(
 ) -> None:
     profile = make_profile()
     for cost in (RunCost(1, 30.0, 30.0, 1), RunCost(20, 90.0, 8.0, 2), RunCost(2, 40.0, 8.0, 2)):
-        keep_cost(profile, cost)
+        save_cost(profile, cost)
     assert known_cost(profile) == RunCost(20, 90.0, 8.0, 2)
     # 20 series, two at a time, are ten rounds of 8 s; 40 are ten rounds more: 90 s and 80 s.
     assert told(profile, tmp_path, capsys) == (
@@ -65,10 +65,10 @@ def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
     make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As an older v8 kept it: of 30 s nobody knows how many were for what is done once.
-    keep_cost(make_profile(), RunCost(2, 30.0, 30.0, 2))
+    save_cost(make_profile(), RunCost(2, 30.0, 30.0, 2))
     assert told(make_profile(), tmp_path, capsys) == NOT_KNOWN
     # One round took 30 s, of which 8 s were a series' own; forty are nineteen rounds more: 30 s and 152 s.
-    keep_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
+    save_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
     assert told(make_profile(), tmp_path, capsys) == (
         "Estimated time: about 3 min, evaluating and saving included: 2 series took 30 s here, each of them "
         "8 s without starting and compiling; taken to run 2 at once."
@@ -76,7 +76,7 @@ def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
 
 
 def test_a_cost_that_an_older_v8_kept_says_nothing(make_profile: Any, home: Path) -> None:
-    keep_cost(make_profile(), RunCost(2, 40.0, 8.0, 2))
+    save_cost(make_profile(), RunCost(2, 40.0, 8.0, 2))
     (file,) = (home / "machine").iterdir()
     content = json.loads(file.read_text())
     file.write_text(json.dumps({**content, "found": {"num_series": 20, "seconds": 90.0}}))
@@ -88,7 +88,7 @@ def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_he
 ) -> None:
     assert sorted(audiences()) == profile_names()
     assert next(iter(audiences())) == RunOptions().profile == "frontier"
-    keep_cost(load_profile("frontier"), RunCost(20, 90.0, 8.0, 2))
+    save_cost(load_profile("frontier"), RunCost(20, 90.0, 8.0, 2))
     print_profiles()
     told = " ".join(capsys.readouterr().out.split())
     assert "40 series of each took here profile time for whom" in told
@@ -99,14 +99,14 @@ def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_he
 
 def test_a_newer_run_of_as_many_series_counts(make_profile: Any) -> None:
     for seconds in (90.0, 60.0):
-        keep_cost(make_profile(), RunCost(20, seconds, 8.0, 2))
+        save_cost(make_profile(), RunCost(20, seconds, 8.0, 2))
     assert known_cost(make_profile()) == RunCost(20, 60.0, 8.0, 2)
 
 
 def test_what_was_measured_with_other_work_says_nothing(
     make_profile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_cost(make_profile(), RunCost(20, 90.0, 8.0, 2))
+    save_cost(make_profile(), RunCost(20, 90.0, 8.0, 2))
     assert known_cost(make_profile(name="renamed", seed=7)) == RunCost(20, 90.0, 8.0, 2)
     assert known_cost(make_profile(newest_bars=800)) is None
     assert known_cost(make_profile(training={"epochs": 4})) is None

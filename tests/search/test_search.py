@@ -6,14 +6,15 @@ import json
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pandas as pd
 import pytest
+from run_doubles import EngineOf, NotesBetweenRuns
 from typer.testing import CliRunner
 
 from v8.artifacts.metadata import read_metadata
@@ -25,10 +26,11 @@ from v8.evaluation.fold_losses import Cell
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, config_path, load_profile
-from v8.runs.events import Listener, Outcome
-from v8.runs.execution import AskedBacktest
-from v8.runs.local import train_all
-from v8.runs.plan import Job, Plan
+from v8.runs.backtest import BacktestOptions
+from v8.runs.events import SeriesOutcome
+from v8.runs.jobs import Engine, Job
+from v8.runs.local import InProcessEngine
+from v8.runs.observers import RunObserver
 from v8.search.ranges import Range, read_ranges
 from v8.search.search import FILES, Search, plateaus, verdict_of
 from v8.search.trial_record import TrialRecord, ended_of
@@ -43,34 +45,29 @@ class CutOff(Exception):
     """What a kill is in these tests."""
 
 
-def quiet(plan: Plan) -> AbstractContextManager[Listener]:
-    """Show nothing."""
-    return nullcontext(lambda event: None)
-
-
 class Trains:
     """Trains, counts what it has trained, and is cut off after so many."""
 
     def __init__(self, most: int = 1_000) -> None:
         self.most, self.told = most, list[Path]()
 
-    def __call__(self, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        for outcome in train_all(jobs, listen):
+    def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        for outcome in InProcessEngine().train(jobs, observer):
             if len(self.told) == self.most:
                 raise CutOff
             self.told.append(jobs[0].folder.parents[1])
             yield outcome
 
 
-def search_in(path: Path, train: Callable[..., Iterator[Outcome]], told: list[str] | None = None) -> Search:
+def search_in(path: Path, engine: Engine, told: list[str] | None = None) -> Search:
     content = load_profile("range_paths").model_dump() | {"horizon_bars": 2, "newest_bars": 2_250}
     content["tasks"] = {name: content["tasks"][name] for name in ("ohlc", "volatility")}
-    asked = AskedBacktest(
+    asked = BacktestOptions(
         Profile.model_validate(content), (BTC,), NUM_FOLDS + 2, 2_750, "python -m v8 search"
     )
     (path / "start").mkdir(parents=True, exist_ok=True)
-    tell = (told if told is not None else []).append
-    return Search(path, asked, RANGES, 1, DemoSource(), train, quiet, tell)
+    observer = NotesBetweenRuns(told if told is not None else [])
+    return Search(path, asked, RANGES, 1, DemoSource(), engine, observer)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +116,7 @@ def losers(search: Search) -> list[str]:
 def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
     undisturbed: Search, tmp_path: Path
 ) -> None:
-    whole = undisturbed.train_all.told  # type: ignore[attr-defined]
+    whole = undisturbed.engine.told  # type: ignore[attr-defined]
     # The start has two folds, the first trial two, and the second one.
     before, after = Trains(5), Trains()
     with pytest.raises(CutOff):
@@ -148,12 +145,12 @@ def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
 ) -> None:
     shutil.copytree(undisturbed.path / "start", tmp_path / "start")
 
-    def fail(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-        yield from (Outcome(job.series, reason="out of luck") for job in jobs)
+    def fail(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        yield from (SeriesOutcome(job.series, reason="out of luck") for job in jobs)
 
     told: list[str] = []
     with pytest.raises(SeriesError, match=r"needs a trial that goes through all folds; got 2 others"):
-        search_in(tmp_path, fail, told).run(NUM_TRIALS, lambda: True)
+        search_in(tmp_path, EngineOf(fail), told).run(NUM_TRIALS, lambda: True)
     assert [line for line in told if "out of luck" in line] == [
         "failed: BTCUSDT-15m in fold-1: must be evaluated; got out of luck. Mend that and repeat."
     ] * 2
@@ -187,7 +184,7 @@ def test_a_study_turned_to_the_largest_error_is_not_gone_on_with(undisturbed: Se
 
 def test_a_search_does_not_begin_where_it_would_replace_files_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "winner.yaml").write_text("precious")
-    search = search_in(tmp_path, lambda jobs, listen: iter(()))
+    search = search_in(tmp_path, EngineOf(lambda jobs, observer: iter(())))
     with pytest.raises(ArtifactError, match=r"that it writes in the end; got winner\.yaml\. Move them away"):
         search.run(1, lambda: True)
     assert (tmp_path / "winner.yaml").read_text() == "precious"

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from forked import called
 from v8.errors import ProfileError
 from v8.evaluation.evaluation import Evaluation
 from v8.market.series import Series
-from v8.profile import Profile
-from v8.runs.events import EpochEnded, Event, Note, Outcome
-from v8.tracking import TRACKERS, Follower, TrackedRun, TrackerKind, check_trackers, open_trackers
+from v8.profile import Profile, load_profile
+from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
+from v8.runs.observers import RunContext
+from v8.runs.plan import Plan
+from v8.tracking import TRACKERS, Follower, TrackerKind, check_trackers, trackers
 from v8.training.trainer import EpochRecord
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,21 +49,31 @@ class FullDisk:
         raise AssertionError("a tracker that failed is left alone")
 
 
-def test_a_tracker_that_fails_is_dropped_with_one_note(tmp_path: Path) -> None:
+def context(path: Path, notify: Callable[[Event], None] = lambda event: None) -> RunContext:
+    return RunContext(Plan(load_profile("range_paths"), path, {}), "demo", notify)
+
+
+def test_a_tracker_that_fails_is_dropped_with_one_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[Event] = []
     tracker = FullDisk()
-    follower = Follower("tensorboard", tracker, tmp_path, told.append)
-    for event in (epoch_ended(1), epoch_ended(2), Outcome(SERIES), Outcome(SERIES, reason="no")):
-        follower(event)
-    follower.close()
+    kind = replace(TRACKERS["tensorboard"], open=lambda run: tracker)
+    monkeypatch.setitem(TRACKERS, "tensorboard", kind)
+    follower = Follower("tensorboard")
+    follower.on_begin(context(tmp_path, told.append))
+    for event in (epoch_ended(1), epoch_ended(2), SeriesOutcome(SERIES), SeriesOutcome(SERIES, reason="no")):
+        follower.on_event(event)
+    follower.on_end()
     assert tracker.num_asked == 1
     assert told == [Note("--track tensorboard stopped, the run goes on: No space left on device")]
 
 
-def test_without_trackers_the_listener_is_left_as_it_is(tmp_path: Path) -> None:
-    told: list[Event] = []
-    with open_trackers((), TrackedRun(tmp_path, {}, "demo"), told.append) as listen:
-        assert listen == told.append
+def test_without_trackers_nothing_is_written(tmp_path: Path) -> None:
+    observer = trackers(())
+    observer.on_begin(context(tmp_path))
+    observer.on_event(epoch_ended())
+    observer.on_end()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,8 +96,10 @@ def test_a_tracker_of_ones_own_is_told_what_happens(tmp_path: Path) -> None:
     TRACKERS.register(TrackerKind("mine", "counts", "this test", lambda run: mine))
     try:
         check_trackers(["mine"])
-        with open_trackers(["mine"], TrackedRun(tmp_path, {}, "demo"), lambda event: None) as listen:
-            listen(epoch_ended())
+        observer = trackers(["mine"])
+        observer.on_begin(context(tmp_path))
+        observer.on_event(epoch_ended())
+        observer.on_end()
     finally:
         TRACKERS.pop("mine")
     assert mine.num_asked == 11

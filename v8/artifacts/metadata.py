@@ -7,27 +7,29 @@ last, so a folder that has this file is complete. The file may come from anybody
 plain words. The large sections are checked when they are first used.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, StrictBool
+from pydantic import StrictBool
 
 from v8 import records
-from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
+from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName, pin_of
 from v8.baselines.baselines import NAIVE
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
+from v8.market.candles import Candles
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
+from v8.tasks import TASKS
 from v8.windows.scaling import Scaling
 
 ARTIFACT_FORMAT = 1  # version of the keys of `metadata.json`
@@ -63,15 +65,16 @@ class CandlesInfo(CandlePin):
     source: Word  # name of the candle source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureInfo:
     """A feature and how it is computed; fields with a default are missing in files of older versions."""
 
     name: ColumnName
+    kind: Plain | None = None  # what kind of number it is, which says how it is scaled
     definition: Plain  # a sentence
     digest: str | None = None  # of the code that computes it
-    value_range: Annotated[tuple[Number, Number] | None, Field(alias="seen")] = None
-    """Smallest and largest value in the train span, in the unit of the feature."""
+    value_range: tuple[Number, Number] | None = None
+    """Smallest and largest value in the train part, in the unit of the feature."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +97,33 @@ class ProfileInfo:
     quantiles: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """How the model was fitted; the last four are None if an older version did not measure them."""
+    """How it was fitted, in the order of the file; an older v8 did not write what is None by default."""
 
-    precision: Word  # Keras dtype policy
-    device: Plain
-    best_epoch: Count  # epoch whose weights were kept; 0: untrained
+    precision: Word
+    batch_size: Count | None = None  # windows of one micro-batch
+    gradient_accumulation: Count | None = None  # micro-batches of one optimiser step
     epochs_run: Count
-    windows_per_s: float | None = None
+    best_epoch: Count
+    best_validation_loss: float | None = None  # None of a formula, too
+    untrained_validation_loss: float | None = None  # None of a formula, too
+    stopped_by: Plain | None = None
+    resumed_from_epoch: Count | None = None
+    started_from: str | None = None
+    """Sha256 of the model file whose weights training began from; not written where they were drawn."""
+    device: Plain
     peak_memory_bytes: int | None = None  # of the device
     peak_process_bytes: int | None = None
-    fleet_size: int | None = None  # number of models that were trained as one program
+    fleet_size: int | None = None  # models that trained as one program
+    windows_per_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        content = asdict(self)
+        if self.started_from is None:
+            del content["started_from"]
+        return content
 
 
 @dataclass(frozen=True)
@@ -261,6 +279,83 @@ class Metadata:
 
     def _location(self, key: str) -> str:
         return f"metadata of {self.series}, key {key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataDraft:
+    """What `metadata.json` will say of a new model: all but the digest of the model file.
+
+    It is written by the types that `Metadata` is read by, and whoever saves it reads it again first
+    (`v8.artifacts.series_artifact.save_description`): what is written must be what reading accepts.
+    """
+
+    created_at: str  # ISO 8601 in UTC
+    candles: Candles  # that the model was made from
+    is_publishable: bool  # false for the demo market
+    profile: Profile
+    features: Sequence[FeatureInfo]
+    table_digest: str  # of the feature table
+    split: Mapping[str, Any]  # see `SplitAbout`; and the rows of the embargo
+    scaling: Scaling
+    calibration: Sequence[Mapping[str, Any]] | None
+    """By task the network's share of the forecast; None where it has every share."""
+    seed: int
+    num_parameters: int
+    training: TrainingInfo
+    evaluation: Evaluation | None  # None where it was not evaluated
+    quantiles: QuantileEvaluation | None  # None where it was not evaluated, or forecasts none
+    importance: Mapping[str, Any] | None  # of each kind of inputs; None where it was not measured
+    seconds: Mapping[str, float]  # wall time by stage
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys of the file, in its order, as JSON values."""
+        profile = self.profile
+        calibration: dict[str, Any] = {"kind": profile.calibration}
+        if self.calibration:
+            calibration["tasks"] = self.calibration
+        results: dict[str, Any] = {}
+        if self.evaluation is not None:
+            results["evaluation"] = self.evaluation.to_json()
+        if self.quantiles is not None:
+            results["quantiles"] = self.quantiles.to_json()
+        if self.importance is not None:
+            results["importance"] = self.importance
+        return {
+            "format": ARTIFACT_FORMAT,
+            "series": str(self.candles.series),
+            "created_at": self.created_at,
+            "is_demo_market": not self.is_publishable,
+            "candles": {
+                "source": self.candles.source,
+                "is_publishable": self.is_publishable,
+                **asdict(pin_of(self.candles)),
+                "report": asdict(self.candles.report),
+            },
+            "profile": profile.model_dump(mode="json"),
+            "profile_digest": profile.digest,
+            "features": [asdict(feature) for feature in self.features],
+            "warmup_bars": warmup_bars(profile.features),
+            "lookback_bars": profile.lookback_bars,
+            "horizon_bars": profile.horizon_bars,
+            "bar_s": self.candles.series.bar_s,
+            "tasks": {
+                name: asdict(TaskInfo(columns=TASKS[name].columns, unit=TASKS[name].unit))
+                for name in profile.tasks
+            },
+            "table_digest": self.table_digest,
+            "split": self.split,
+            "scaling": asdict(self.scaling),
+            "calibration": calibration,
+            "seed": self.seed,
+            "num_parameters": self.num_parameters,
+            "training": self.training.to_json(),
+            **results,
+            "seconds": {stage: round(seconds, 4) for stage, seconds in self.seconds.items()},
+            "versions": self.versions,
+            "machine": self.machine,
+        }
 
 
 def not_evaluated(location: str) -> ArtifactError:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from typer import Argument, Exit, Option, echo
 
@@ -19,7 +19,14 @@ from v8.market.series import load_universe
 from v8.net import report_waiting
 from v8.profile import config_path, load_profile, network_outputs, profile_names
 from v8.registry import require_package
-from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
+from v8.runs.options import (
+    PreparedRun,
+    RunOptions,
+    asked_series,
+    contradiction,
+    require_tables,
+    served_series,
+)
 from v8.tracking import TRACKERS
 
 APP_PACKAGES: Final = ("starlette", "uvicorn")
@@ -76,19 +83,56 @@ def run(
         v8 run --source files --data-dir candles
         v8 run --profile frontier --publish you/models
     """
-    asked = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
     if is_list:
         from v8.cli.printing import print_profiles
 
         print_profiles()
         return
-    given = {name: value for name, value in asked.items() if value is not None}
-    prepared = RunOptions(**given, command=_words_to_continue()).prepared()
+    _start_run(
+        PreparedRun.from_options(
+            RunOptions(
+                profile=profile,
+                series=tuple(series or ()),
+                universe=universe,
+                source=source,
+                data_dir=data_dir,
+                tables=tables,
+                bars=bars,
+                epochs=epochs,
+                precision=precision,
+                no_mixed_precision=no_mixed_precision,
+                device=device,
+                workers=workers,
+                fleet_size=fleet_size,
+                engine=engine,
+                address=address,
+                runs=runs,
+                fresh=fresh,
+                resume=resume,
+                smoke=smoke,
+                redo=tuple(redo or ()),
+                drop=tuple(drop or ()),
+                track=tuple(track or ()),
+                publish=publish,
+                evaluate=evaluate,
+                importance=importance,
+                command=_words_to_continue(),
+            )
+        ),
+        dry_run=dry_run,
+        opens=opens,
+    )
+
+
+def _start_run(prepared: PreparedRun, *, dry_run: bool, opens: bool) -> NoReturn:
+    """Carry out a run whose options are checked, or print its plan, and leave with its exit code."""
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
-    from v8.cli.runs import carry_out, preview
+    from v8.cli.runs import carry_out, preview  # after the line above: importing these takes seconds
 
-    raise Exit(preview(prepared) if dry_run else carry_out(prepared, opens=opens).exit_code)
+    if dry_run:
+        raise Exit(preview(prepared))
+    raise Exit(carry_out(prepared, opens=opens).exit_code)
 
 
 def _words_to_continue() -> str:
@@ -412,7 +456,7 @@ def update(
     renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
     chosen = renewal.chosen(named_series)
     require_tables(renewal.profile)
-    train_all = choose_engine(engine, device, workers, fleet_size, address)
+    chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")
     if dry_run:
         work.preview_renewal(renewal, chosen)
@@ -421,7 +465,7 @@ def update(
         from v8.cli import hub
 
         hub.check_publishing(publish, candles)
-    is_complete = work.renew(renewal, chosen, train_all)
+    is_complete = work.renew(renewal, chosen, chosen_engine)
     if publish:
         hub.publish_run(run, publish, is_partial=True)
     if not is_complete:
@@ -552,14 +596,14 @@ def backtest(
     chosen = named_series or served_series(candles)
 
     from v8.cli.runs import evaluate_folds
+    from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
-    from v8.runs.execution import AskedBacktest
 
-    train_all = choose_engine(engine, device, workers, fleet_size, address)
+    chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Preparing to evaluate {loaded.name}.")
-    backtest_request = AskedBacktest(loaded, chosen, folds, history, cli.this_command())
+    backtest_options = BacktestOptions(loaded, chosen, folds, history, cli.this_command())
     out = out or Path("backtests") / loaded.name
-    results = evaluate_folds(out, backtest_request, candles, train_all)
+    results = evaluate_folds(out, backtest_options, candles, chosen_engine)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
@@ -617,27 +661,25 @@ def search(
     require_tables(loaded)
     chosen = named_series or served_series(candles)
 
-    from v8.cli import printing
-    from v8.cli.runs import search_settings
+    from v8.cli.runs import fold_observer, search_settings
+    from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
-    from v8.runs.execution import AskedBacktest
     from v8.search.ranges import read_ranges
     from v8.search.search import Search
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
     search_ranges = read_ranges(ranges or file.parent / "search" / file.name, loaded)
-    train_all = choose_engine(engine, device, workers, "auto", address)
+    chosen_engine = choose_engine(engine, device, workers, "auto", address)
     echo(f"Preparing to search from {loaded.name}.")
-    words_to_continue = cli.this_command(without="--redo")
+    words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))
     prepared_search = Search(
         path=out or Path("searches") / loaded.name,
-        start=AskedBacktest(loaded, chosen, folds + 1 + later, history, words_to_continue),
+        start=BacktestOptions(loaded, chosen, folds + 1 + later, history, words_to_continue),
         ranges=search_ranges,
         num_later=later,
         source=candles,
-        train_all=train_all,
-        show=printing.open_display,
-        tell=printing.print_lines,
+        engine=chosen_engine,
+        observer=fold_observer(),
         is_redone=is_redone,
     )
     search_settings(prepared_search, trials, hours)

@@ -6,9 +6,8 @@ If the output is not a terminal, it gets nothing but text and line ends.
 import json
 import sys
 import webbrowser
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +28,9 @@ from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
 from v8.reports.verdict import verdict
 from v8.runs import events
-from v8.runs.execution import NewerCandles, Summary
+from v8.runs.estimate import ProgressEstimate
+from v8.runs.observers import RunContext, RunObserver
 from v8.runs.outputs import REPORT_FILE
-from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.wording import Table, duration, number, plural, spaced
 
@@ -136,39 +135,43 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
     print_table(Table(("series", "reason"), rows, title, is_prose=True))
 
 
-@contextmanager
-def open_display(plan: Plan, *, opens: bool = False) -> Iterator[events.Listener]:
-    """Show the progress of a plan until the block ends.
+class RunDisplay(RunObserver):
+    """Shows the progress of runs: bars on a terminal, a line for each event elsewhere.
 
     Args:
-        plan: Of the run.
-        opens: Open the report in the browser when it is written.
-
-    Yields:
-        A function to call with every event of the run.
+        opens: Whether to open the page of a run in the browser once there is one.
     """
-    console = make_console()
-    pace = Pace(len(plan.todo))
-    with ExitStack() as stack:
+
+    def __init__(self, *, opens: bool = False) -> None:
+        self._opens = opens
+        self._resources = ExitStack()
+        self._pace = ProgressEstimate(0)
+        self._live: _LiveDisplay | None = None
+
+    def on_begin(self, context: RunContext) -> None:
+        """Begin to show a plan."""
+        console = make_console()
+        self._pace = ProgressEstimate(len(context.plan.todo))
         if console.is_terminal:
-            progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[state]}"),
-                TimeElapsedColumn(),
-                console=console,
-            )
-            display: events.Listener = _LiveDisplay(plan, pace, stack.enter_context(progress))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            progress = Progress(*columns, TimeElapsedColumn(), console=console)
+            self._resources.enter_context(progress)
+            self._live = _LiveDisplay(context.plan, self._pace, progress)
+
+    def on_event(self, event: events.Event) -> None:
+        """Show an event; between two runs as a line."""
+        self._pace.on_event(event)
+        if self._live:
+            self._live(event)
         else:
-            display = partial(_print_event, pace)
+            _print_event(self._pace, event)
+        if self._opens and isinstance(event, events.PageWritten):
+            open_page(event.page)
 
-        def show(event: events.Event) -> None:
-            pace(event)
-            display(event)
-            if opens and isinstance(event, events.PageWritten):
-                open_page(event.page)
-
-        yield show
+    def on_end(self) -> None:
+        """End the display of the run."""
+        self._resources.close()
+        self._live = None
 
 
 def print_page(page: Path) -> None:
@@ -210,13 +213,13 @@ def _estimate(plan: Plan) -> str:
     cost = known_cost(plan.profile)
     if not plan.todo:
         return "Estimated time: none, for every series is done."
-    estimate_s = cost.told_s(len(plan.todo)) if cost else None
+    estimate_s = cost.estimated_s(len(plan.todo)) if cost else None
     if cost is None or estimate_s is None:
         return f"Estimated time: not known. {MEASURING}"
     estimate = duration(estimate_s, is_estimate=True)
     took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
-    if cost.was_all_at_once and cost.own_s is not None and len(plan.todo) > cost.num_series:
+    if cost.was_one_round and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
         order = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
         basis += f", each of them {own} without starting and compiling; taken to run {order}"
@@ -228,7 +231,7 @@ def print_profiles() -> None:
     rows = []
     for name, audience in audiences().items():
         cost = known_cost(load_profile(name))
-        estimate_s = cost.told_s(40) if cost else None
+        estimate_s = cost.estimated_s(40) if cost else None
         rows.append((name, duration(estimate_s, is_estimate=True), audience))
     title = "Shipped profiles, and what 40 series of each took here"
     print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
@@ -237,8 +240,8 @@ def print_profiles() -> None:
     )
 
 
-def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
-    """Print the leaderboard, the failures, and where the files lie."""
+def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
+    """Print leaderboard, failures, and where everything lies."""
     print_leaderboard(rows, run)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
@@ -254,8 +257,8 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
     print_lines(f"Run folder: {run}")
 
 
-def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
-    """Print that there are newer candles, which the run does not use, and the commands that use them.
+def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -> None:
+    """Print that there are candles which the run does not use, and the commands that do.
 
     Args:
         newer: Series with newer candles.
@@ -328,8 +331,8 @@ def tell_error(error: V8Error) -> None:
     tell(f"error: {error}")
 
 
-def _print_event(pace: Pace, event: events.Event) -> None:
-    """Print one line for an event that the user should see."""
+def _print_event(pace: ProgressEstimate, event: events.Event) -> None:
+    """Print one line for an event worth one."""
     if isinstance(event, events.Note):
         print_lines(event.text)
     elif isinstance(event, events.SeriesStarted):
@@ -337,7 +340,7 @@ def _print_event(pace: Pace, event: events.Event) -> None:
         print_lines(f"{event.series}: started ({place})")
     elif isinstance(event, events.EpochEnded):
         print_lines(f"{event.series}: {', '.join(_losses(event))}")
-    elif isinstance(event, events.Outcome):
+    elif isinstance(event, events.SeriesOutcome):
         state = f"{pace.num_ended} of {pace.num_series} ended{_state(pace)}"
         print_lines(f"{_ending(event)} ({state})")
     elif isinstance(event, events.Waiting):
@@ -346,8 +349,8 @@ def _print_event(pace: Pace, event: events.Event) -> None:
         print_lines(f"{event.series}: reading candles")
 
 
-def _state(pace: Pace) -> str:
-    """Return how many series still train and the remaining time, each with a comma in front."""
+def _state(pace: ProgressEstimate) -> str:
+    """Return how many series still train, and about how long the rest takes, as the end of a sentence."""
     state = ""
     if pace.at_work:
         state += f", {len(pace.at_work)} still training"
@@ -364,7 +367,7 @@ class _LiveDisplay:
     Before the first series starts, the first bar moves without an end: a full bar would look finished.
     """
 
-    def __init__(self, plan: Plan, pace: Pace, progress: Progress) -> None:
+    def __init__(self, plan: Plan, pace: ProgressEstimate, progress: Progress) -> None:
         self._pace = pace
         self._progress = progress
         self._num_read = 0
@@ -384,7 +387,7 @@ class _LiveDisplay:
             self._progress.console.print(escape(event.text))
         elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
-        elif isinstance(event, events.Outcome):
+        elif isinstance(event, events.SeriesOutcome):
             self._end(event)
         elif isinstance(event, events.StageStarted) and event.stage == "candles":
             self._num_read += 1
@@ -411,7 +414,7 @@ class _LiveDisplay:
         if series not in self._bars and len(self._bars) < MAX_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, state="")
 
-    def _end(self, outcome: events.Outcome) -> None:
+    def _end(self, outcome: events.SeriesOutcome) -> None:
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
@@ -427,9 +430,9 @@ def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
     return f"epoch {record.epoch} of {event.num_epochs}", f"loss {record.train_loss:.5f}", validation, speed
 
 
-def _ending(outcome: events.Outcome) -> str:
+def _ending(outcome: events.SeriesOutcome) -> str:
     """Return the relative errors of a series that ended, or why it failed."""
     if outcome.reason:
         return f"failed: {outcome.reason}"
-    errors = [f"{number(against.relative_mae)} of {against.name}" for against in outcome.worth]
+    errors = [f"{number(comparison.relative_mae)} of {comparison.name}" for comparison in outcome.comparisons]
     return f"{outcome.series} {', '.join([*errors, duration(outcome.seconds)])}"

@@ -10,7 +10,6 @@ done to TensorFlow, needs no `if __name__ == "__main__"` in the notebook, and gi
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,16 +30,20 @@ from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
 from v8.reports.verdict import change_table
-from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
+from v8.runs.backtest import BacktestOptions, run_folds
+from v8.runs.events import RunSummary
+from v8.runs.execution import run
+from v8.runs.jobs import Engine
+from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import REPORT_FILE, RunOutputs, draw_pictures
+from v8.runs.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
 from v8.search.search import FILES, START, Search
 from v8.storage import FolderLock
-from v8.tracking import check_trackers
+from v8.tracking import check_trackers, trackers
 from v8.wording import ABSENT, Table, plural
 
 
-def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
+def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
     """Carry out a run, print its results, and publish them if requested; `opens` opens its page, too."""
     path = prepared.plan.path
     repo = prepared.options.publish
@@ -57,22 +60,16 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
     return summary
 
 
-def _run_and_print(prepared: PreparedRun, *, opens: bool) -> Summary:
+def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     """Carry out the plan, and print the results and the commands that can follow, ready to be pasted."""
     options = prepared.options
     path = prepared.plan.path
     check_trackers(options.track)
     set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
-    show = partial(printing.open_display, opens=opens)
-    summary = run(
-        prepared.plan,
-        prepared.source,
-        prepared.train_all,
-        show,
-        command=options.command,
-        trackers=options.track,
-    )
-    printing.print_summary(summary, path, summary.rows)
+    report = ReportWriter()
+    observer = ObserverGroup([printing.RunDisplay(opens=opens), trackers(options.track), report])
+    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
+    printing.print_summary(summary, path, report.rows)
     folders = []
     for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
         if folder:
@@ -100,7 +97,7 @@ def train(options: RunOptions) -> Iterator[Any]:
         V8Error: If no series was trained: why the first of them failed.
     """
     try:
-        prepared = options.prepared()
+        prepared = PreparedRun.from_options(options)
         summary = carry_out(prepared)
     except OSError as error:  # of a file that no other code of ours handles
         raise StorageError.out_of_reach(error) from error
@@ -119,7 +116,7 @@ def train(options: RunOptions) -> Iterator[Any]:
 def preview(prepared: PreparedRun) -> int:
     """Print the plan; return the exit code that the run would have because the source lacks some series."""
     printing.print_plan(prepared.plan, prepared.source)
-    lacking = prepared.lacking()
+    lacking = prepared.missing_series()
     if not lacking:
         return 0
     print_reasons(f"{len(lacking)} series would fail", lacking)
@@ -136,7 +133,7 @@ def redraw(run: Path) -> int:
         errors.append(error)
 
     # The folder is not locked: every file is complete, and a run at work draws its own outputs again.
-    rows = RunOutputs(run, report_error, is_anew=True).write()
+    rows = RunOutputs(run, report_error, redraws_all=True).write()
     printing.print_leaderboard(rows, run)
     try:
         if not any(isinstance(error, StorageError) for error in errors):
@@ -167,12 +164,13 @@ def newest_source(run: Path) -> str:
     return "live" if source == "vision" and "live" in SOURCES else source
 
 
-def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
+def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
     """Renew stale models; return whether every series could be examined and trained."""
     set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
         steps = []
-        for step in renewal.renew(chosen, train_all, printing.open_display):
+        observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
+        for step in renewal.renew(chosen, engine, observer):
             _print_renewal(step)
             steps.append(step)
         rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
@@ -230,11 +228,11 @@ NOTE: Final = (
 
 
 def compare_folds(
-    backtests: Sequence[AskedBacktest], source: CandleSource, train_all: TrainAll, out: Path
+    backtests: Sequence[BacktestOptions], source: CandleSource, engine: Engine, out: Path
 ) -> None:
     """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
     results_by_profile = {
-        backtest.profile.name: evaluate_folds(out / backtest.profile.name, backtest, source, train_all)
+        backtest.profile.name: evaluate_folds(out / backtest.profile.name, backtest, source, engine)
         for backtest in backtests
     }
     num_profiles = plural(len(results_by_profile), "profile")
@@ -245,18 +243,21 @@ def compare_folds(
         raise typer.Exit(SeriesError.exit_code)
 
 
+def fold_observer() -> RunObserver:
+    """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
+    return ObserverGroup([printing.RunDisplay(), ReportWriter(only_at_end=True)])
+
+
 def evaluate_folds(
-    path: Path, backtest: AskedBacktest, source: CandleSource, train_all: TrainAll
+    path: Path, options: BacktestOptions, source: CandleSource, engine: Engine
 ) -> page.BacktestResults:
     """Carry out a back-test in its folder, or the rest of it; write its files and print its tables."""
     with hold_backtest(path):
-        set_exit_message(f"interrupted: {path} is saved. Continue with: {backtest.command}")
-        plan, refused = run_folds(
-            path, backtest, source, train_all, show=printing.open_display, tell=print_lines
-        )
-        results = page.read_results(path, plan, refused)
+        set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
+        finished = run_folds(path, options, source, engine, fold_observer())
+        results = page.read_results(path, finished.plan, finished.failures)
         files = page.write_backtest(path, results)
-    if not plan.is_publishable:
+    if not finished.plan.is_publishable:
         print_lines(DEMO_WARNING)
     print_lines(page.headline(results))
     for lines in page.verdicts(results):
@@ -266,8 +267,8 @@ def evaluate_folds(
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
-    if plan.missing:
-        print_reasons("Without candles", sorted(plan.missing.items()))
+    if finished.plan.missing:
+        print_reasons("Without candles", sorted(finished.plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
     printing.print_page(path / page.PAGE_FILE)
     return results

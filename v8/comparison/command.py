@@ -89,13 +89,13 @@ def compare_profiles(
     echo(f"Preparing to compare {', '.join(one.name for one in chosen)}.")
     if folds:
         from v8.cli.runs import compare_folds
-        from v8.runs.execution import AskedBacktest
+        from v8.runs.backtest import BacktestOptions
 
-        train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
+        engine = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = (one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen)
         those = asked or served_series(candles)
-        wanted = [AskedBacktest(one, those, folds, None, words) for one in budgets]
-        compare_folds(wanted, candles, train_all, out)
+        wanted = [BacktestOptions(one, those, folds, None, words) for one in budgets]
+        compare_folds(wanted, candles, engine, out)
         return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)

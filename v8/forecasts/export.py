@@ -1,12 +1,13 @@
-"""Every forecast of test spans in one table: what was forecast, when it could be used first, and what came.
+"""Every forecast of test spans in one table: what was forecast, when it could be used first, and the actual.
 
-A run keeps a sample of them only. So its models forecast anew, from candles with the digest that they were
+A run keeps only a sample of them. So its models forecast again, from candles with the digest that they were
 made from, in the batches in which they were evaluated: to the same bits on the same machine. A back-test gives
-the test spans of all folds, which overlap, any other place the test span of each model that serves.
+the test spans of all folds, which overlap; a run or a repository that of each model that serves.
 
-A row is one bar ahead. Its `issued_at` is the close of the newest candle that the forecast knows: nobody can
-use it before, and whoever joins it to what comes from then on sees no future. Beside each column, such as
-`close`, stand its quantiles (`close_q5`), what came (`close_actual`) and the naive forecast (`close_naive`).
+A row is one bar ahead. Its `issued_at` is the close of the newest candle that the forecast knows: it cannot
+be used before, and joining it to what comes from then on shows no future. Each column, such as `close`, is
+followed by its quantiles (`close_q5`); there are the actual value (`close_actual`) and the naive forecast
+(`close_naive`), too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ from v8.tasks import TASKS
 from v8.windows.dataset import split_rows, table_columns, window_anchors
 from v8.windows.span import Span
 
-SERIES, FOLD, *_ = FORECASTS_COLUMNS
+SERIES = FORECASTS_COLUMNS[0]
+FOLD = FORECASTS_COLUMNS[1]
 NOT_FINISHED = "it is not trained, or is being trained again"
 """Why a series of a run that has not failed has no finished model."""
 
@@ -45,7 +47,7 @@ OpenSource = Callable[[str], CandleSource]  # opens a source of candles by its n
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written of the forecasts of a place."""
+    """What was written of the forecasts of a run, a back-test or a repository."""
 
     num_rows: int
     missing: Mapping[str, str]  # why nothing was written of some models, by series and fold
@@ -107,40 +109,87 @@ def write_forecasts(
             other can be written.
     """
     models = list_models(place, names)
-    opened_source = cache(open_source)
-    missing = dict(models.missing)
-    notes = list[str]()
-    refusals: list[ArtifactError | DataError] = []
+    forecasts = _ForecastTables(models, cache(open_source))
     num_rows = 0
 
-    def write(aside: Path) -> None:
+    def write(file: Path) -> None:
         nonlocal num_rows
-        writer: Any = None
         with ExitStack() as resources:
-            for model in _counted(models.finished):
-                try:
-                    forecaster, candles = model.open(opened_source)
-                    frame, note = forecast_test_span(forecaster, candles)
-                except (ArtifactError, DataError) as error:
-                    missing[model.name] = str(error)
-                    refusals.append(error)
-                    continue
-                notes.extend([note] if note else [])
-                frame.insert(0, SERIES, model.series)
-                frame.insert(1, FOLD, model.fold)
-                if form == "csv":
-                    frame.to_csv(aside, mode="a", header=not num_rows, index=False, lineterminator="\n")
-                else:
-                    table = pa.Table.from_pandas(frame, preserve_index=False)
-                    table = table.replace_schema_metadata({**table.schema.metadata, FORECASTS_KEY: "1"})
-                    writer = writer or resources.enter_context(parquet.ParquetWriter(aside, table.schema))
-                    writer.write_table(table)
-                num_rows += len(frame)
+            writer: _CsvWriter | _ParquetWriter = _CsvWriter(file)
+            if form != "csv":
+                writer = resources.enter_context(_ParquetWriter(file))
+            for table in forecasts:
+                writer.write(table)
+                num_rows += len(table)
         if not num_rows:
-            raise refusals[0]
+            raise forecasts.refusals[0]
 
     write_with(file, write)
-    return Exported(num_rows, missing, notes)
+    missing = {**models.missing, **forecasts.missing}
+    return Exported(num_rows, missing, forecasts.notes)
+
+
+class _ForecastTables:
+    """The forecasts of models, a table each; models that cannot be used are left out and noted."""
+
+    def __init__(self, models: "ModelList", open_source: OpenSource) -> None:
+        self._models = models
+        self._open_source = open_source
+        self.missing: dict[str, str] = {}  # by name: why a model was left out
+        self.notes: list[str] = []  # which windows of others were left out
+        self.refusals: list[ArtifactError | DataError] = []
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        for model in _counted(self._models.finished):
+            try:
+                forecaster, candles = model.open(self._open_source)
+                table, note = forecast_test_span(forecaster, candles)
+            except (ArtifactError, DataError) as error:
+                self.missing[model.name] = str(error)
+                self.refusals.append(error)
+                continue
+            if note:
+                self.notes.append(note)
+            table.insert(0, SERIES, model.series)
+            table.insert(1, FOLD, model.fold)
+            yield table
+
+
+class _CsvWriter:
+    """Writes tables of the same columns into one CSV file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._has_header = False
+
+    def write(self, table: pd.DataFrame) -> None:
+        """Append a table."""
+        header = not self._has_header
+        table.to_csv(self._file, mode="a", header=header, index=False, lineterminator="\n")
+        self._has_header = self._has_header or len(table) > 0
+
+
+class _ParquetWriter:
+    """Writes tables of the same columns into one Parquet file, which is complete when the block ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._writer: Any = None
+
+    def __enter__(self) -> "_ParquetWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, table: pd.DataFrame) -> None:
+        """Append a table."""
+        content = pa.Table.from_pandas(table, preserve_index=False)
+        content = content.replace_schema_metadata({**content.schema.metadata, FORECASTS_KEY: "1"})
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, content.schema)
+        self._writer.write_table(content)
 
 
 def opened_models(
@@ -171,40 +220,66 @@ def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
         ArtifactError: If none of them is finished, the place does not know a series that is named, or the
             record of a run is damaged.
     """
-    if (place / PLAN_FILE).exists():
-        folds = [(fold.number, place / fold.folder, list(fold.newest_s)) for fold in read_plan(place).folds]
-    else:
-        folds = [(0, place, [])]
     finished: list[ListedModel] = []
     missing: dict[tuple[int, str], str] = {}
-    for number, folder, planned in folds:
-        series: tuple[str, ...] = ()
-        try:
-            models = open_place(folder)
-            series = models.series
-        except ArtifactError:
-            if not planned:  # a fold may be without a finished model; another place must have one
-                raise
-        finished += [ListedModel(number, models, name) for name in series]
-        missing |= {(number, name): why for name, why in _unfinished(folder, planned, series).items()}
-    known = {model.series for model in finished}
-    unknown = {*names} - known - {name for _, name in missing}
+    for fold in _listed_folds(place):
+        models = _open_fold(fold)
+        series = models.series if models else ()
+        if models:
+            finished += [ListedModel(fold.number, models, name) for name in series]
+        for name, reason in _unfinished(fold, series).items():
+            missing[fold.number, name] = reason
+    all_names = {model.series for model in finished} | {name for _, name in missing}
+    unknown = set(names) - all_names
     wanted = [model for model in finished if not names or model.series in names]
     if unknown or not wanted:
         rule = "must have a finished model of every series that is named"
-        fix = "Train it first"
         got = f"none of {listed(sorted(unknown or names))}" if names else "none at all"
-        raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix)
-    reasons = {_named(name, fold): why for (fold, name), why in missing.items() if not names or name in names}
+        raise ArtifactError(where=str(place), rule=rule, got=got, fix="Train it first")
+    reasons = {}
+    for (number, name), reason in missing.items():
+        if not names or name in names:
+            reasons[_named(name, number)] = reason
     return ModelList(wanted, reasons)
 
 
-def _unfinished(folder: Path, planned: Sequence[str], finished: Sequence[str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class _ListedFold:
+    """A folder of models: a fold of a back-test, or any other place."""
+
+    number: int  # from 1; 0 for a place that is no fold
+    folder: Path
+    planned: Sequence[str]  # series that the back-test planned for it
+
+
+def _listed_folds(place: Path) -> list[_ListedFold]:
+    if not (place / PLAN_FILE).exists():
+        return [_ListedFold(0, place, ())]
+    folds = read_plan(place).folds
+    return [_ListedFold(fold.number, place / fold.folder, tuple(fold.newest_s)) for fold in folds]
+
+
+def _open_fold(fold: _ListedFold) -> ModelPlace | None:
+    """Open the models of a folder; None where a fold has none, which any other place must have."""
+    try:
+        return open_place(fold.folder)
+    except ArtifactError:
+        if fold.planned:
+            return None
+        raise
+
+
+def _unfinished(fold: _ListedFold, finished: Sequence[str]) -> dict[str, str]:
     """Return why series of a run, those of its record and those that a back-test planned, have no model."""
-    states = read_run(folder).series if (folder / RUN_FILE).exists() else {}
-    every = dict.fromkeys([*planned, *states])
-    reasons = {name: state.reason for name, state in states.items() if state.status == "failed"}
-    return {name: reasons.get(name) or NOT_FINISHED for name in every if name not in finished}
+    states = read_run(fold.folder).series if (fold.folder / RUN_FILE).exists() else {}
+    reasons: dict[str, str] = {}
+    for name in dict.fromkeys([*fold.planned, *states]):
+        if name in finished:
+            continue
+        state = states.get(name)
+        reason = state.reason if state and state.status == "failed" else None
+        reasons[name] = reason or NOT_FINISHED
+    return reasons
 
 
 def _named(series: str, fold: int) -> str:
@@ -212,18 +287,20 @@ def _named(series: str, fold: int) -> str:
 
 
 def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
-    """Return the candles that a model was made from: of those on this machine if they are there."""
-    about = forecaster.about
+    """Return the candles that a model was made from, those on this machine first."""
+    pin = forecaster.about.candles
     with suppress(DataError):
-        kept = _read_candles(forecaster, CachedCandles(source))
-        if kept.digest == about.candles.digest:
-            return kept
+        local_candles = _read_candles(forecaster, CachedCandles(source))
+        if local_candles.digest == pin.digest:
+            return local_candles
     candles = _read_candles(forecaster, source)
-    if candles.digest != about.candles.digest:
-        where = str(forecaster.series)
-        rule = f"its model was made from {about.candles}"
-        fix = "Name where these are: param:source, param:data_dir, param:tables"
-        raise DataError(where=where, rule=rule, got=str(pin_of(candles)), fix=fix)
+    if candles.digest != pin.digest:
+        raise DataError(
+            where=str(forecaster.series),
+            rule=f"its model was made from {pin}",
+            got=str(pin_of(candles)),
+            fix="Name where these are: param:source, param:data_dir, param:tables",
+        )
     return candles
 
 
@@ -236,18 +313,21 @@ def _read_candles(forecaster: Forecaster, source: CandleSource) -> Candles:
 def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.DataFrame, str]:
     """Return what a model forecasts of its test span, as the module says, without series and fold.
 
-    The second is a sentence about windows that were left out, empty without any. Raises `DataError` if none
-    is left.
+    The second is a sentence about windows that were left out, empty without any.
+
+    Raises:
+        DataError: If no window is left.
     """
-    about, profile = forecaster.about, forecaster.about.trained_profile
+    profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
-    rows = split_rows(len(table), profile, where=about.series)["test"]
+    rows = split_rows(len(table), profile, where=forecaster.about.series)["test"]
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     usable = forecaster.forecast_usable(table, anchors)
     frame = usable.required(candles.source)
     span = Span(table, profile, usable.anchors)
-    for kind, values in {"_actual": span.actual, NAIVE_ENDING: span.naive}.items():
+    for ending, values in (("_actual", span.actual), (NAIVE_ENDING, span.naive)):
         for task in profile.tasks:
-            for at, name in enumerate(TASKS[task].columns):
-                frame[f"{name}{kind}"] = values[task][..., at].ravel()
-    return frame.reset_index(), usable.sentence(table) if len(usable.left_out) else ""
+            for index, name in enumerate(TASKS[task].columns):
+                frame[f"{name}{ending}"] = values[task][..., index].ravel()
+    note = usable.sentence(table) if len(usable.left_out) else ""
+    return frame.reset_index(), note

@@ -20,7 +20,7 @@ that show decay, begin behind the newest candle of the challenger. Without new c
 same candles and seed would give the same model.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -53,8 +53,10 @@ from v8.plugins import other_plugins
 from v8.profile import Profile, network_outputs, recorded_profile
 from v8.promotion.champion_test import Contest, compare_models, decay_of, too_few
 from v8.quantile_levels import interval_names
-from v8.runs.events import Listener, Note, Outcome, isolated
-from v8.runs.execution import Show, Summary, TrainAll, run
+from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, isolated
+from v8.runs.execution import run
+from v8.runs.jobs import Engine
+from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
 from v8.windows.dataset import prepare_series, table_columns, whole_span
@@ -326,7 +328,7 @@ class Renewed:
 
     generation: str  # its name
     decisions: tuple[Decision, ...]  # one per series
-    failures: tuple[Outcome, ...]  # one per challenger that could not be made
+    failures: tuple[SeriesOutcome, ...]  # one per challenger that could not be made
 
 
 @dataclass(frozen=True)
@@ -334,13 +336,36 @@ class Looked:
     """Which models are stale."""
 
     standings: tuple[Standing, ...]  # one per series that could be looked at
-    failures: tuple[Outcome, ...]  # one per series that could not
+    failures: tuple[SeriesOutcome, ...]  # one per series that could not
     decisions: ClassVar[tuple[Decision, ...]] = ()
 
     @property
     def stale(self) -> dict[Series, str]:
         """Per stale series: why."""
         return {one.series: one.why for one in self.standings if one.is_stale}
+
+
+class _DecisionMaker(RunObserver):
+    """Decides, when a generation is trained and its folder still held, which models serve."""
+
+    def __init__(self, renewal: "Renewal", generation: str, stale: Mapping[Series, str]) -> None:
+        self.decisions: list[Decision] = []
+        self._renewal = renewal
+        self._generation = generation
+        self._stale = stale
+
+    def on_begin(self, context: RunContext) -> None:
+        """Keep what notes are sent by."""
+        self._notify = context.notify
+
+    def on_finished(self, summary: RunSummary) -> None:
+        """Decide about each series, one after another."""
+        failed = {failure.series for failure in summary.failures}
+        for series, why in self._stale.items():
+            ruling = Ruling(False, NOT_TRAINED)
+            if series not in failed:
+                ruling = self._renewal.rule_on_series(series, self._generation, self._notify)
+            self.decisions.append(self._renewal.decide(series, self._generation, why, ruling))
 
 
 @dataclass
@@ -434,47 +459,48 @@ class Renewal:
         champions = {one: serving.place(str(one)).absolute() for one in chosen}
         return replace(plan, champions=champions if self.start == "champion" else {})
 
-    def renew(self, chosen: Sequence[Series], train_all: TrainAll, show: Show) -> Iterator[Looked | Renewed]:
+    def renew(
+        self, chosen: Sequence[Series], engine: Engine, observer: RunObserver
+    ) -> Iterator[Looked | Renewed]:
         """Finish what was begun, look at the others, and train what of them is stale.
 
-        Raises `StorageError` if a file of the run cannot be written. Interrupted, the same call goes on.
+        The observer follows the training of each generation. Raises `StorageError` if a file of the run
+        cannot be written. Interrupted, the same call goes on.
         """
         sweep(self.run)
         decided: set[Series] = set()
         for generation, left in [*self.unfinished(chosen)]:
-            yield self._finish(generation, dict.fromkeys(left, CONTINUED), train_all, show)
+            yield self._finish(generation, dict.fromkeys(left, CONTINUED), engine, observer)
             decided.update(left)
         looked = self.look([one for one in chosen if one not in decided])
         if looked.standings or looked.failures:
             yield looked
         if looked.stale:
-            yield self._finish(self.next_generation(looked.stale), looked.stale, train_all, show)
+            yield self._finish(self.next_generation(looked.stale), looked.stale, engine, observer)
 
     def _finish(
-        self, generation: str, stale: Mapping[Series, str], train_all: TrainAll, show: Show
+        self, generation: str, stale: Mapping[Series, str], engine: Engine, observer: RunObserver
     ) -> Renewed:
         """Train what is not trained of a generation, then decide what serves; `stale` tells why."""
-        decisions: list[Decision] = []
-
-        def decide(summary: Summary, listen: Listener) -> None:
-            failed = {failure.series for failure in summary.failures}
-            for series, why in stale.items():
-                ruling = Ruling(False, NOT_TRAINED)
-                if series not in failed:
-                    ruling = self._ruled(series, generation, listen)
-                serving = nested_runs.read_serving(self.run)
-                decisions.append(decision_of(series, serving, generation, why, ruling))
-                serving.with_decision(decisions[-1]).save()
-
+        maker = _DecisionMaker(self, generation, stale)
+        observers = ObserverGroup([maker, observer])  # decisions before the report is drawn
         plan = self.plan(generation, [*stale])
-        words = self.words
-        summary = run(plan, self._candles, train_all, show, command=words, is_listed=True, then=decide)
-        return Renewed(generation, tuple(decisions), summary.failures)
+        summary = run(plan, self._candles, engine, observers, command=self.words, lists_all_series=True)
+        return Renewed(generation, tuple(maker.decisions), summary.failures)
+
+    def decide(self, series: Series, generation: str, why: str, ruling: Ruling) -> Decision:
+        """Save which model of a series serves from now on, and return the decision."""
+        serving = nested_runs.read_serving(self.run)
+        decision = decision_of(series, serving, generation, why, ruling)
+        serving.with_decision(decision).save()
+        return decision
 
     def _newest(self, series: Series, end_s: int | None = None) -> Candles:
         return self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
 
-    def _ruled(self, series: Series, generation: str, listen: Listener) -> Ruling:
+    def rule_on_series(self, series: Series, generation: str, notify: Callable[[Event], None]) -> Ruling:
+        """Compare the model of a generation with the one that serves; where that fails, a note says why."""
+
         def rule() -> Ruling:
             champion = nested_runs.read_serving(self.run).place(str(series))
             challenger = nested_runs.artifact_folder(self.run, generation, str(series))
@@ -486,5 +512,5 @@ class Renewal:
 
         ruling, outcome = isolated(series, rule)
         if ruling is None:
-            listen(Note(f"{outcome.reason} The champion stays."))
+            notify(Note(f"{outcome.reason} The champion stays."))
         return ruling or Ruling(False, "the two could not be compared")

@@ -1,7 +1,7 @@
 """Ray: shards of series as tasks, on this machine or on the machines of a cluster that is there.
 
 A task gets a shard: one series on a core, or a fleet's worth on a GPU, and that share of a machine. It makes
-the artefacts with the workshop of `v8.runs.local`, so files are written by the same code and are equal to
+the artefacts with the engine of `v8.runs.local`, so files are written by the same code and are equal to
 the bit on equal machines; they go straight into the run folder, which all machines must share. Only candles
 go down through Ray, and events up, gathered for a moment: a task is a generator of what there is to tell.
 
@@ -39,11 +39,12 @@ from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
 from v8.machine.interruption import deferred_interrupts, restored_stop_signals
-from v8.machine.lasting import lasting
+from v8.machine.resources import resource_scope
 from v8.machine.starting import light_start
 from v8.runs.engines import Placement
-from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
-from v8.runs.plan import Job
+from v8.runs.events import Event, Note, SeriesOutcome
+from v8.runs.jobs import Engine, Job
+from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
 from v8.runs.workers import POLL_S, JobQueue, Process
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
@@ -71,28 +72,34 @@ _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
 
 
-def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-    """Make the artefact of every job in tasks of Ray; yield each series' outcome as soon as it is known.
+class RayEngine(Engine):
+    """Makes artefacts in tasks of Ray."""
 
-    Jobs are of one profile and one run folder. Who listens does so in the process that was called.
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
 
-    Raises:
-        ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
-        V8Error: If a worker has other versions than this process.
-        StorageError: If a worker cannot see the run folder.
-        SeriesError: If Ray is lost.
-    """
-    with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
-        try:
-            for told in _told_by_driver(_driver().pipe, placement, jobs):
-                check()
-                if isinstance(told, Outcome):
-                    yield told
-                elif told is not None:
-                    listen(told)
-        except BaseException:
-            _until_exit.close()  # and with the driver all that is under way
-            raise
+    def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        """Make the artefact of every job; yield how each series ended as soon as it is known.
+
+        Jobs are of one profile and one run folder. The observer is called in this process.
+
+        Raises:
+            ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
+            V8Error: If a worker has other versions than this process.
+            StorageError: If a worker cannot see the run folder.
+            SeriesError: If Ray is lost.
+        """
+        with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
+            try:
+                for event in _told_by_driver(_driver().pipe, self._placement, jobs):
+                    check()
+                    if isinstance(event, SeriesOutcome):
+                        yield event
+                    elif event is not None:
+                        observer.on_event(event)
+            except BaseException:
+                _until_exit.close()  # and with the driver all that is under way
+                raise
 
 
 def _told_by_driver(pipe: Any, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
@@ -112,7 +119,7 @@ def _driver() -> Process:
     driver = Process("v8-ray-driver", _drive)
     _until_exit.callback(_driver.cache_clear)
     _until_exit.callback(driver.end)
-    _until_exit.callback(driver.tell_to_stop)
+    _until_exit.callback(driver.ask_to_stop)
     return driver
 
 
@@ -135,7 +142,7 @@ def _drive(pipe: Connection) -> None:
                     check()
                 placement, jobs = pipe.recv()
                 try:
-                    for outcome in _train_all(placement, jobs, pipe.send, check):
+                    for outcome in _train_all(placement, jobs, EventCallback(pipe.send), check):
                         pipe.send(outcome)
                     pipe.send(_DONE)
                 except V8Error as error:
@@ -145,14 +152,14 @@ def _drive(pipe: Connection) -> None:
 
 
 def _train_all(
-    placement: Placement, jobs: Sequence[Job], listen: Listener, check: Callable[[], None]
-) -> Iterator[Outcome]:
+    placement: Placement, jobs: Sequence[Job], observer: RunObserver, check: Callable[[], None]
+) -> Iterator[SeriesOutcome]:
     ray = _connected(placement)
     here = ray.get_runtime_context().get_node_id()
     (node,) = (one for one in ray.nodes() if one["NodeID"] == here)
     raylet = node["NodeManagerAddress"], node["NodeManagerPort"]
     with _sign_in(jobs[0].folder.parent) as sign:
-        tasks = _Tasks(ray, placement, jobs, listen, sign, partial(_require_raylet, raylet))
+        tasks = _Tasks(ray, placement, jobs, observer, sign, partial(_require_raylet, raylet))
         while tasks.are_left:
             check()
             yield from tasks.receive()
@@ -178,14 +185,14 @@ class _Tasks:
         ray: Any,
         placement: Placement,
         jobs: Sequence[Job],
-        listen: Listener,
+        observer: RunObserver,
         sign: Path,
         require_raylet: Callable[[], None] = lambda: None,
     ) -> None:
         self._require_raylet = require_raylet
         self._ray = ray
-        self._listen = listen
-        self._queue = JobQueue(jobs, listen)
+        self._observer = observer
+        self._queue = JobQueue(jobs, observer)
         is_formula = jobs[0].profile.family.is_formula
         self._kind, variables = _share(ray.cluster_resources(), placement, is_formula=is_formula)
         self._most = placement.num_workers
@@ -205,7 +212,7 @@ class _Tasks:
         """Whether any series has no outcome."""
         return bool(self._queue or self._queue.held)
 
-    def receive(self) -> list[Outcome]:
+    def receive(self) -> list[SeriesOutcome]:
         """Give out what there is room for, and pass on what tasks tell within a moment."""
         while self._queue and len(self._queue.held) < self._capacity():
             self._give_out()
@@ -226,7 +233,7 @@ class _Tasks:
         """Count the tasks that the cluster has room for, as it is now; at least one lets it grow."""
         return max(1, min(self._most, int(self._ray.cluster_resources().get(self._kind, 0))))
 
-    def _receive_from(self, task: Any) -> list[Outcome]:
+    def _receive_from(self, task: Any) -> list[SeriesOutcome]:
         errors = self._ray.exceptions
         try:
             told: Told = self._ray.get(next(task))
@@ -246,12 +253,12 @@ class _Tasks:
         for event in told:
             if isinstance(event, V8Error):
                 raise event
-            outcomes += self._queue.heard(task, event)
+            outcomes += self._queue.receive(task, event)
         if not self._queue.held[task]:
             del self._queue.held[task]
         return outcomes
 
-    def _lost(self, task: Any, cause: str) -> list[Outcome]:
+    def _lost(self, task: Any, cause: str) -> list[SeriesOutcome]:
         self._require_raylet()
         return self._queue.give_back(self._queue.held.pop(task), cause)
 
@@ -260,7 +267,7 @@ class _Tasks:
             self._told_silence_s = float("inf")
             has = f"{self._ray.cluster_resources().get(self._kind, 0):g} in all, and others may use them"
             text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {self._kind}; the cluster has"
-            self._listen(Note(f"{text} {has}. v8 waits."))
+            self._observer.on_event(Note(f"{text} {has}. v8 waits."))
 
 
 def _share(
@@ -395,7 +402,7 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
     told: SimpleQueue[Event] = SimpleQueue()
     jobs = pickle.loads(shard)  # noqa: S301 - our driver's
     is_done = False
-    making = _bench().submit(_make, jobs, fleet_size, told.put)
+    making = _bench().submit(_make, jobs, fleet_size, EventCallback(told.put))
     while not is_done:
         is_done = bool(wait([making], POLL_S).done)
         events = tuple(told.get_nowait() for _ in range(told.qsize()))
@@ -431,17 +438,17 @@ def _bench() -> ThreadPoolExecutor:
     A thread, because Ray's own must hand on what is told; always the same one, because Keras keeps its
     settings in it.
     """
-    for kept in (kept_programs(), lasting()):
-        _until_exit.enter_context(kept)
+    for resources in (kept_programs(), resource_scope()):
+        _until_exit.enter_context(resources)
     return ThreadPoolExecutor(1)
 
 
-def _make(jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> None:
-    """Make the artefacts of a shard; the workshop of the last one serves, if it was of the same settings."""
-    with log_told_as_notes(listen):
+def _make(jobs: Sequence[Job], fleet_size: int | None, observer: RunObserver) -> None:
+    """Make the artefacts of a shard; the pipeline of the last one is used, if it had the same settings."""
+    with warnings_as_notes(observer):
         with light_start():
             from v8.runs import local  # noqa: PLC0415 - the driver must not start TensorFlow
 
         size = fleet_size or local.suited_fleet_size(jobs[0].profile, len(jobs))
-        for outcome in local.train_all(jobs, listen, size):
-            listen(outcome)
+        for outcome in local.InProcessEngine(size).train(jobs, observer):
+            observer.on_event(outcome)

@@ -1,17 +1,18 @@
-"""What a run tells while it works; displays and logs listen, nothing else depends on it."""
+"""What happens in a run: events, how series and the run end, and how one series' failure stops no other.
 
-import logging
+Events are frozen values. Engines make them, wherever they train, and pass them to an observer
+(`v8.runs.observers`); nothing else depends on them.
+"""
+
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from v8.errors import V8Error, message_of, shown
+from v8.errors import DataError, SeriesError, V8Error, message_of, shown
 from v8.market.series import Series
-from v8.net import reporting_waiting_to
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from v8.training.progress import EpochRecord
 
 
-STAGES = ("candles", "features", "windows", "train", "evaluate", "save")
+STAGES: Final = ("candles", "features", "windows", "train", "evaluate", "save")
 """What happens to every series, in this order."""
-_MOST_TOLD = 300  # characters of an error that nobody foresaw; its traceback is kept whole
+_MOST_LETTERS: Final = 300
+"""Letters of an unexpected error's message that are shown; its traceback is kept whole."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class Note:
 
 @dataclass(frozen=True)
 class GettingReady(Note):
-    """Candles are read; what is done once comes before the first series is begun."""
+    """The candles of all series are read; what a run does once comes before the first series is trained."""
 
 
 @dataclass(frozen=True)
 class PageWritten(Note):
-    """There is a page of the run to look at from now on."""
+    """The page of the run exists from now on."""
 
     page: "Path"
 
@@ -61,7 +63,7 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Reading a series' candles waits for something outside."""
+    """Reading the candles of a series waits for a server."""
 
     series: Series
     text: str  # for what, how long, and how much longer at most
@@ -77,54 +79,59 @@ class EpochEnded:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeriesOutcome:
     """How a series, or one stage of it, ended."""
 
     series: Series
     reason: str | None = None  # why it failed, one sentence; None when it did not
     trace: str = ""  # the full traceback of a failure
     seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
-    once_s: float = 0.0  # of these, what its process does once: compiling
+    compile_s: float = 0.0  # of these, what each process does only once: compiling
     fleet_size: int = 1  # series that trained as one program with it, itself included
-    worth: "tuple[BaselineComparison, ...]" = ()  # once evaluated, its error on candles beside baselines'
-    error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
+    comparisons: "tuple[BaselineComparison, ...]" = ()  # once evaluated, its error on candles compared with baselines'
+    error: V8Error | None = field(default=None, compare=False)  # what the reason was made of, if it is ours
 
 
-Event = Note | SeriesStarted | StageStarted | Waiting | EpochEnded | Outcome
-Listener = Callable[[Event], None]
+Event = Note | SeriesStarted | StageStarted | Waiting | EpochEnded | SeriesOutcome
 
 
-def told_once(listen: Listener) -> Listener:
-    """Return a listener that passes a note on once, however many series and processes have it to tell."""
-    told: set[str | None] = set()
+@dataclass(frozen=True)
+class NewerCandles:
+    """Candles that have come since a run read its own, and that it does not use."""
 
-    def tell(event: Event) -> None:
-        if not (isinstance(event, Note) and event.text in told):
-            listen(event)
-        if isinstance(event, Note | Outcome):
-            told.add(event.text if isinstance(event, Note) else event.reason)
-
-    return tell
+    series: Series
+    num_bars: int  # at most: some bars may be missing
+    first_s: int  # when the first may open, seconds since the epoch, UTC
 
 
-@contextmanager
-def log_told_as_notes(listen: Listener) -> Iterator[None]:
-    """Turn the warnings of modules that know no listener into notes until the block ends."""
-    log = logging.getLogger("v8")
-    notes = logging.Handler(logging.WARNING)
-    notes.emit = lambda record: listen(Note(record.getMessage()))  # type: ignore[method-assign]
-    log.addHandler(notes)
-    try:
-        yield
-    finally:
-        log.removeHandler(notes)
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended."""
+
+    num_trained: int  # series that this call finished
+    num_finished_before: int  # that earlier calls had finished, on the candles that are still there
+    failures: tuple[SeriesOutcome, ...]  # one per failed series
+    newer: tuple[NewerCandles, ...] = ()  # per series whose source has candles after the pinned ones
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 4 where some series failed, or 3 where none is finished, all for candles or features."""
+        if not self.failures:
+            return 0
+        codes = {
+            failure.error.exit_code if failure.error else SeriesError.exit_code for failure in self.failures
+        }
+        is_none_finished = self.num_trained + self.num_finished_before == 0
+        if is_none_finished and codes == {DataError.exit_code}:
+            return DataError.exit_code
+        return SeriesError.exit_code
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Outcome]:
-    """Do the work of one series; an error becomes its outcome, traceback included, and None what was made.
+def isolated(series: Series, work: Callable[[], Result]) -> tuple[Result | None, SeriesOutcome]:
+    """Do the work of one series; return its result and how it ended: None and the error if it failed.
 
     The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
     and the limit of recursion afterwards is what it was before: the other series go on.
@@ -132,35 +139,33 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
     started = time.perf_counter()
     recursion_limit = sys.getrecursionlimit()
     try:
-        made = work()
+        result = work()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - this series must not stop the others
-        sys.setrecursionlimit(recursion_limit)  # first: to tell of the error takes calls, too
-        seconds = time.perf_counter() - started
-        ours = error if isinstance(error, V8Error) else None
-        return None, Outcome(series, _reason(series, error), traceback.format_exc(), seconds, error=ours)
+        sys.setrecursionlimit(recursion_limit)  # first: describing the error takes calls, too
+        failure = SeriesOutcome(
+            series=series,
+            reason=_reason(series, error),
+            trace=traceback.format_exc(),
+            seconds=time.perf_counter() - started,
+            error=error if isinstance(error, V8Error) else None,
+        )
+        return None, failure
     finally:
         sys.setrecursionlimit(recursion_limit)
-    return made, Outcome(series, seconds=time.perf_counter() - started)
+    return result, SeriesOutcome(series, seconds=time.perf_counter() - started)
 
 
-def refused(error: V8Error, outcome: Outcome) -> Outcome:
-    """Return an outcome that ended with an error, told in the words of another one."""
+def with_error(outcome: SeriesOutcome, error: V8Error) -> SeriesOutcome:
+    """Return an outcome that failed, described by another error."""
     return replace(outcome, reason=str(error), error=error)
-
-
-def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) -> tuple[Made | None, Outcome]:
-    """Read the candles of one series as its stage of that name; waiting for something outside is told."""
-    listen(StageStarted(series, "candles"))
-    with reporting_waiting_to(lambda text: listen(Waiting(series, text))):
-        return isolated(series, read)
 
 
 def _reason(series: Series, error: BaseException) -> str:
     if isinstance(error, V8Error):
         return message_of(error)
-    from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and listeners do not
+    from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and displays do not
 
-    told = shown(message_of(error), _MOST_TOLD) or "no message"
-    return f"{series}: unexpected {type(error).__name__}: {told}. {ERROR_FILE} in its folder tells where."
+    message = shown(message_of(error), _MOST_LETTERS) or "no message"
+    return f"{series}: unexpected {type(error).__name__}: {message}. {ERROR_FILE} in its folder tells where."

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import timeit
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,15 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
 from v8.runs.engines import choose_device
-from v8.runs.events import EpochEnded, Event, Outcome
+from v8.runs.events import EpochEnded, Event, SeriesOutcome
 from v8.runs.execution import run as carry_out
+from v8.runs.observers import EventCallback, ObserverGroup
+from v8.runs.outputs import ReportWriter
 from v8.runs.plan import make_plan
 from v8.windows.dataset import table_columns
 
 with light_start():  # they start TensorFlow
-    from v8.runs.local import train_all
+    from v8.runs.local import InProcessEngine
     from v8.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
 
 
@@ -76,8 +77,8 @@ def measure_training(
     size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
     with tempfile.TemporaryDirectory() as place:
         store = FeatureStore(Path(place))
-        train = partial(train_all, fleet_size=size, store=store)
-        carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
+        observer = ObserverGroup([EventCallback(_say), ReportWriter()])
+        carry_out(plan, candles, InProcessEngine(size, store=store), observer, command=begun.command)
         done = read_run(plan.path).done
         if not done:
             return None
@@ -105,7 +106,7 @@ MEASURES: dict[str, Callable[..., Any]] = {
 def _say(event: Event) -> None:
     if isinstance(event, EpochEnded):
         send_message(f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}")
-    elif isinstance(event, Outcome):
+    elif isinstance(event, SeriesOutcome):
         send_message(f"{event.series}: {event.reason or 'done'}")
 
 

@@ -1,4 +1,4 @@
-"""What a run can be asked for, whoever asks: checked here, and turned into a plan and who carries it out."""
+"""The options of a run, for the command line, Python and the API: checked, and turned into a plan."""
 
 import os
 import sys
@@ -16,16 +16,19 @@ from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, o
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE, Profile, load_profile
 
-if TYPE_CHECKING:  # usage errors shall be told before these are imported
-    from v8.runs.execution import TrainAll
+if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
+    from v8.runs.jobs import Engine
     from v8.runs.plan import Plan
 
-SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it proves the way, not the model
+SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it shows that every stage works, not how good models are
 SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer than it trains
 
 
 class RunOptions(BaseModel):
-    """Every parameter of a run, by the names that the doors give them; `v8 run --help` explains each."""
+    """Every parameter of a run, by its name on the command line and in Python.
+
+    `v8 run --help` explains each.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
@@ -63,6 +66,19 @@ class RunOptions(BaseModel):
         Raises:
             ProfileError: If there is no such profile, or parameters contradict each other.
         """
+        self._refuse_contradictions()
+        profile = load_profile(self.profile)
+        if self.smoke:
+            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - see above
+
+            num_bars = smoke_bars(profile)
+            profile = profile.with_budget(
+                newest_bars=num_bars, epochs=SMOKE_EPOCHS, precision=SMOKE_PRECISION
+            )
+        precision = "float32" if self.no_mixed_precision else self.precision
+        return profile.with_budget(newest_bars=self.bars, epochs=self.epochs, precision=precision)
+
+    def _refuse_contradictions(self) -> None:
         if self.fresh and self.resume:
             raise contradiction("param:fresh", "param:resume", "starts a new run")
         if self.fresh and self.drop:
@@ -72,86 +88,102 @@ class RunOptions(BaseModel):
         if self.no_mixed_precision and self.precision not in (None, "float32"):
             other = f"param:precision {self.precision}"
             raise contradiction("param:no_mixed_precision", other, "trains in float32")
-        profile = load_profile(self.profile)
-        if self.smoke:
-            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - see above
-
-            bars = smoke_bars(profile)
-            profile = profile.with_budget(newest_bars=bars, epochs=SMOKE_EPOCHS, precision=SMOKE_PRECISION)
-        precision = "float32" if self.no_mixed_precision else self.precision
-        return profile.with_budget(newest_bars=self.bars, epochs=self.epochs, precision=precision)
-
-    def prepared(self) -> "PreparedRun":
-        """Check everything that can be checked before candles are read.
-
-        Raises:
-            V8Error: If one of the parameters cannot mean anything, or what it names is not there.
-        """
-        load_plugins(self.plugin)  # which the profile may mean
-        profile = self.budgeted()
-        asked = asked_series(self.series, self.universe)
-
-        from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see above
-        from v8.runs.engines import choose_engine  # noqa: PLC0415
-        from v8.runs.plan import make_plan  # noqa: PLC0415
-
-        take_tables(self.tables)
-        source = open_source(self.source, data_dir=self.data_dir)
-        kind = f"{'-smoke' if self.smoke else ''}{'' if self.evaluate else '-unevaluated'}"
-        path = locate_run(self.runs, profile.name, kind, is_fresh=self.fresh)
-        dropped = tuple(Series.parse(name) for name in self.drop)
-        if dropped:
-            left = series_without(path, dropped)
-            chosen = left if asked is None else tuple(one for one in asked if one not in dropped)
-        else:
-            chosen = asked or served_series(source)
-        redone = tuple(Series.parse(name) for name in self.redo)
-        strange = [one for one in redone if one not in chosen]
-        if strange:
-            rule = "names series that this call trains"
-            fix = "Name it with param:series too, or leave it out"
-            raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
-        train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
-        plan = replace(
-            make_plan(profile, chosen, path, redone),
-            dropped=dropped,
-            is_evaluated=self.evaluate,
-            has_importance=self.importance,
-        )
-        if plan.todo:
-            require_tables(profile)
-        return PreparedRun(self, plan, source, train_all)
 
 
 @dataclass(frozen=True)
 class PreparedRun:
     """A run that only has to be begun."""
 
-    options: RunOptions  # what was asked for
-    plan: "Plan"  # what would be done
+    options: RunOptions  # as they were given
+    plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
-    train_all: "TrainAll"  # who trains
+    engine: "Engine"  # what trains
 
-    def lacking(self) -> list[tuple[str, str]]:
-        """Return which of the named series the source lacks, and why, as far as it can tell beforehand."""
-        found: list[tuple[str, str]] = []
-        if isinstance(self.source, ChecksSeries):
-            named = asked_series(self.options.series, self.options.universe) or ()
-            for series in (one for one in self.plan.todo if one in named):
-                try:
-                    self.source.require(series)
-                except UnknownSeriesError as error:
-                    advised = with_nearest(
-                        error, series, self.source.name, [*load_universe(), *self.plan.series]
-                    )
-                    found.append((str(series), str(advised)))
-                except DataError as error:
-                    found.append((str(series), str(error)))
-        return found
+    @classmethod
+    def from_options(cls, options: RunOptions) -> "PreparedRun":
+        """Check everything that can be checked before candles are read.
+
+        Raises:
+            V8Error: If one of the options cannot mean anything, or what it names is not there.
+        """
+        load_plugins(options.plugin)  # the profile may use what they register
+        profile = options.budgeted()
+        selected = asked_series(options.series, options.universe)
+
+        from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see the top
+        from v8.runs.engines import choose_engine  # noqa: PLC0415
+        from v8.runs.plan import make_plan  # noqa: PLC0415
+
+        take_tables(options.tables)
+        source = open_source(options.source, data_dir=options.data_dir)
+        path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
+        dropped = tuple(Series.parse(name) for name in options.drop)
+        series = _selected_series(path, source, selected, dropped)
+        redone = _redone_series(options.redo, series)
+        engine = choose_engine(
+            options.engine, options.device, options.workers, options.fleet_size, options.address
+        )
+        plan = replace(
+            make_plan(profile, series, path, redone),
+            dropped=dropped,
+            is_evaluated=options.evaluate,
+            has_importance=options.importance,
+        )
+        if plan.todo:
+            require_tables(profile)
+        return cls(options=options, plan=plan, source=source, engine=engine)
+
+    def missing_series(self) -> list[tuple[str, str]]:
+        """Return which of the named series the source lacks, and why, as far as it can say beforehand."""
+        if not isinstance(self.source, ChecksSeries):
+            return []
+        missing: list[tuple[str, str]] = []
+        named = asked_series(self.options.series, self.options.universe) or ()
+        for series in self.plan.todo:
+            if series not in named:
+                continue
+            try:
+                self.source.require(series)
+            except UnknownSeriesError as error:
+                candidates = [*load_universe(), *self.plan.series]
+                error_with_advice = with_nearest(error, series, self.source.name, candidates)
+                missing.append((str(series), str(error_with_advice)))
+            except DataError as error:
+                missing.append((str(series), str(error)))
+        return missing
+
+
+def _folder_suffix(options: RunOptions) -> str:
+    """Return what the name of the run folder has after the profile's name."""
+    suffix = "-smoke" if options.smoke else ""
+    return suffix if options.evaluate else f"{suffix}-unevaluated"
+
+
+def _selected_series(
+    path: Path, source: CandleSource, selected: tuple[Series, ...] | None, dropped: tuple[Series, ...]
+) -> tuple[Series, ...]:
+    """Return the series of a run: those selected, or all where none is selected, without the dropped."""
+    if not dropped:
+        return served_series(source) if selected is None else selected
+    remaining = series_without(path, dropped)
+    if selected is None:
+        return remaining
+    return tuple(series for series in selected if series not in dropped)
+
+
+def _redone_series(names: Sequence[str], selected: Sequence[Series]) -> tuple[Series, ...]:
+    """Return the series to train again, which must be among the selected ones."""
+    redone = tuple(Series.parse(name) for name in names)
+    others = [series for series in redone if series not in selected]
+    if others:
+        rule = "names series that this call trains"
+        fix = "Name it with param:series too, or leave it out"
+        raise ProfileError(where="param:redo", rule=rule, got=listed(others), fix=fix)
+    return redone
 
 
 def take_tables(folder: Path | None) -> None:
-    """Put the folder of users' tables where this process, and those that it starts, look for it.
+    """Set the folder of users' tables, for this process and those that it starts.
 
     Raises:
         ProfileError: If there is no such folder.
@@ -172,9 +204,10 @@ def require_tables(profile: Profile) -> None:
         DataError: If one cannot be read, or is not what the profile says.
     """
     if profile.covariates:
-        from v8.market.companions import read_user_table  # noqa: PLC0415 - pandas, which most need not
+        from v8.market.companions import read_user_table  # noqa: PLC0415 - pandas, which few profiles need
 
-        list(map(read_user_table, profile.covariates))
+        for table in profile.covariates:
+            read_user_table(table)
 
 
 def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
@@ -188,10 +221,11 @@ def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> t
     if universe:
         raise contradiction("param:universe", "param:series", "chooses the series")
     chosen = tuple(Series.parse(name) for name in names)
-    twice = next((f"{one} {count} times" for one, count in Counter(chosen).items() if count > 1), None)
-    if twice:
-        rule = "each series is given once"
-        raise ProfileError(where="param:series", rule=rule, got=twice, fix="Remove the repetition")
+    for series, count in Counter(chosen).items():
+        if count > 1:
+            rule = "each series is given once"
+            got = f"{series} {count} times"
+            raise ProfileError(where="param:series", rule=rule, got=got, fix="Remove the repetition")
     return chosen
 
 
@@ -205,12 +239,13 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
     from v8.artifacts.run_folder import read_run  # noqa: PLC0415 - see above
 
     names = list(read_run(path).series)
-    strange = [str(one) for one in dropped if str(one) not in names]
-    if strange:
-        fix = series_advice(strange[0], names, "Name series of this run")
+    unknown = [str(series) for series in dropped if str(series) not in names]
+    if unknown:
+        fix = series_advice(unknown[0], names, "Name series of this run")
         rule = f"takes series out of {path}, which has {listed(names) or 'none'}"
-        raise ProfileError(where="param:drop", rule=rule, got=listed(strange), fix=fix)
-    return tuple(Series.parse(name) for name in names if Series.parse(name) not in dropped)
+        raise ProfileError(where="param:drop", rule=rule, got=listed(unknown), fix=fix)
+    recorded = [Series.parse(name) for name in names]
+    return tuple(series for series in recorded if series not in dropped)
 
 
 def served_series(source: CandleSource) -> tuple[Series, ...]:
@@ -221,11 +256,11 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
     """
     if not isinstance(source, SeriesLister):
         return load_universe()
-    found = source.series()
-    sys.stderr.write(f"Found {len(found)} series in the folder: {listed(found)}\n")
-    return found
+    series = source.series()
+    sys.stderr.write(f"Found {len(series)} series in the folder: {listed(series)}\n")
+    return series
 
 
 def contradiction(parameter: str, other: str, rule: str) -> ProfileError:
-    """Return the error for a parameter beside which another one means nothing."""
+    """Return the error for a parameter that makes no sense together with another one."""
     return ProfileError(where=parameter, rule=rule, got=f"{other} beside it", fix="Leave one of them out")

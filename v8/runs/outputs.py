@@ -1,29 +1,34 @@
-"""What a run shows of its finished series: leaderboard, report and timing, rewritten after each (G13).
+"""What a run shows of its finished series: leaderboard, report and timing (G13).
 
-A large run writes them as often as takes a twentieth of its time, and at its end (`v8.storage`).
+`ReportWriter` follows a run and writes them again after each series; in a large run as often as takes a
+twentieth of its time, and at its end (`v8.storage`).
 
 Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
-and a series whose files are damaged, are told and left out.
+and a series whose files are damaged, are reported and left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, Metadata, read_metadata, redo_offered
+from v8.artifacts.finished_series import FinishedSeries, read_finished
+from v8.artifacts.metadata import METADATA_FILE
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
+from v8.artifacts.series_artifact import FORECASTS_FILE, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.evaluation import leaderboard
-from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult, TrainingHistory
+from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.invocation import command
 from v8.language import language
 from v8.reports import page
 from v8.reports.markup import DEMO_WARNING, Html
+from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
+from v8.runs.observers import RunContext, RunObserver
 from v8.storage import Pace, write_json, write_text
 
 REPORT_FILE = "report.html"
@@ -33,47 +38,97 @@ PICTURES_FOLDER = "report"
 TIMING_FORMAT = 1  # version of the keys of `timing.json`
 
 
-def read_finished(folder: Path) -> tuple[Metadata, TrainingHistory, ForecastSample | None]:
-    """Read and check what is shown of the series that a folder is named after.
+class ReportWriter(RunObserver):
+    """Writes the outputs of a run whenever one of its series has ended, and when all have.
 
-    Raises:
-        ArtifactError: If one of its files is damaged; the error says how to make the series again.
+    Args:
+        only_at_end: Write them only when all series have ended, and do not announce the page: in folds of a
+            back-test, which has a page of its own.
     """
-    with redo_offered(folder):
-        metadata = read_metadata(folder, series=folder.name)
-        _ = metadata.is_evaluated and metadata.result
-        history = leaderboard.read_history(folder / HISTORY_FILE)
-        epochs_run = metadata.training.epochs_run
-        if len(history) != epochs_run:
-            rule = f"must have a row for each of {epochs_run} epochs"
-            got = str(len(history))
-            raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
-        return metadata, history, read_sample(folder / FORECASTS_FILE)
+
+    def __init__(self, *, only_at_end: bool = False) -> None:
+        self.rows: list[LeaderboardRow] = []
+        """The leaderboard of the run that finished last, best first."""
+        self._only_at_end = only_at_end
+        self._context: RunContext | None = None
+        self._outputs: RunOutputs | None = None
+        self._is_training = False
+
+    def on_begin(self, context: RunContext) -> None:
+        """Prepare to write into the folder of a run."""
+
+        def report_error(error: V8Error) -> None:
+            context.notify(Note(str(error)))
+
+        self.rows = []
+        self._context = context
+        self._outputs = RunOutputs(context.plan.path, report_error)
+        self._is_training = False
+
+    def on_event(self, event: Event) -> None:
+        """Write the outputs when a series has ended, if it is time; nothing before the first is trained."""
+        if isinstance(event, GettingReady):
+            self._is_training = True
+        if self._only_at_end or not self._is_training or not isinstance(event, SeriesOutcome):
+            return
+        if self._context and self._outputs and self._outputs.is_due(len(self._context.plan.series)):
+            self._context.save_record()  # the outputs are made from it
+            self._outputs.write()
+            self._announce_page(self._context)
+
+    def on_finished(self, summary: RunSummary) -> None:
+        """Write the outputs, and keep the leaderboard in `rows`."""
+        if self._context and self._outputs:
+            self.rows = self._outputs.write()
+            if not self._only_at_end:
+                self._announce_page(self._context)
+
+    def on_end(self) -> None:
+        """Forget the run."""
+        self._context = None
+        self._outputs = None
+
+    def _announce_page(self, context: RunContext) -> None:
+        """Say where the page is once it exists; observers get the same note once."""
+        file = context.plan.path.absolute() / REPORT_FILE
+        if file.is_file():
+            context.notify(PageWritten(f"Report, drawn again after each series: {file.as_uri()}", file))
+
+
+@dataclass(frozen=True)
+class _DrawnSeries:
+    """A finished series as the outputs show it."""
+
+    folder: Path  # of the model that serves
+    written_ns: int  # when its metadata was written, since the epoch; 0 where there is none
+    result: SeriesResult | None  # None where its files are damaged
+    section: Html | None  # its part of the page
 
 
 class RunOutputs:
-    """The outputs of a run, written again whenever a series has ended.
+    """The outputs of a run.
 
-    A finished series is read and drawn once for each model that serves it; forty of them anew after each cost
-    a tenth of a short run.
+    A finished series is read and drawn once for each model that serves it; reading forty of them again after
+    each series took a tenth of a short run.
 
     Args:
         run: A run folder; nobody else finishes series in it meanwhile.
-        tell: Told which series is damaged and which files cannot be written, and why.
-        is_anew: Whether files of the page that are up to date are drawn anew, too.
+        report_error: Gets which series is damaged and which files cannot be written, and why.
+        redraws_all: Whether files of the page that are up to date are drawn again, too.
     """
 
-    def __init__(self, run: Path, tell: Callable[[V8Error], object], *, is_anew: bool = False) -> None:
+    def __init__(
+        self, run: Path, report_error: Callable[[V8Error], object], *, redraws_all: bool = False
+    ) -> None:
         self._run = run
-        self._tell = tell
-        self._is_anew = is_anew
-        self._shown: dict[str, tuple[SeriesResult, Html] | None] = {}
-        """By name, the result of a finished series and its part of the page; None of one that is damaged."""
-        self._versions: dict[str, tuple[Path, int]] = {}
-        """By name, the folder that was shown, and when its metadata was written, ns since the epoch."""
+        self._report_error = report_error
+        self._redraws_all = redraws_all
+        self._drawn: dict[str, _DrawnSeries] = {}
         self._pace = Pace()
-        self.is_due = self._pace.is_due
-        """Tells whether it is time to write all outputs of so many series."""
+
+    def is_due(self, num_series: int) -> bool:
+        """Say whether it is time to write the outputs of so many series, or of as many as were drawn."""
+        return self._pace.is_due(max(num_series, len(self._drawn)))
 
     def write(self) -> list[LeaderboardRow]:
         """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
@@ -83,60 +138,69 @@ class RunOutputs:
         """
         with self._pace.timed(), language():
             record = read_run(self._run)
-            evaluated = record.done if record.is_evaluated else []
-            finished = [one for one in (self._read(name, record) for name in evaluated) if one]
-            results = [result for result, _ in finished]
+            results: list[SeriesResult] = []
+            sections: dict[str, Html] = {}
+            for name in record.done if record.is_evaluated else []:
+                drawn = self._draw_series(name, record)
+                if drawn.result is not None and drawn.section is not None:
+                    results.append(drawn.result)
+                    sections[drawn.result.series] = drawn.section
             rows = leaderboard.rank_results(results)
-            sections = {result.series: part for result, part in finished}
-            writers: dict[str, Callable[[Path], None]] = {
-                leaderboard.LEADERBOARD_FILE: lambda file: leaderboard.write_leaderboard_csv(file, rows),
-                REPORT_FILE: lambda file: write_text(file, page.run_page(record, results, sections)),
-                TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
-            }
-            if not record.is_evaluated:
-                del writers[leaderboard.LEADERBOARD_FILE]
-            self._write(writers)
+            writers: dict[str, Callable[[Path], None]] = {}
+            if record.is_evaluated:
+                writers[leaderboard.LEADERBOARD_FILE] = lambda file: leaderboard.write_leaderboard_csv(
+                    file, rows
+                )
+            writers[REPORT_FILE] = lambda file: write_text(file, page.run_page(record, results, sections))
+            writers[TIMING_FILE] = lambda file: write_json(file, _timing(record, results))
+            self._write_files(writers)
             return rows
 
-    def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
-        served = served_folder(self._run, name)
-        file = served / METADATA_FILE
-        version = (served, file.stat().st_mtime_ns if file.exists() else 0)
-        if self._versions.get(name) != version:
-            self._versions[name] = version
-            self._shown[name] = None
-            try:
-                metadata, *others = read_finished(served)
-            except ArtifactError as error:
-                self._tell(error)
-            else:
-                self._shown[name] = self._drawn(name, (metadata.result, *others), served, record)
-        return self._shown[name]
+    def _draw_series(self, name: str, record: RunRecord) -> _DrawnSeries:
+        """Read and draw a finished series, unless it was and has not changed since."""
+        folder = served_folder(self._run, name)
+        file = folder / METADATA_FILE
+        written_ns = file.stat().st_mtime_ns if file.exists() else 0
+        drawn = self._drawn.get(name)
+        if drawn is not None and (drawn.folder, drawn.written_ns) == (folder, written_ns):
+            return drawn
+        try:
+            finished = read_finished(folder)
+        except ArtifactError as error:
+            self._drawn[name] = _DrawnSeries(folder, written_ns, None, None)
+            self._report_error(error)
+        else:
+            section = self._draw_section(name, finished, folder, record)
+            self._drawn[name] = _DrawnSeries(folder, written_ns, finished.metadata.result, section)
+        return self._drawn[name]
 
-    def _drawn(self, name: str, parts: Any, served: Path, record: RunRecord) -> tuple[SeriesResult, Html]:
-        """Return a result and what the page holds of it; in a large run the rest goes into its file."""
-        result: SeriesResult = parts[0]
+    def _draw_section(self, name: str, finished: FinishedSeries, folder: Path, record: RunRecord) -> Html:
+        """Return what the page holds of a series; in a large run the rest goes into a file of its own."""
+        result = finished.metadata.result
         if not page.is_in_files(record):
-            return result, page.series_section(*parts)
+            return page.series_section(result, finished.history, finished.sample)
+        draw = partial(page.series_body, result, finished.history, finished.sample)
 
-        def write(_: Path) -> None:
-            draw = partial(page.series_body, *parts)
-            page.write_section(self._run, name, served, draw, is_anew=self._is_anew)
+        def write_section(file: Path) -> None:
+            page.write_section(self._run, name, folder, draw, is_anew=self._redraws_all)
 
-        self._write({page.section_file(name): write})
-        return result, page.series_line(result)
+        self._write_files({page.section_file(name): write_section})
+        return page.series_line(result)
 
-    def _write(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
-        got: dict[str, str] = {}
+    def _write_files(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
+        """Write files of the run by their names; one error names all that cannot be written."""
+        unwritten: list[str] = []
+        got = ""
         for name, write in writers.items():
             try:
                 write(self._run / name)
             except StorageError as error:
-                got[name] = error.got
-        if got:
-            rule = f"{', '.join(got)} could not be written, and no series needs them"
+                unwritten.append(name)
+                got = got or error.got  # the first is enough
+        if unwritten:
+            rule = f"{', '.join(unwritten)} could not be written, and no series needs them"
             fix = f"Make room, then draw them again with `{command('report', str(self._run))}`"
-            self._tell(StorageError(where=str(self._run), rule=rule, got=next(iter(got.values())), fix=fix))
+            self._report_error(StorageError(where=str(self._run), rule=rule, got=got, fix=fix))
 
 
 def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:
@@ -146,7 +210,7 @@ def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any
         "command": record.command,
         "machine": record.machine,
         "num_series": len(per_series),
-        "total_seconds": pd.DataFrame([*per_series.values()]).sum().to_dict(),
+        "total_seconds": pd.DataFrame(list(per_series.values())).sum().to_dict(),
         "series": per_series,
     }
 
@@ -161,6 +225,10 @@ def draw_pictures(run: Path, rows: Sequence[LeaderboardRow]) -> list[Path]:
     from v8.reports.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
 
     record = read_run(run)
-    samples = (read_sample(served_folder(run, row.series) / FORECASTS_FILE) for row in rows)
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
-    return write_pictures(run / PICTURES_FOLDER, title, rows, next(filter(None, samples), None))
+    first_sample = None
+    for row in rows:
+        first_sample = read_sample(served_folder(run, row.series) / FORECASTS_FILE)
+        if first_sample is not None:
+            break
+    return write_pictures(run / PICTURES_FOLDER, title, rows, first_sample)

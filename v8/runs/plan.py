@@ -6,7 +6,7 @@ trains with the profile's seed + k, alone or among forty.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,6 @@ from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.baselines.baselines import BASELINES
 from v8.features.indicators import warmup_bars
 from v8.machine.choices import read_measurement, write_measurement
-from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.profile import Profile, require_trainable
 from v8.records import Count, Number
@@ -27,36 +26,6 @@ from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
 
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything a worker needs to make one artefact; it can travel between processes."""
-
-    candles: Candles
-    profile: Profile  # what to train
-    seed: int  # of weights, order and dropout
-    folder: Path  # where the artefact goes
-    is_publishable: bool  # false for the demo market
-    candle_seconds: float  # time that reading the candles took
-    precision: str = "float32"  # keras dtype policy to train in
-    is_evaluated: bool = True  # whether to evaluate the model on the test span
-    has_importance: bool = False  # whether to measure what kinds of inputs are worth
-    keeps_fold_losses: bool = (
-        False  # whether to keep how everybody erred in each test window, as back-tests do
-    )
-    num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
-    champion: Path | None = None  # folder of the model whose weights it begins from; None begins anew
-
-    @property
-    def series(self) -> Series:
-        """Which series."""
-        return self.candles.series
-
-    @property
-    def settled(self) -> dict[str, Any]:
-        """What the run has settled of its training, as options of the trainer."""
-        return {"precision": self.precision, "num_parts": self.num_parts}
 
 
 @dataclass(frozen=True)
@@ -69,9 +38,11 @@ class Plan:
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     is_evaluated: bool = True  # whether models are evaluated on the test span
-    has_importance: bool = False  # whether to measure what kinds of inputs are worth
+    has_importance: bool = False  # whether to measure the importance of each kind of inputs
+    keeps_test_losses: bool = False
+    """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champions: Mapping[Series, Path] = field(default_factory=dict)
-    """Folders of the models whose weights training begins from; the others begin anew."""
+    """Folders of the models whose weights training begins from; those of other series are drawn."""
 
     @property
     def todo(self) -> list[Series]:
@@ -79,9 +50,16 @@ class Plan:
         return [series for series, status in self.series.items() if status != "done"]
 
     def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
-        """Return the plan with every series as far as the states of the run's record tell."""
-        known = {one: _status(states.get(str(one)), self.path / str(one)) for one in self.series}
-        return replace(self, series=known)
+        """Return the plan with every series as far as the states of the run's record say."""
+        statuses: dict[Series, Status] = {}
+        for series in self.series:
+            statuses[series] = _status(states.get(str(series)), self.path / str(series))
+        return replace(self, series=statuses)
+
+    def without(self, series: Container[Series]) -> "Plan":
+        """Return the plan without some series."""
+        others = {name: status for name, status in self.series.items() if name not in series}
+        return replace(self, series=others)
 
 
 def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Sequence[Series] = ()) -> Plan:
@@ -89,12 +67,16 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
-        ProfileError: If the profile, of a model from before, is not trained any more.
+        ProfileError: If the profile, of a model of an older v8, can no longer be trained.
     """
     require_trainable(profile)
-    states = dict(read_run(path).series) if (path / RUN_FILE).exists() else {}
-    plan = Plan(profile, path, dict.fromkeys(series, "pending"), tuple(redone))
-    return plan.as_of({name: state for name, state in states.items() if name not in map(str, redone)})
+    plan = Plan(profile=profile, path=path, series=dict.fromkeys(series, "pending"), redone=tuple(redone))
+    states: dict[str, SeriesState] = {}
+    if (path / RUN_FILE).exists():
+        states = dict(read_run(path).series)
+    for name in redone:
+        states.pop(str(name), None)
+    return plan.as_of(states)
 
 
 def series_seed(profile: Profile, series: Series) -> int:
@@ -105,8 +87,10 @@ def series_seed(profile: Profile, series: Series) -> int:
     43
     """
     places = _default_places()
-    named = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
-    return (profile.seed + places.get(series, named)) % SEED_SPACE
+    place = places.get(series)
+    if place is None:  # the name decides, behind the places of the universe
+        place = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
+    return (profile.seed + place) % SEED_SPACE
 
 
 @cache
@@ -138,10 +122,12 @@ def smoke_bars(profile: Profile) -> int:
 
 
 def _status(state: SeriesState | None, folder: Path) -> Status:
-    files = (folder / name for name in (MODEL_FILE, METADATA_FILE))
-    if state and (state.status != "done" or all(file.exists() for file in files)):
-        return state.status
-    return "pending"  # or its files were moved away; making them again gives the same ones
+    if state is None:
+        return "pending"
+    has_files = (folder / MODEL_FILE).exists() and (folder / METADATA_FILE).exists()
+    if state.status == "done" and not has_files:
+        return "pending"  # its files were moved away; making them again gives the same ones
+    return state.status
 
 
 @dataclass(frozen=True)
@@ -154,27 +140,27 @@ class RunCost:
     num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
     own_s: Number | None = None
     """Of one series, or of the fleet it trained in, its own stages without compiling, seconds; None where
-    nobody measured them."""
+    they were not measured."""
 
     @property
-    def was_all_at_once(self) -> bool:
-        """Whether all series were at work at the same time: none was begun after another had ended."""
+    def was_one_round(self) -> bool:
+        """Whether all series were at work at the same time: none started after another had ended."""
         return self.num_series == self.num_side_by_side
 
-    def told_s(self, num_series: int) -> float | None:
-        """Return about how long so many series take, seconds; None where that cannot be told.
+    def estimated_s(self, num_series: int) -> float | None:
+        """Return about how long so many series take, seconds; None where that cannot be estimated.
 
-        Every further round of series takes as long as series were seen to take one after another; where all
-        were at work at once, as long as the stages of one.
+        Every further round of series takes as long as a series took; where all were at work together, as
+        long as the own stages of one.
 
-        >>> RunCost(4, 50.0, 20.0, 2).told_s(40)  # four are two rounds, and 10 s before; forty are twenty
+        >>> RunCost(4, 50.0, 20.0, 2).estimated_s(40)  # four: two rounds, and 10 s before; forty: twenty
         410.0
-        >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).told_s(40)  # one round, 22 s of it once; nineteen more
+        >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).estimated_s(40)  # one round, 22 s of it once; nineteen more
         182.0
-        >>> RunCost(2, 30.0, 30.0, 2).told_s(40)  # what is done once cannot be told from the rest of it
+        >>> RunCost(2, 30.0, 30.0, 2).estimated_s(40)  # what is done once is not known apart
         """
         round_s: float | None = self.series_s
-        if self.was_all_at_once and num_series > self.num_series:
+        if self.was_one_round and num_series > self.num_series:
             round_s = self.own_s
         if round_s is None:
             return None
@@ -185,17 +171,17 @@ class RunCost:
 
 def known_cost(profile: Profile) -> RunCost | None:
     """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return read_measurement(RunCost, "run", _key(profile))
+    return read_measurement(RunCost, "run", _cost_key(profile))
 
 
-def keep_cost(profile: Profile, cost: RunCost) -> None:
-    """Keep what a run took, unless one of more series is known."""
-    known = known_cost(profile)
-    if known is None or known.num_series <= cost.num_series:
-        write_measurement(RunCost, "run", _key(profile), cost)
+def save_cost(profile: Profile, cost: RunCost) -> None:
+    """Save what a run took, unless the cost of a run of more series is known."""
+    earlier = known_cost(profile)
+    if earlier is None or earlier.num_series <= cost.num_series:
+        write_measurement(RunCost, "run", _cost_key(profile), cost)
 
 
-def _key(profile: Profile) -> dict[str, Any]:
+def _cost_key(profile: Profile) -> dict[str, Any]:
     return {
         "profile": profile.model_dump(mode="json", exclude={"name", "description", "seed"}),
         "baselines": [name for name, baseline in BASELINES.items() if baseline.is_installed()],

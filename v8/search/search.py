@@ -32,12 +32,14 @@ from v8.errors import ArtifactError, DataError, ProfileError, SeriesError, liste
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.fold_losses import Cell, tested
 from v8.evaluation.significance import ALPHA, corrected_p_values
-from v8.machine.lasting import lasting
+from v8.machine.resources import resource_scope
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
 from v8.reports.backtest import BacktestResults, read_cells, results_of
-from v8.runs.events import told_once
-from v8.runs.execution import AskedBacktest, Show, TrainAll, begin_or_continue, run_fold
+from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold
+from v8.runs.events import Note
+from v8.runs.jobs import Engine
+from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
 from v8.search.ranges import Ranges, changed
 from v8.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
@@ -54,15 +56,14 @@ class Search:
     """A search whose folder this process holds."""
 
     path: Path
-    start: AskedBacktest  # the back-test, over all folds, of the profile that it starts from
+    start: BacktestOptions  # the back-test, over all folds, of the profile that it starts from
     ranges: Ranges
     num_later: (
         int  # folds, the latest of all, that are evaluated in the end; at least 1, and two fewer than all
     )
     source: CandleSource
-    train_all: TrainAll
-    show: Show  # opens a display of each fold
-    tell: Callable[[str], object]  # told of each trial
+    engine: Engine
+    observer: RunObserver  # follows each fold, and gets a note of each trial
     is_redone: bool = False  # whether the record of trials is set aside, and begun anew
     trials: pd.DataFrame = field(init=False)
     """A row a trial below one of the start, once it has run."""
@@ -70,7 +71,7 @@ class Search:
     """On the later folds, by name: the winner, and the start."""
     _plan: BacktestPlan = field(init=False)
 
-    @lasting()
+    @resource_scope()
     def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:
         """Make trials until there are so many, those of earlier calls included, or no time is left.
 
@@ -82,8 +83,9 @@ class Search:
         """
         start = self.start.profile
         self._require_own_files()
-        with self.show(make_plan(start, self.start.series, self.path / START)) as shown:
-            self._plan = begin_or_continue(self.path / START, self.start, self.source, told_once(shown))
+        whole_plan = make_plan(start, self.start.series, self.path / START)
+        with observed(self.observer, whole_plan, self.source.name) as follower:
+            self._plan = begin_or_continue(self.path / START, self.start, self.source, follower)
         folds, later = self._plan.folds[: -self.num_later - 1], self._plan.folds[-self.num_later :]
         begun = [objective_of(one) for one in self._evaluated(start, folds)]
         trials = self._tried(folds, num_trials, has_time)
@@ -105,6 +107,9 @@ class Search:
         write_text(self.path / FILES[2], self.trials.to_json(orient="index", indent=2))
         return verdict
 
+    def _add_note(self, text: str) -> None:
+        self.observer.on_event(Note(text))
+
     def _require_own_files(self) -> None:
         """Refuse to begin where files lie that the search would replace in the end, by `ArtifactError`."""
         is_begun = (self.path / START / PLAN_FILE).exists()
@@ -125,11 +130,11 @@ class Search:
         path = self._folder(profile)
         asked = replace(self.start, profile=profile, like=self._plan)
         path.mkdir(exist_ok=True)
-        begin_or_continue(path, asked, self.source, lambda event: None)
+        begin_or_continue(path, asked, self.source, RunObserver())
         cells = list[Cell]()
         for fold in folds:
-            self.tell(f"{profile.name}: {fold.folder}.")
-            done = run_fold(path, asked, fold, self.source, self.train_all, show=self.show)
+            self._add_note(f"{profile.name}: {fold.folder}.")
+            done = run_fold(path, asked, fold, self.source, self.engine, observer=self.observer)
             for one in done.failures:
                 where = f"{one.series} in {fold.folder}"
                 fix = "Mend that and repeat"
@@ -144,21 +149,23 @@ class Search:
         """
         import optuna  # noqa: PLC0415 - an extra
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it warns of is told or refused here
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # we report or refuse that
         file = self.path / RECORD_FILE
         if self.is_redone:
             aside = set_aside(file)
-            self.tell(f"{file} is {aside} now." if aside else f"There is no {file}: nothing was set aside.")
+            self._add_note(
+                f"{file} is {aside} now." if aside else f"There is no {file}: nothing was set aside."
+            )
         record = TrialRecord(file, self.ranges, len(folds))
         ended = record.ended()
         while len(ended) < num_trials and has_time():
             trial = record.begin_trial(seed=self.start.profile.seed + len(ended))
             values = ", ".join(f"{key} {value}" for key, value in trial.values.items())
-            self.tell(f"Trial {len(ended) + 1} of {num_trials}: {values}.")
+            self._add_note(f"Trial {len(ended) + 1} of {num_trials}: {values}.")
             try:
                 self._carry_out(trial, folds)
             except (DataError, ProfileError, SeriesError) as error:
-                self.tell(f"failed: {error}")
+                self._add_note(f"failed: {error}")
                 trial.prune()
             ended = record.ended()
         return ended

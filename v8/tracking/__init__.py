@@ -5,8 +5,7 @@ lives in the process that listens to the run, never in a worker, so it needs no 
 series, wherever it trains. Its package is imported only when it is asked for.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,7 +13,8 @@ from typing import Any, Final, Protocol
 from v8.errors import ArtifactError, with_parameters
 from v8.market.series import Series
 from v8.registry import Named, Registry, read_entries, require_package
-from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
+from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
+from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 
 
 class TrackerError(Exception):
@@ -74,38 +74,29 @@ def check_trackers(names: Sequence[str]) -> None:
             kind.check()
 
 
-@contextmanager
-def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> Iterator[Listener]:
-    """Follow a run with trackers, keys of `TRACKERS`, until the block ends.
-
-    Yields a listener that tells `listen` first, the trackers' own trouble included, and then the trackers.
-    """
-    with ExitStack() as opened:
-        listeners: list[Listener] = [listen]
-        for name in dict.fromkeys(names):
-            follower = Follower(name, TRACKERS[name].open(run), run.path, listen)
-            listeners.append(opened.enter_context(closing(follower)))
-
-        def tell_all(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
-
-        yield tell_all if names else listen
+def trackers(names: Sequence[str]) -> RunObserver:
+    """Return an observer that follows runs with trackers, keys of `TRACKERS`, each of them once."""
+    return ObserverGroup([Follower(name) for name in dict.fromkeys(names)])
 
 
-class Follower:
-    """Tells one tracker what happens in a run folder, until the tracker fails, which `listen` is told."""
+class Follower(RunObserver):
+    """Follows runs with a tracker, until it fails; then a note says so, and the run goes on."""
 
-    def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._tracker = tracker
-        self._run = run
-        self._listen = listen
-        self._is_well = True
         self._steps: dict[Series, int] = {}
         """Last epoch of each series that is open."""
 
-    def __call__(self, event: Event) -> None:
+    def on_begin(self, context: RunContext) -> None:
+        """Open the tracker for a run."""
+        plan = context.plan
+        self._run = plan.path
+        self._notify = context.notify
+        self._is_well = True
+        profile = plan.profile.model_dump(mode="json")
+        self._tracker = TRACKERS[self._name].open(TrackedRun(plan.path, profile, context.source_name))
+
+    def on_event(self, event: Event) -> None:
         """Pass an event on in the tracker's terms."""
         if isinstance(event, EpochEnded):
             record = event.record
@@ -118,14 +109,14 @@ class Follower:
             }
             self._steps[event.series] = record.epoch
             self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
-        elif isinstance(event, Outcome):
+        elif isinstance(event, SeriesOutcome):
             name = str(event.series)
             step = self._steps.get(event.series, 0)
             if event.reason is None:
                 self._attempt(lambda: self._tracker.log(name, step, _results(self._run / name)))
             self._finish(event.series)
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         """Close what is open."""
         for series in list(self._steps):
             self._finish(series)
@@ -142,7 +133,7 @@ class Follower:
         except (TrackerError, OSError, ArtifactError) as error:
             self._is_well = False
             told = f"param:track {self._name} stopped, the run goes on: {error}"
-            self._listen(Note(with_parameters(told)))
+            self._notify(Note(with_parameters(told)))
 
 
 def _results(artifact: Path) -> dict[str, float]:

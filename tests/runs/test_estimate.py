@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from v8.market.series import Series
-from v8.runs.events import Outcome, SeriesStarted
-from v8.runs.pace import Pace
+from v8.runs.estimate import ProgressEstimate
+from v8.runs.events import SeriesOutcome, SeriesStarted
 from v8.runs.plan import RunCost
 
 
@@ -35,12 +35,12 @@ def workers(
     The first of each worker takes `once_s` longer.
     """
     chance, clock = random.Random(7), Clock()
-    pace = Pace(num_series, clock)
+    pace = ProgressEstimate(num_series, clock)
     waiting, ends, told = names(num_series), [], []
 
     def begin(is_first: bool) -> None:
         series = waiting.pop(0)
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
         takes_s = series_s * chance.uniform(1 - spread, 1 + spread) + (once_s if is_first else 0.0)
         ends.append((clock.now_s + takes_s, series))
 
@@ -52,7 +52,7 @@ def workers(
         for share in (0.5, 1.0):  # also between two ends, when a terminal is drawn
             clock.now_s += (end_s - clock.now_s) * share
             told.append((clock.now_s, pace.left_s))
-        pace(Outcome(series))
+        pace.on_event(SeriesOutcome(series))
         if waiting:
             begin(is_first=False)
         told.append((clock.now_s, pace.left_s))
@@ -73,27 +73,27 @@ def test_what_is_told_is_right_within_a_factor_of_two(num_workers: int, once_s: 
 
 def test_nothing_is_told_before_a_series_is_finished_and_when_nothing_is_left() -> None:
     clock = Clock()
-    pace = Pace(2, clock)
+    pace = ProgressEstimate(2, clock)
     one, two = names(2)
-    pace(SeriesStarted(one))
+    pace.on_event(SeriesStarted(one))
     clock.now_s += 5.0
     assert pace.left_s is None
-    pace(Outcome(one, reason="lost."))
-    pace(SeriesStarted(two))
+    pace.on_event(SeriesOutcome(one, reason="lost."))
+    pace.on_event(SeriesStarted(two))
     assert pace.left_s is None  # a failure tells nothing about time
-    pace(Outcome(two))
+    pace.on_event(SeriesOutcome(two))
     assert pace.left_s is None
     assert (pace.num_ended, pace.at_work) == (2, {})
 
 
 def test_time_goes_on_between_two_ends() -> None:
     clock = Clock()
-    pace, (none, one, two) = Pace(4, clock), names(3)
+    pace, (none, one, two) = ProgressEstimate(4, clock), names(3)
     for series in (none, one):
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
         clock.now_s += 40.0
-        pace(Outcome(series))
-    pace(SeriesStarted(two))
+        pace.on_event(SeriesOutcome(series))
+    pace.on_event(SeriesStarted(two))
     assert pace.left_s == 80.0
     clock.now_s += 10.0
     assert pace.left_s == 70.0
@@ -105,35 +105,35 @@ def test_time_goes_on_between_two_ends() -> None:
 
 def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
     clock = Clock()
-    pace, (one, two, three) = Pace(10, clock), names(3)
+    pace, (one, two, three) = ProgressEstimate(10, clock), names(3)
     for series in (one, two):
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 30.0
-    pace(Outcome(one))
-    pace(SeriesStarted(three))
+    pace.on_event(SeriesOutcome(one))
+    pace.on_event(SeriesStarted(three))
     assert pace.left_s is None
     clock.now_s += 4.0
-    pace(Outcome(three))
+    pace.on_event(SeriesOutcome(three))
     # 7 waiting x 4 s and a quarter of 4 s of the second, which is overdue, two at a time.
     assert pace.left_s == pytest.approx(14.5)
-    long = Pace(10, clock)
+    long = ProgressEstimate(10, clock)
     for series in (one, two):
-        long(SeriesStarted(series))
+        long.on_event(SeriesStarted(series))
     clock.now_s += 600.0
-    long(Outcome(one))
+    long.on_event(SeriesOutcome(one))
     # 8 waiting x 600 s and a quarter of 600 s, two at a time.
     assert long.left_s == pytest.approx(2_475.0)
 
 
 def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_does_not() -> None:
     clock = Clock()
-    pace, (none, one, two, three) = Pace(12, clock), names(4)
-    pace(Outcome(none, reason="no candles."))
+    pace, (none, one, two, three) = ProgressEstimate(12, clock), names(4)
+    pace.on_event(SeriesOutcome(none, reason="no candles."))
     clock.now_s += 50.0
     for series in (one, two, three):
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
         clock.now_s += 10.0
-        pace(Outcome(series))
+        pace.on_event(SeriesOutcome(series))
         clock.now_s += 5.0  # the report is drawn
     # 8 are left, each 10 s and the 5 s before it.
     assert pace.left_s == pytest.approx(120.0)
@@ -141,12 +141,12 @@ def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_
 
 def test_members_of_one_program_end_one_after_another() -> None:
     clock = Clock()
-    pace, all_of_them = Pace(40, clock), names(40)
+    pace, all_of_them = ProgressEstimate(40, clock), names(40)
     for series in all_of_them:
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 120.0
     for number, series in enumerate(all_of_them[:-1], 1):
-        pace(Outcome(series))
+        pace.on_event(SeriesOutcome(series))
         if number > 1:
             assert pace.left_s == pytest.approx(0.5 * (40 - number))
         clock.now_s += 0.5
@@ -154,46 +154,46 @@ def test_members_of_one_program_end_one_after_another() -> None:
 
 def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages() -> None:
     clock = Clock()
-    pace, both = Pace(2, clock), names(2)
+    pace, both = ProgressEstimate(2, clock), names(2)
     for series in both:
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 30.0  # 12 s until a process has started, 10 s of compiling, and 8 s
     for series in both:
-        pace(Outcome(series, seconds=18.0, once_s=10.0))
+        pace.on_event(SeriesOutcome(series, seconds=18.0, compile_s=10.0))
     assert pace.cost(2) == RunCost(2, 30.0, 30.0, 2, own_s=8.0)
     # 40 series are 20 rounds, 19 of them more: 30 s and 19 times 8 s.
-    assert pace.cost(2).told_s(40) == 182.0
-    assert pace.cost(2).told_s(1) == 30.0
+    assert pace.cost(2).estimated_s(40) == 182.0
+    assert pace.cost(2).estimated_s(1) == 30.0
 
 
 def test_a_fleet_that_ran_at_once_tells_what_others_will() -> None:
     clock = Clock()
-    pace, fleet = Pace(4, clock), names(4)
+    pace, fleet = ProgressEstimate(4, clock), names(4)
     for series in fleet:
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 60.0  # 20 s of compiling for all, and 10 s for each
     for series in fleet:
-        pace(Outcome(series, seconds=15.0, once_s=5.0, fleet_size=4))
+        pace.on_event(SeriesOutcome(series, seconds=15.0, compile_s=5.0, fleet_size=4))
     # 40 series are ten fleets: 60 s, and 40 s for each of nine more.
-    assert pace.cost(4).told_s(40) == 420.0
+    assert pace.cost(4).estimated_s(40) == 420.0
 
 
 def test_what_a_run_cost_tells_what_others_will() -> None:
     clock = Clock()
-    pace, waiting, at_work = Pace(4, clock), names(4), []
+    pace, waiting, at_work = ProgressEstimate(4, clock), names(4), []
     at_work += [waiting.pop(), waiting.pop()]
     for series in at_work:
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 30.0  # 20 s and 10 s of compiling
     for series in at_work:
-        pace(Outcome(series))
+        pace.on_event(SeriesOutcome(series))
     assert pace.cost(2) == RunCost(2, 30.0, 30.0, 2)
-    assert [pace.cost(2).told_s(number) for number in (1, 2, 3)] == [30.0, 30.0, None]
+    assert [pace.cost(2).estimated_s(number) for number in (1, 2, 3)] == [30.0, 30.0, None]
     for series in waiting:
-        pace(SeriesStarted(series))
+        pace.on_event(SeriesStarted(series))
     clock.now_s += 20.0
     for series in waiting:
-        pace(Outcome(series))
+        pace.on_event(SeriesOutcome(series))
     cost = pace.cost(4)
     assert cost == RunCost(4, 50.0, 20.0, 2)
-    assert [cost.told_s(number) for number in (1, 2, 4, 40)] == [30.0, 30.0, 50.0, 410.0]
+    assert [cost.estimated_s(number) for number in (1, 2, 4, 40)] == [30.0, 30.0, 50.0, 410.0]

@@ -1,0 +1,51 @@
+"""Engines and observers of tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from v8.runs.events import Event, Note, SeriesOutcome
+from v8.runs.jobs import Job
+from v8.runs.observers import RunContext, RunObserver
+
+Train = Callable[[Sequence[Job], RunObserver], Iterator[SeriesOutcome]]
+
+
+class EngineOf:
+    """An engine that is one function."""
+
+    def __init__(self, train: Train) -> None:
+        self.train = train
+
+
+class Recorder(RunObserver):
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def notes(self) -> list[str]:
+        """Texts of the plain notes, which are no other kind of event."""
+        return [event.text for event in self.events if type(event) is Note]
+
+
+class NotesBetweenRuns(RunObserver):
+    """Keeps the texts of notes that came while no run was under way."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self._is_in_run = False
+
+    def on_begin(self, context: RunContext) -> None:
+        self._is_in_run = True
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Note) and not self._is_in_run:
+            self._texts.append(event.text)
+
+    def on_end(self) -> None:
+        self._is_in_run = False

@@ -1,0 +1,122 @@
+"""How fast a run goes: which series are at work, and about how long the rest of it takes.
+
+The estimate comes from the clock. A series takes as long as from the end of the one before it to its own end,
+evaluating, saving and drawing the report included, and as many run side by side as have been at work together.
+The first series of each process also imports and compiles what the later ones find ready, which may take
+longer than all else. So there is no estimate until a later one has ended, unless the first ones took so long
+that compiling is little of it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from v8.market.series import Series
+from v8.runs.events import Event, SeriesOutcome, SeriesStarted
+from v8.runs.observers import RunObserver
+from v8.runs.plan import RunCost
+
+_NUM_RECENT: Final = 12
+"""Series whose times are averaged: those of long ago had the machine under another load."""
+_LONG_S: Final = 300.0
+"""Seconds that a process's first series must take for its time to be used for the others."""
+_OVERDUE_SHARE: Final = 0.25
+"""Of a series that already took longer than usual, this share of the usual time is taken to be left."""
+
+
+@dataclass(frozen=True)
+class SeriesAtWork:
+    """A series that has started and not ended."""
+
+    started_s: float  # on the clock
+    is_first: bool  # whether it is the first one of its process
+
+
+class ProgressEstimate(RunObserver):
+    """Which of `num_series` series are at work, how many have ended, and how long the others may take."""
+
+    def __init__(self, num_series: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.num_series = num_series
+        self.num_ended = 0
+        self.at_work: dict[Series, SeriesAtWork] = {}
+        self._clock = clock
+        self._created_s = clock()
+        self._num_side_by_side = 1
+        self._idle_since_s: deque[float] = deque()
+        """When those series ended in whose place no other has started."""
+        self._ends_s: list[float] = []
+        """When series ended, since one was last started."""
+        self._first_times_s = deque[float](maxlen=_NUM_RECENT)
+        """Durations of series that were the first of their process."""
+        self._later_times_s = deque[float](maxlen=_NUM_RECENT)
+        self._own_times_s = deque[float](maxlen=_NUM_RECENT)
+        """Durations of a series' or its fleet's own stages, without compiling."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of a series that started, maybe for a second time, or ended."""
+        if isinstance(event, SeriesStarted):
+            self._start(event.series)
+        elif isinstance(event, SeriesOutcome):
+            self.num_ended += 1
+            if event.series in self.at_work:
+                self._end(event)
+
+    def _start(self, series: Series) -> None:
+        is_first = not self._idle_since_s
+        # From the end of the one before: what is done in between delays the run as well.
+        started_s = self._clock() if is_first else self._idle_since_s.popleft()
+        self.at_work[series] = SeriesAtWork(started_s, is_first)
+        self._num_side_by_side = max(self._num_side_by_side, len(self.at_work))
+        self._ends_s.clear()
+
+    def _end(self, outcome: SeriesOutcome) -> None:
+        ended = self.at_work.pop(outcome.series)
+        now_s = self._clock()
+        self._ends_s.append(now_s)
+        self._idle_since_s.append(now_s)
+        if outcome.reason is not None:
+            return  # only a finished series shows how long series take
+        times_s = self._first_times_s if ended.is_first else self._later_times_s
+        times_s.append(now_s - ended.started_s)
+        if outcome.seconds:
+            # A fleet is at work as long as the shares of its series add up to.
+            self._own_times_s.append((outcome.seconds - outcome.compile_s) * outcome.fleet_size)
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long the rest takes, seconds; None while nothing is known, and when nothing is left."""
+        # Copies: a display asks from a thread of its own.
+        at_work = list(self.at_work.values())
+        ends_s = list(self._ends_s)
+        later_times_s = list(self._later_times_s)
+        long_first_times_s = [time_s for time_s in self._first_times_s if time_s >= _LONG_S]
+        num_left = self.num_series - self.num_ended
+        num_waiting = num_left - len(at_work)
+        if num_left and not num_waiting and len(ends_s) > 1:  # those of one program end one after another
+            return (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1) * num_left
+        times_s = later_times_s or long_first_times_s
+        if not times_s or not num_left:
+            return None
+        usual_s = fmean(times_s)
+        now_s = self._clock()
+        ages_s = [now_s - series.started_s for series in at_work]
+        rests_s = [max(usual_s * _OVERDUE_SHARE, usual_s - age_s) for age_s in ages_s]
+        total_s = sum(rests_s) + usual_s * num_waiting
+        shared_s = total_s / min(self._num_side_by_side, num_left)
+        return max([shared_s, 0.0, *rests_s])
+
+    def cost(self, num_trained: int) -> RunCost:
+        """Return what the run cost until now, of which so many series were finished, at least one."""
+        total_s = self._clock() - self._created_s
+        series_s = fmean(self._later_times_s or self._first_times_s or [total_s])
+        own_s = round(fmean(self._own_times_s), 3) if self._own_times_s else None
+        return RunCost(
+            num_series=num_trained,
+            seconds=round(total_s, 3),
+            series_s=round(series_s, 3),
+            num_side_by_side=self._num_side_by_side,
+            own_s=own_s,
+        )

@@ -1,0 +1,56 @@
+"""Jobs and engines: a job is all that one artefact is made from; an engine makes the artefacts of jobs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.profile import Profile
+from v8.runs.events import SeriesOutcome
+from v8.runs.observers import RunObserver
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What a run chooses once for all its series, because it depends on the machine that it began on."""
+
+    precision: str = "float32"  # keras dtype policy to train in
+    num_parts: int | None = None
+    """Batches that make one optimiser step; None as the profile says for a GPU."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to make one artefact; it can travel between processes."""
+
+    candles: Candles
+    profile: Profile  # what to train
+    seed: int  # of weights, order and dropout
+    folder: Path  # where the artefact goes
+    is_publishable: bool  # false for the demo market
+    candle_seconds: float  # time that reading the candles took
+    settings: TrainingSettings = TrainingSettings()
+    is_evaluated: bool = True  # whether to evaluate the model on the test span
+    has_importance: bool = False  # whether to measure the importance of each kind of inputs
+    keeps_test_losses: bool = False
+    """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
+    champion: Path | None = None
+    """Folder of the model whose weights training begins from; None draws them."""
+
+    @property
+    def series(self) -> Series:
+        """Which series."""
+        return self.candles.series
+
+
+class Engine(ABC):
+    """Makes the artefacts of a run: `v8.runs.engines.LocalEngine` on this machine, others elsewhere."""
+
+    @abstractmethod
+    def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
+        """Make the artefact of every job, at least one; yield how each series ended, in any order.
+
+        The observer gets what happens on the way, in the process and thread that called.
+        """

@@ -1,0 +1,249 @@
+"""The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
+
+A network that was trained is calibrated before it is evaluated: the validation span decides how much weight it
+gets compared with two formulas, and how wide its quantiles must be (`v8.baselines.ranges`); all of this
+becomes part of its model.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from v8.artifacts.metadata import MODEL_FILE, FeatureInfo, MetadataDraft, TrainingInfo
+from v8.artifacts.run_folder import now_iso
+from v8.artifacts.series_artifact import sample_forecasts, save_description
+from v8.baselines.ranges import (
+    conformal_widths,
+    fit_ensemble,
+    fit_shares,
+    mix,
+    network_alone,
+    shares_metadata,
+)
+from v8.columns import TASK_OHLC
+from v8.errors import DivergedError
+from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_quantiles, evaluate_windows
+from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
+from v8.evaluation.importance import measure_importance
+from v8.evaluation.leaderboard import TaskScore
+from v8.features.indicators import FEATURES, ancestry, definitions
+from v8.features.store import FeatureStore
+from v8.hardware import describe_machine, peak_process_bytes, versions
+from v8.networks.serving import ServingModel
+from v8.runs.events import EpochEnded, Note, SeriesOutcome, StageStarted, isolated
+from v8.runs.jobs import Job
+from v8.runs.observers import RunObserver
+from v8.storage import write_with
+from v8.training.formula import FormulaTrainer
+from v8.training.trainer import First, Member, Trainer, TrainingResult
+from v8.windows.dataset import SeriesData, prepare_series, table_columns
+
+CHECKPOINT: Final = Path(".training", "checkpoint.npz")
+"""Where a series keeps its epochs until it is finished, inside its folder."""
+AnyTrainer = Trainer | FormulaTrainer
+"""What trains a network, and what fits a formula."""
+
+
+@dataclass(frozen=True)
+class _TestSpanResults:
+    """What came of forecasting the test span: forecasts, and how good they were where that is evaluated."""
+
+    forecasts: Any  # `Forecasts` of every window
+    calibration: list[dict[str, Any]] | None  # shares of the network by task, as metadata holds them
+    evaluation: Evaluation | None = None
+    losses: Any = None  # of every forecaster in each window
+    quantiles: QuantileEvaluation | None = None
+    importance: Mapping[str, Any] | None = None  # of each kind of inputs
+
+
+class SeriesInProgress:
+    """One series with its features and windows, on its way to an artefact; each stage is timed.
+
+    Raises an error of the series' own, such as `DataError`, if its features or windows cannot be made.
+    """
+
+    def __init__(
+        self, job: Job, store: FeatureStore, observer: RunObserver, first_weights: First | None
+    ) -> None:
+        self.series = job.series
+        self._job = job
+        self._observer = observer
+        self._first_weights = first_weights
+        self._checkpoint = job.folder / CHECKPOINT
+        self._seconds = {"candles": job.candle_seconds}
+        with self._stage("features"):
+            table = store.table(job.candles, table_columns(job.profile))
+        with self._stage("windows"):
+            self._data = prepare_series(table, job.profile)
+
+    def member(self) -> Member:
+        """Return what the trainer needs of this series."""
+        self._observer.on_event(StageStarted(self.series, "train"))
+        num_epochs = self._job.profile.training.epochs
+        return Member(
+            data=self._data,
+            seed=self._job.seed,
+            checkpoint=self._checkpoint,
+            on_epoch=lambda record: self._observer.on_event(EpochEnded(self.series, record, num_epochs)),
+            tell=lambda sentence: self._observer.on_event(Note(sentence)),
+            first=self._first_weights,
+        )
+
+    def finish(
+        self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
+    ) -> SeriesOutcome:
+        """Judge and save what was trained in a fleet of so many; an error becomes the outcome."""
+        score, outcome = isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
+        own_times_s = (seconds for stage, seconds in self._seconds.items() if stage != "candles")
+        return replace(
+            outcome,
+            seconds=math.fsum(own_times_s),
+            compile_s=self._seconds.get("compile", 0.0),
+            fleet_size=fleet_size,
+            comparisons=score.comparisons if score else (),
+        )
+
+    def _finish(
+        self, trainer: AnyTrainer, result: TrainingResult | DivergedError, fleet_size: int
+    ) -> TaskScore | None:
+        """Make the artefact and return its score on candles, if it is evaluated; then the checkpoint goes."""
+        if isinstance(result, DivergedError):
+            raise result
+        self._seconds.update(result.seconds)
+        with self._stage("evaluate"):
+            model = trainer.serving_model(self._data, result.weights)
+            test_results = self._evaluate(model)
+        with self._stage("save"):
+            write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
+            if test_results.losses and self._job.keeps_test_losses:
+                fold_losses(self._data, test_results.losses).save(self._job.folder / FOLD_LOSSES_FILE)
+        forecasts = test_results.forecasts
+        sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
+        metadata = self._metadata(trainer, result, fleet_size, test_results)
+        save_description(self._job.folder, metadata.to_json(), result.history, sample)
+        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+        evaluation = test_results.evaluation
+        if evaluation is None:
+            return None
+        best_baseline = evaluation.best_baseline(TASK_OHLC)
+        return TaskScore(evaluation.against(TASK_OHLC), evaluation.against(TASK_OHLC, best_baseline))
+
+    def _evaluate(self, model: Any) -> _TestSpanResults:
+        """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""
+        calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
+        test_span = self._data.spans["test"]
+        forecasts = model.forecast_span(test_span)
+        results = _TestSpanResults(forecasts, calibration)
+        if self._job.is_evaluated:
+            evaluation, losses = evaluate_windows(self._data, forecasts.points)
+            results = replace(results, evaluation=evaluation, losses=losses)
+            if self._job.profile.quantiles:
+                quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
+                results = replace(results, quantiles=quantiles)
+        if self._job.has_importance:
+            importance = measure_importance(test_span, model.forecast_all)
+            results = replace(results, importance=importance)
+        return results
+
+    def _metadata(
+        self,
+        trainer: AnyTrainer,
+        result: TrainingResult,
+        fleet_size: int,
+        test_results: _TestSpanResults,
+    ) -> MetadataDraft:
+        """Describe the model: what went in, how it was trained in a fleet of so many, how good it is."""
+        return MetadataDraft(
+            created_at=now_iso(),
+            candles=self._job.candles,
+            is_publishable=self._job.is_publishable,
+            profile=self._data.profile,
+            features=self._features(),
+            table_digest=self._data.table.digest,
+            split=self._data.describe_split(),
+            scaling=self._data.scaling,
+            calibration=test_results.calibration,
+            seed=self._job.seed,
+            num_parameters=trainer.num_parameters,
+            training=self._training(trainer, result, fleet_size),
+            evaluation=test_results.evaluation,
+            quantiles=test_results.quantiles,
+            importance=test_results.importance,
+            seconds=self._seconds,
+            versions=versions(),
+            machine=describe_machine(),
+        )
+
+    def _features(self) -> tuple[FeatureInfo, ...]:
+        """Describe the inputs, with the least and the largest value of each in the training windows."""
+        names = self._data.profile.features
+        train_values = self._data.table.select(names)[self._data.anchors["train"]]
+        least_and_largest = np.sort(train_values, axis=0)[[0, -1]].T.tolist()
+        return tuple(
+            FeatureInfo(
+                name=name,
+                kind=FEATURES[name].kind.value,
+                definition=definition,
+                digest=ancestry(name).digest,
+                value_range=ends,
+            )
+            for (name, definition), ends in zip(definitions(names).items(), least_and_largest, strict=True)
+        )
+
+    def _training(self, trainer: AnyTrainer, result: TrainingResult, fleet_size: int) -> TrainingInfo:
+        """Describe how the model was trained."""
+        return TrainingInfo(
+            precision=trainer.precision,
+            batch_size=self._data.profile.training.windows_per_step // trainer.num_parts,
+            gradient_accumulation=trainer.num_parts,
+            epochs_run=len(result.history),
+            best_epoch=result.best_epoch,
+            best_validation_loss=result.best_validation_loss,
+            untrained_validation_loss=result.untrained_loss,
+            stopped_by=result.stopped_by,
+            resumed_from_epoch=result.resumed_from_epoch,
+            started_from=self._first_weights[0] if self._first_weights else None,
+            device=result.device,
+            peak_memory_bytes=result.peak_memory_bytes,
+            peak_process_bytes=peak_process_bytes(),
+            fleet_size=fleet_size,
+            windows_per_s=result.windows_per_s,
+        )
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self._observer.on_event(StageStarted(self.series, name))
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - started
+
+
+def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
+    """Fit the weights of the formulas on the validation span and make them part of the model.
+
+    Returns the network's share by task, as metadata holds it; None where the network has every share.
+    """
+    span = data.spans["validation"]
+    profile = data.profile
+    if not profile.has_paths:
+        return None
+    ensemble = fit_ensemble(data.spans["train"])
+    network_points = model.coherent(span, model.network_points(span))
+    members, distances = ensemble.member_forecasts(span, network_points)
+    is_mixed = profile.calibration == "ensemble"
+    if is_mixed:
+        shares = fit_shares(span, members)
+    else:
+        shares = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
+    points = mix(shares, members)
+    levels = profile.quantiles
+    widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
+    model.fold(ensemble, shares, widths)
+    return shares_metadata(shares) if is_mixed else None
