@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import typer
 
+from v8.artifacts.backtest_results import BacktestResults, read_results
 from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
@@ -233,13 +234,13 @@ def compare_folds(
 
 def evaluate_folds(
     path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
-) -> page.BacktestResults:
+) -> BacktestResults:
     """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
     with hold_backtest(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
         show = printing.open_display
         plan, refused = run_folds(path, wanted, source, train_all, show=show, tell=print_lines)
-        results = page.read_results(path, plan, refused)
+        results = read_results(path, plan, refused)
         files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
     print_lines(*(line for told in page.verdicts(results) for line in told))

@@ -50,14 +50,16 @@ from v8.storage import write_with
 from v8.tasks import TASKS
 from v8.training.formula import FormulaTrainer
 from v8.training.probe import measured_fleet_size
-from v8.training.trainer import First, Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say of it."""
-StartedFrom = Callable[[Job], First | None]  # reads what the network of a job begins as; None draws it
+StartedFrom = Callable[
+    [Job], InitialWeights | None
+]  # reads what the network of a job begins as; None draws it
 MakeTrainer = Callable[..., Trainer | FormulaTrainer]  # makes a trainer from what `Trainer` is made from
 
 
@@ -154,7 +156,7 @@ class Workshop:
             if ready:
                 yield from self._trained(ready)
 
-    def _started_from(self, job: Job) -> First | None:
+    def _started_from(self, job: Job) -> InitialWeights | None:
         """Read the trained weights of the model that a job begins from.
 
         Raises `ArtifactError` if it is damaged, or of another profile, other inputs or other layers.
@@ -221,11 +223,11 @@ class _PreparedSeries:
         with self._stage("windows"):
             self._data = prepare_series(table, job.profile)
 
-    def member(self) -> Member:
+    def member(self) -> FleetMember:
         """Return what the trainer needs of this series."""
         self._listen(StageStarted(self.series, "train"))
         most = self._job.profile.training.epochs
-        return Member(
+        return FleetMember(
             self._data,
             self._job.seed,
             self._checkpoint,

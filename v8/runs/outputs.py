@@ -121,7 +121,7 @@ class RunOutputs:
 
         def write(_: Path) -> None:
             draw = partial(page.series_body, *parts)
-            page.write_section(self._run, name, served, draw, is_anew=self._is_anew)
+            page.write_section(self._run, name, served, draw, is_forced=self._is_anew)
 
         self._write({page.section_file(name): write})
         return result, page.series_line(result)
