@@ -40,7 +40,7 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
 from v8.runs.stages import calibrate
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.dataset import prepare_series, table_columns
 from v8.windows.span import Span
 
@@ -96,7 +96,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.series:
         candles = source.candles(Series.parse(name), profile.newest_bars)
         data = prepare_series(compute_table(candles, table_columns(profile)), profile)
-        state = trainer.first_state([Member(data, profile.seed)])
+        state = trainer.first_state([FleetMember(data, profile.seed)])
         weights = trainer.network_weights(state.on_host().take(0).weights)
         measured[name] = evaluated(trainer, data, weights)
     del measured[options.series[0]]

@@ -32,7 +32,7 @@ from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import load_profile, profile_names
 from v8.training.pipeline import on_device
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.batches import FleetWindows
 from v8.windows.dataset import prepare_series, table_columns
 
@@ -56,7 +56,7 @@ def _row(name: str, seconds: float) -> str:
     table = compute_table(DemoSource().candles(Series.parse("BTCUSDT-15m"), NUM_BARS), table_columns(profile))
     data = prepare_series(table, profile)
     trainer = Trainer(profile)
-    state = trainer.first_state([Member(data, seed=1)])
+    state = trainer.first_state([FleetMember(data, seed=1)])
     windows = FleetWindows([data])
     tables = on_device(windows)
     indices_BM = windows.epochs([1], [1]).indices(1)[0]

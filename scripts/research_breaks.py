@@ -50,7 +50,7 @@ from v8.networks.serving import ServingModel
 from v8.profile import Profile, load_profile
 from v8.quantile_levels import MEDIAN
 from v8.tasks import TASKS
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series, split_rows, table_columns
 from v8.windows.span import Span
 
@@ -244,7 +244,7 @@ def show(day: str, errors: Sequence[Errors]) -> None:
 
 def trained(trainer: Trainer, data: SeriesData) -> ServingModel:
     """Train the network of a series."""
-    [(_, result)] = trainer.fit_fleet([Member(data, data.profile.seed)])
+    [(_, result)] = trainer.fit_fleet([FleetMember(data, data.profile.seed)])
     if not isinstance(result, TrainingResult):
         raise result
     return trainer.serving_model(data, result.weights)

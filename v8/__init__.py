@@ -1,4 +1,4 @@
-"""A fleet of crypto forecasters, trained at once, evaluated honestly, published whole.
+"""A fleet of crypto forecasters, trained together, evaluated against baselines, and published.
 
 import v8
 
@@ -17,14 +17,14 @@ import typing as _typing
 from v8.plugins import load_plugins as _load_plugins
 from v8.version import VERSION as _VERSION
 
-if _typing.TYPE_CHECKING:  # everything else is imported by those who use it
+if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
     from v8.api.forecaster import Forecaster, load
     from v8.api.runs import Run, plugin, train
     from v8.profile import Profile
 
 __all__ = ["Forecaster", "Profile", "Run", "features", "load", "plugin", "train", "windows"]
 
-_DOORS = {
+_MODULES = {
     "Forecaster": "v8.api.forecaster",
     "Profile": "v8.profile",
     "Run": "v8.api.runs",
@@ -32,7 +32,7 @@ _DOORS = {
     "plugin": "v8.api.runs",
     "train": "v8.api.runs",
 }
-"""Where the names that start no library before they are used come from."""
+"""The module of each name; modules are imported when the name is first used, so that `import v8` is fast."""
 __version__ = _VERSION
 
 
@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> _typing.Any:
     if name in ("features", "windows"):  # packages that can be called: features(candles, profile)
         return _importlib.import_module(f"v8.{name}")
-    if name in _DOORS:
-        _load_plugins()  # which whoever comes through may mean
-        return getattr(_importlib.import_module(_DOORS[name]), name)
+    if name in _MODULES:
+        _load_plugins()  # what is used next may refer to something that a plugin registers
+        return getattr(_importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'v8' has no attribute {name!r}")

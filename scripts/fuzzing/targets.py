@@ -27,6 +27,7 @@ from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.plugins import use_plugin
 from fuzzing.searches import use_record
+from v8.artifacts.backtest_results import read_results as read_results_of
 from v8.artifacts.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import read_plan
@@ -44,7 +45,6 @@ from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
 from v8.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
 from v8.reports.backtest import backtest_page
-from v8.reports.backtest import read_results as read_results_of
 
 CPU_LIMIT_S = 2.0
 """Processor time of an input: unlike the clock's, it does not depend on what else the machine does."""

@@ -20,10 +20,10 @@ from training_bench.turn import Stopwatch, Stretch, Turn
 from v8.errors import DivergedError
 from v8.hardware import device_of, has_gpu, peak_bytes_of
 from v8.training.pipeline import epoch_iterator, on_device
-from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
+from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, keras_network, median_rate
 from v8.training.progress import EpochRecord
 from v8.training.step import FleetState
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.batches import FleetWindows, Indices, Tables
 from v8.windows.dataset import SeriesData, prepare_series
 
@@ -80,7 +80,7 @@ def stock_turn(spec: dict[str, Any]) -> Turn:
     profile = load_sized_profile(spec)
     (data,) = demo_series(profile, spec["bars"], 1)
     x_NTF, y = arrays_of(data)
-    network = stock_network(profile, "float32")
+    network = keras_network(profile, "float32")
 
     def turn(seconds: float) -> dict[str, Any]:
         clock = Clock(len(x_NTF), seconds)
@@ -128,7 +128,7 @@ class ClockedTrainer(Trainer):
                 raise EnoughError
 
         with suppress(EnoughError):
-            next(self.fit_fleet([Member(data, 1, on_epoch=on_epoch)]))
+            next(self.fit_fleet([FleetMember(data, 1, on_epoch=on_epoch)]))
         return self.stretches
 
 
@@ -151,7 +151,7 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
     num_models = spec["num_models"]
     profile = load_sized_profile(spec)
     series = demo_series(profile, spec["bars"], num_models)
-    members = [Member(data, seed) for seed, data in enumerate(series)]
+    members = [FleetMember(data, seed) for seed, data in enumerate(series)]
     trainer = Trainer(profile, precision=spec["format"])
     state = trainer.first_state(members)
     rates = np.full(num_models, profile.training.learning_rate, np.float32)
@@ -192,7 +192,7 @@ def quality_turn(spec: dict[str, Any]) -> Turn:
     trainer = Trainer(data.profile, precision=spec["format"])
 
     def turn(seconds: float) -> dict[str, Any]:
-        ((_, result),) = trainer.fit_fleet([Member(data, 1)])
+        ((_, result),) = trainer.fit_fleet([FleetMember(data, 1)])
         if isinstance(result, DivergedError):
             raise result
         return {

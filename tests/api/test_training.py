@@ -12,7 +12,7 @@ import pytest
 from forked import called
 
 import v8
-from v8.api.runs import TrainedSeries, _kept_tables, _with_others
+from v8.api.runs import TrainedSeries, _stored_tables, _with_others
 from v8.errors import ArtifactError, DataError, ProfileError, V8Error
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -115,7 +115,8 @@ def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
             ask()
     page = (unevaluated.path / "report.html").read_text()
     assert (
-        "1 of 1 series are finished.</p><p>None was to be evaluated" in page.replace("\n", "")
+        "1 of 1 series are finished.</p><p>The models of this run were not evaluated"
+        in page.replace("\n", "")
         and "Leaderboard" not in page
     )
 
@@ -184,7 +185,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     chosen = ["ETHUSDT-1h"]
     frames = _with_others(own, chosen, profile, given)
     assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
-    folder = _kept_tables(Companions.of(profile, given).tables)
+    folder = _stored_tables(Companions.of(profile, given).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
     with pytest.raises(DataError, match=r"needs candles with the covariates f.csv; got none of 400, 2024"):

@@ -53,8 +53,8 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         assert (
             "3 issued, 2 scored, 1 waiting for their actual values, 0 late (in no error), 0 without" in part
         )
-        told = "Candles: 50.0 % smaller error than if nothing changed"
-        assert told in part and "not known yet: too few candles to tell. 2 scored of 1 day." in part
+        told = "Candles: 50.0 % lower error than the naive forecast"
+        assert told in part and "not known yet: too few candles for a test. 2 scored of 1 day." in part
         page.until(lambda: told in page.get("/").text)  # on the tile, too
         assert page.get("/api/track/ETHUSDT-1h").json()["record"] is None
         assert str(tmp_path) not in page.get(f"/api/track/{BTC}").text

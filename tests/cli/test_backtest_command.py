@@ -37,7 +37,7 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in done.stdout
     assert "Fold 1 of 1: 1 series." in done.stdout
     assert (
-        "1 fold of 1 series, each fitted anew on 2,300 candles from demo: 1 of 1 models evaluated."
+        "1 fold of 1 series, each trained again on 2,300 candles from demo: 1 of 1 models evaluated."
         in done.stdout
     )
     assert "Simulated market" in done.stdout
@@ -59,13 +59,13 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
     wanted = [*SMALL, *ONE[2:-1], "changed", "--source", "files", "--data-dir", str(files)]
     done = call(place, *wanted)
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 models evaluated. All folds are in." in done.stdout
+    assert "1 of 1 models evaluated. All folds are complete." in done.stdout
     frame["volume"] *= 2
     frame.to_csv(files / f"{series}.csv")
     again = call(place, *wanted)
     assert again.returncode == 4, again.stderr
     assert "0 of 1 models evaluated. 1 model failed or not finished." in again.stdout
-    assert "Not in whole: fold 1 (0 of 1 models)." in again.stdout
+    assert "Incomplete: fold 1 (0 of 1 models)." in again.stdout
     assert "Pooled" not in again.stdout
     found = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
     assert (found["pools"], found["cells"]) == ([], [])

@@ -16,7 +16,7 @@ import pytest
 
 from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
-from v8.training.probe import random_batch, stock_network
+from v8.training.probe import keras_network, random_batch
 
 WEIGHTS = {"ohlc": 1e5, "bands": 8e4, "volatility": 3e4}
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -168,7 +168,7 @@ def test_pytorchs_network_forecasts_and_learns_what_keras_does(
     training = {"clip_norm": 1e4, "batch_size": 5}
     tasks = {task: {"weight": weight, "loss": "mae"} for task, weight in WEIGHTS.items()}
     peers, profile = part("torch_peer"), make_profile(family, training=training, tasks=tasks)
-    network, draws = stock_network(profile, "float32"), np.random.default_rng(0)
+    network, draws = keras_network(profile, "float32"), np.random.default_rng(0)
     for weight in network.trainable_variables:  # heads start at zero, which would hide the rest
         weight.assign(draws.normal(0, 0.3, weight.shape))
     peer = peers.build_peer(profile, is_time_major=is_time_major)

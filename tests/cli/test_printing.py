@@ -258,8 +258,8 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
     marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
     assert lines[:2] == [
         "Median of 4 series, on candles that training had not seen:",
-        "Candles: 2.5 % smaller error than if nothing changed, and no formula does better "
-        "(surely smaller for 1 of 4 series, surely larger for 1).",
+        "Candles: 2.5 % lower error than the naive forecast, and no baseline is better "
+        "(significantly lower for 1 of 4 series, significantly higher for 1).",
     ]
     assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
     assert lines[-1] == (
@@ -275,8 +275,8 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     assert "series naive × har" in lines  # the last line of the header
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
-        "Bollinger bands: 30.0 % smaller error than if nothing changed, "
-        "40.0 % larger than the best formula (sure for 2 of 2 series)."
+        "Bollinger bands: 30.0 % lower error than the naive forecast, "
+        "40.0 % higher than the best baseline (significant for 2 of 2 series)."
     )
 
 

@@ -12,8 +12,9 @@ from typing import get_args
 import pytest
 import yaml
 
+from v8.artifacts.comparison_results import FIGURES
 from v8.baselines.baselines import BASELINES
-from v8.comparison.page import CLAIM_NOTE, CLAIMED, FIGURES
+from v8.comparison.page import CLAIM_NOTE, CLAIMED
 from v8.evaluation.fold_losses import POOLS
 from v8.evaluation.importance import KINDS
 from v8.evaluation.significance import ComparisonResult
@@ -68,7 +69,7 @@ TERMS = {
         "forecast flat",
     ),
     *("fold", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
-    *("Pooled", "By fold", "× naive", "× best formula", "Model", "Profile"),
+    *("Pooled", "By fold", "× naive", "× best baseline", "Model", "Profile"),
     *("profile digest", "candle source", "started", "command", "created at", "source"),
     *("inputs", *KINDS, "moves", "beside"),
     "True",

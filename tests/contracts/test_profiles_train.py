@@ -12,7 +12,7 @@ from v8.features.table import FeatureTable
 from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.training.pipeline import on_device
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.batches import FleetWindows
 from v8.windows.dataset import prepare_series
 from v8.windows.span import Span
@@ -25,7 +25,7 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     profile = load_profile(name)
     data = prepare_series(make_table(profile, num_bars=1_500), profile)
     trainer = Trainer(profile)
-    state = trainer.first_state([Member(data, seed=1)])
+    state = trainer.first_state([FleetMember(data, seed=1)])
     windows = FleetWindows([data])
     tables, indices_BM = on_device(windows), windows.epochs([1], [1]).indices(1)[0]
     rates = np.float32([profile.training.learning_rate])

@@ -27,7 +27,7 @@ from v8.runs.observers import RunObserver
 with quiet_start():
     import keras
 
-    from v8.training.trainer import Member, Trainer, TrainingResult
+    from v8.training.trainer import FleetMember, Trainer, TrainingResult
 
 TRAINED = ("aligned", "frontier")
 DRAWN = ("v4_transformer", "v4_gru", "v4_lstm", "v3")
@@ -41,7 +41,7 @@ DEVIATION = 0.02
 class DrawingTrainer(Trainer):
     """Draws weights where another trains."""
 
-    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult]]:
+    def fit_fleet(self, members: Sequence[FleetMember]) -> Iterator[tuple[int, TrainingResult]]:
         draws = np.random.default_rng(1)
         shapes = [weight.shape for weight in self.network.trainable_variables]
         weights = [draws.normal(0, DEVIATION, shape).astype(np.float32) for shape in shapes]

@@ -102,8 +102,11 @@ def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
     lost = "loses to naive: candles, bollinger bands, volatility; loses to offset: candles"
     assert row_of(card, BAD)[0] == f"{BAD} **{lost}**"
     assert row_of(card, GOOD)[0] == GOOD
-    # Of two models one beats naive and one loses to it, both by more than chance; none is between.
-    told = "0.2 % larger than the best formula (surely smaller for 1 of 2 series, surely larger for 1)."
+    # Of two models one beats naive and one loses to it, both significantly; none is between.
+    told = (
+        "0.2 % higher than the best baseline "
+        "(significantly lower for 1 of 2 series, significantly higher for 1)."
+    )
     assert told in next(line for line in card.splitlines() if line.startswith("Candles: "))
 
 
@@ -140,7 +143,7 @@ def test_without_a_test_of_significance_there_is_no_column_for_it(make_run: Any)
     assert row_of(card, "series")[1:3] == ["Candles × naive", "Candles × offset"]
     assert "p" not in row_of(card, "series")
     assert len(row_of(card, GOOD)) == len(row_of(card, "series"))
-    assert "too few windows to say what is more than chance" in card
+    assert "too few windows for a test of significance" in card
     assert "Diebold-Mariano" not in card
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.run_folder import Loops
 from v8.machine import choices
 from v8.machine.choices import FLAGS, GPU_LOOPS, TASK_PER_OPERATION, choose_loops, compile_loops
 from v8.machine.processes import ProcessResult
 from v8.networks.cost import training_flop_per_window
+from v8.networks.loops import Loops
 from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
 

@@ -43,7 +43,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_and_gradients_are_those_of_the_stock_network(kind: str) -> None:
+def test_values_and_gradients_are_those_of_the_keras_network(kind: str) -> None:
     import tensorflow as tf
 
     plain = network(kind)
@@ -85,5 +85,7 @@ def test_random_draws_go_on_from_the_seed_of_the_layer() -> None:
 def test_weights_that_are_not_trained_are_refused() -> None:
     x = keras.Input((7, 6))
     plain = keras.Model(x, L.BatchNormalization(name="norm")(x))
-    with pytest.raises(SeriesError, match="layer norm: a network is of layers whose weights are all trained"):
+    with pytest.raises(
+        SeriesError, match="layer norm: the layers of a network may have trainable weights only"
+    ):
         stack(plain, 1)

@@ -15,7 +15,7 @@ from v8.baselines.baselines import BASELINES
 from v8.networks.published import forecast_windows
 from v8.profile import Profile, load_profile
 from v8.training.formula import FormulaModel, FormulaTrainer
-from v8.training.trainer import Member
+from v8.training.trainer import FleetMember
 from v8.windows.dataset import SeriesData
 
 NUM_BARS = 2_400
@@ -36,7 +36,7 @@ def series(make_data: Callable[..., SeriesData]) -> list[SeriesData]:
 @pytest.fixture(scope="module")
 def fitted(series: list[SeriesData]) -> list[FormulaModel]:
     trainer = FormulaTrainer(short())
-    results = dict(trainer.fit_fleet([Member(data, seed=1) for data in series]))
+    results = dict(trainer.fit_fleet([FleetMember(data, seed=1) for data in series]))
     return [trainer.serving_model(data, results[place].weights) for place, data in enumerate(series)]
 
 

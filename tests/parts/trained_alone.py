@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from v8.errors import DivergedError
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData
 
 
 def fit(trainer: Trainer, data: SeriesData, **about: Any) -> TrainingResult:
-    """Train it as a fleet of one, whose `Member` it is told about; a divergence is raised."""
-    ((_, result),) = trainer.fit_fleet([Member(data, **about)])
+    """Train it as a fleet of one, whose `FleetMember` it is told about; a divergence is raised."""
+    ((_, result),) = trainer.fit_fleet([FleetMember(data, **about)])
     if isinstance(result, DivergedError):
         raise result
     return result

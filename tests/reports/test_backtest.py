@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from evaluating import evaluate_arrays, rolled
 
+from v8.artifacts.backtest_results import results_of
 from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.evaluation.evaluation import EvaluatedQuantiles, Evaluation, QuantileEvaluation
 from v8.evaluation.fold_losses import Cell, FoldLosses, shared_differences
@@ -22,7 +23,6 @@ from v8.reports.backtest import (
     backtest_page,
     headline,
     pool_table,
-    results_of,
     tables,
     verdicts,
 )
@@ -138,7 +138,7 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     for row in (row for each in tables(found) for row in each.rows):
         assert all(str(text) in page for text in row)
     assert headline(found).startswith(
-        "2 folds of 2 series, each fitted anew on 8,000 candles from demo: 4 of 4"
+        "2 folds of 2 series, each trained again on 8,000 candles from demo: 4 of 4"
     )
     assert page.count('class="plot"') == 1
     # Seasons go by their days, and open their own reports; series are named in words and in the picture.
@@ -151,11 +151,11 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
 
 def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     ((about, *sentences),) = verdicts(found)
-    assert about == "Median of 2 series, fitted anew for each fold of 1998-07-12 – 1998-07-17, 15m:"
+    assert about == "Median of 2 series, trained again for each fold of 1998-07-12 – 1998-07-17, 15m:"
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]
-    assert told.relative_mae == pytest.approx(0.95)
-    assert sentences[0].startswith("Volatility: 5.0 % smaller error than if nothing changed")
+    assert told.ours == pytest.approx(0.95)
+    assert sentences[0].startswith("Volatility: 5.0 % lower error than the naive forecast")
     page = unescape(str(backtest_page(found)))
     assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from v8.artifacts.comparison_results import FIGURES, Comparison
 from v8.comparison.page import (
     CLAIM_NOTE,
-    FIGURES,
     UNITS,
-    Comparison,
     advice,
     budget_sentence,
     cautions,
@@ -245,9 +244,9 @@ def test_the_profile_to_take_stands_with_its_worth_and_its_cost() -> None:
     # Medians of 0.84 and 0.86, and of 0.9 and 1.0; 10,075 s as above, and 5 + 2 x 10,070.
     told = advised(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0))
     assert told == [
-        "Take stable: 15.0 % smaller error than if nothing changed, mean over tasks; "
+        "Take stable: 15.0 % lower error than the naive forecast, mean over tasks; "
         "40 models take about 5 h 35 min.",
-        "The fastest is aligned: 5.0 % smaller error than if nothing changed, mean over tasks; "
+        "The fastest is aligned: 5.0 % lower error than the naive forecast, mean over tasks; "
         "40 models take about 2 h 47 min.",
     ]
 
@@ -255,7 +254,7 @@ def test_the_profile_to_take_stands_with_its_worth_and_its_cost() -> None:
 def test_an_error_that_is_hardly_larger_and_costs_less_is_the_one_to_take() -> None:
     slow, fast = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.845, 0.864)
     take, smallest = advised(slow, fast)
-    assert take.startswith("Take aligned: 14.5 % smaller") and smallest.startswith(
+    assert take.startswith("Take aligned: 14.5 % lower") and smallest.startswith(
         "The smallest error has stable: 15.0 %"
     )
     assert advised(slow, worth("aligned", 1.0, 0.845, 0.866))[0].startswith("Take stable: ")

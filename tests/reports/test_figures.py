@@ -15,7 +15,7 @@ from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.reports.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.reports.figures import (
     Dot,
-    Forecasts,
+    DrawnForecasts,
     error_figure,
     forecast_figure,
     learning_figure,
@@ -107,7 +107,7 @@ def test_lines_of_a_forecast_start_at_what_was_known() -> None:
 
 
 def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
-    figure = forecast_figure(Forecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
+    figure = forecast_figure(DrawnForecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
     assert trace(figure, "actual")["x"] == [-3, -2, -1, 0]
     candles = trace(figure, "forecast")
     assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])

@@ -70,11 +70,11 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert "2 of 2 series are finished." in page.text
     # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
-    unknown = "not known yet: too few candles to tell"
-    same = f"the same error as if nothing changed; 0.6 % larger than the best formula: {unknown}."
+    unknown = "not known yet: too few candles for a test"
+    same = f"the same error as the naive forecast; 0.6 % higher than the best baseline: {unknown}."
     assert f"Median of 2 series, on candles that training had not seen:Candles: {same}" in page.text
     # Nothing is better than naive there, so it stands alone.
-    assert "Bollinger bands: the same error as if nothing changed, and no formula does better." in page.text
+    assert "Bollinger bands: the same error as the naive forecast, and no baseline is better." in page.text
     assert "Candles not yet known; Bollinger bands not yet known;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
@@ -87,14 +87,16 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
         make_metadata("BUSDT-1h", share=-0.25, num_windows=90, seed=4),
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
-    told = "the same error as if nothing changed, and no formula does better"
-    assert f"Candles: {told} (surely smaller for 1 of 2 series, surely larger for 1)." in page.text
+    told = "the same error as the naive forecast, and no baseline is better"
+    assert (
+        f"Candles: {told} (significantly lower for 1 of 2 series, significantly higher for 1)." in page.text
+    )
     assert "Bollinger bands loses to naive; Volatility loses to naive, loses to offset" in page.text
     for content in ("0.750●", "1.250●"):
         assert content in page.text
     pointed = {value.partition(",")[0] for name, value in page.attributes if name == "title"}
     assert {"beats naive", "loses to naive"} <= pointed
-    assert "corrected for 2 series at once (Benjamini-Hochberg)" in page.text
+    assert "corrected for the 2 series tested together (Benjamini-Hochberg)" in page.text
     naive, _ = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
     *dots, medians = naive["data"]
     assert [trace["marker"]["symbol"] for trace in dots] == [["circle", "circle"]] * 3

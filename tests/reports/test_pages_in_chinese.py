@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 from wandering import wandering
 
+from v8.artifacts.backtest_results import results_of
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.baselines.baselines import BASELINES
 from v8.comparison.page import comparison_page
 from v8.language import language
-from v8.reports.backtest import backtest_page, results_of
-from v8.trading.page import worth_page
+from v8.reports.backtest import backtest_page
+from v8.reports.markup import join
+from v8.trading.page import worth_page, worth_section
 from v8.trading.rules import Terms, worth_of
 from v8.wording import spaced
 
@@ -147,7 +149,8 @@ def pages(
         ]
         failures = {"fold-2": {"SOLUSDT-15m": "41"}}
         plan = replace(folds.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
-        return str(backtest_page(results_of(plan, cells, failures), worths[12]))
+        worth = join(worth_section(worths[12]))
+        return str(backtest_page(results_of(plan, cells, failures), worth))
 
     worths = {
         days: replace(

@@ -43,7 +43,7 @@ def folder(
     lines = {one.series: series_line(one) for one in results}
     write_text(folder / "report.html", run_page(record, results, lines))
     body = series_body(result, (), None)
-    write_section(folder, NAMES[0], folder, lambda: body, is_anew=False)
+    write_section(folder, NAMES[0], folder, lambda: body, is_forced=False)
     return folder
 
 
@@ -90,15 +90,15 @@ def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(t
         drawn.append(len(drawn))
         return element("p", str(len(drawn)))
 
-    for is_anew in (False, False, True):
-        write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=is_anew)
+    for is_forced in (False, False, True):
+        write_section(tmp_path, "AUSDT-1h", served, draw, is_forced=is_forced)
     assert drawn == [0, 1]
     for _ in range(2):  # another language is another section, and the same one is not
         with language("zh-TW"):
-            write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=False)
+            write_section(tmp_path, "AUSDT-1h", served, draw, is_forced=False)
     assert drawn == [0, 1, 2]
     write_text(served / "metadata.json", "{ }")
-    write_section(tmp_path, "AUSDT-1h", served, draw, is_anew=False)
+    write_section(tmp_path, "AUSDT-1h", served, draw, is_forced=False)
     assert drawn == [0, 1, 2, 3]
     assert '"\\u003cp>4' in (tmp_path / section_file("AUSDT-1h")).read_text("ascii")
 

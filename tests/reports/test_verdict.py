@@ -26,7 +26,7 @@ def row(
 
 
 def beside(ours: float, best: float, *chances: float | None) -> tuple[BaselineComparison, BaselineComparison]:
-    """The model's error beside naive's, 1, and the best formula's; p-values beside either."""
+    """The model's error beside naive's, 1, and the best baseline's; p-values for either."""
     naive, other = chances or (None, None)
     return BaselineComparison("naive", ours, 1.0, naive, naive), BaselineComparison(
         "har", ours, best, other, other
@@ -34,7 +34,7 @@ def beside(ours: float, best: float, *chances: float | None) -> tuple[BaselineCo
 
 
 def alone(ours: float, chance: float | None) -> tuple[BaselineComparison, BaselineComparison]:
-    """Where no formula does better than naive."""
+    """Where no baseline is better than naive."""
     naive = BaselineComparison("naive", ours, 1.0, chance, chance)
     return naive, naive
 
@@ -46,41 +46,41 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
     assert told == [
         "BTCUSDT-15m, on candles that training had not seen:",
         # 0.814 / 0.825 = 0.98667
-        "Volatility: 18.6 % smaller error than if nothing changed, "
-        "1.3 % smaller than the best formula (sure).",
+        "Volatility: 18.6 % lower error than the naive forecast, "
+        "1.3 % lower than the best baseline (significant).",
         # 0.95 / 0.951 = 0.99895
-        "Candles: 5.0 % smaller error than if nothing changed, 0.1 % smaller than the best formula: "
-        "no real difference.",
+        "Candles: 5.0 % lower error than the naive forecast, 0.1 % lower than the best baseline: "
+        "not significant.",
     ]
 
 
-NAIVE, BEST = "error than if nothing changed", "than the best formula"
-UNSURE, UNKNOWN = "no real difference", "not known yet: too few candles to tell"
+NAIVE, BEST = "error than the naive forecast", "than the best baseline"
+UNSURE, UNKNOWN = "not significant", "not known yet: too few candles for a test"
 STILL = BaselineComparison("naive", 0.1, 0.0)
 
 
 @pytest.mark.parametrize(
     ("score", "said"),
     [
-        # Larger, surely, than both.
-        (beside(1.2, 0.8, 0.01, 0.01), f"20.0 % larger {NAIVE}, 50.0 % larger {BEST} (sure)."),
+        # Significantly larger than both.
+        (beside(1.2, 0.8, 0.01, 0.01), f"20.0 % higher {NAIVE}, 50.0 % higher {BEST} (significant)."),
         # Not sure of either: each says so, or both at once.
-        (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % smaller {NAIVE}: {UNSURE}; 10.0 % larger {BEST} (sure)."),
-        (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % smaller {NAIVE}, 10.0 % larger {BEST}: {UNSURE}."),
-        (beside(0.9, 0.8), f"10.0 % smaller {NAIVE}, 12.5 % larger {BEST}: {UNKNOWN}."),
+        (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % lower {NAIVE}: {UNSURE}; 10.0 % higher {BEST} (significant)."),
+        (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % lower {NAIVE}, 10.0 % higher {BEST}: {UNSURE}."),
+        (beside(0.9, 0.8), f"10.0 % lower {NAIVE}, 12.5 % higher {BEST}: {UNKNOWN}."),
         # A difference that one decimal does not show is not nothing.
         (
             beside(0.9, 0.90001, 0.0, 0.7),
-            f"10.0 % smaller {NAIVE}, less than 0.1 % smaller {BEST}: {UNSURE}.",
+            f"10.0 % lower {NAIVE}, less than 0.1 % lower {BEST}: {UNSURE}.",
         ),
-        # A formula beside itself.
-        (beside(0.9, 0.9, 0.0, None), f"10.0 % smaller {NAIVE}, the same as the best formula."),
-        (alone(1.0, None), "the same error as if nothing changed, and no formula does better."),
-        (alone(0.9, 0.01), f"10.0 % smaller {NAIVE}, and no formula does better (sure)."),
+        # A baseline compared with itself.
+        (beside(0.9, 0.9, 0.0, None), f"10.0 % lower {NAIVE}, the same as the best baseline."),
+        (alone(1.0, None), "the same error as the naive forecast, and no baseline is better."),
+        (alone(0.9, 0.01), f"10.0 % lower {NAIVE}, and no baseline is better (significant)."),
         # A market that stood still.
         (
             (STILL, STILL),
-            f"an error, though if nothing changed there was none, and no formula does better: {UNKNOWN}.",
+            f"an error, where the naive forecast has none, and no baseline is better: {UNKNOWN}.",
         ),
     ],
 )
@@ -101,15 +101,15 @@ def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> N
         beside(0.9, 1.0, 0.0, 0.5),
         beside(1.2, 1.0, 0.01, 0.01),
     )
-    half = "10.0 % smaller error than if nothing changed"
+    half = "10.0 % lower error than the naive forecast"
     assert (
         rows(sure, unsure, unsure)
-        == f"Candles: {half}, 10.0 % smaller than the best formula (sure for 1 of 3 series)."
+        == f"Candles: {half}, 10.0 % lower than the best baseline (significant for 1 of 3 series)."
     )
-    both = "surely smaller for 1 of 3 series, surely larger for 1"
-    assert f"10.0 % smaller than the best formula ({both})." in rows(sure, unsure, worse)
+    both = "significantly lower for 1 of 3 series, significantly higher for 1"
+    assert f"10.0 % lower than the best baseline ({both})." in rows(sure, unsure, worse)
     # The median is smaller, and the only one that is sure is larger: both counts are told.
-    assert "surely smaller for 0 of 3 series, surely larger for 1" in rows(unsure, unsure, worse)
+    assert "significantly lower for 0 of 3 series, significantly higher for 1" in rows(unsure, unsure, worse)
 
 
 def test_a_simulated_market_is_told_with_the_verdict() -> None:
@@ -124,15 +124,12 @@ def pooled(median: float, difference: float, *, best: str = "har", p_best: float
 
 
 def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> None:
-    naive = "Volatility: 10.0 % smaller error than if nothing changed"
-    assert pooled(0.98, -0.02) == f"{naive}, 2.0 % smaller than the best formula (sure)."
-    assert (
-        pooled(0.98, -0.02, p_best=0.3)
-        == f"{naive}, 2.0 % smaller than the best formula: no real difference."
-    )
-    said = "2.0 % smaller than the best formula (its mean is surely larger)."
+    naive = "Volatility: 10.0 % lower error than the naive forecast"
+    assert pooled(0.98, -0.02) == f"{naive}, 2.0 % lower than the best baseline (significant)."
+    assert pooled(0.98, -0.02, p_best=0.3) == f"{naive}, 2.0 % lower than the best baseline: not significant."
+    said = "2.0 % lower than the best baseline (its mean is significantly higher)."
     assert pooled(0.98, 0.02) == f"{naive}, {said}"
-    assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no formula does better (sure)."
+    assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no baseline is better (significant)."
 
 
 def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:

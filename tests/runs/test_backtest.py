@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from run_doubles import EngineOf, Recorder
 
+from v8.artifacts.backtest_results import read_results
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.nested_runs import BacktestPlan, read_plan
 from v8.errors import ArtifactError, DataError
@@ -22,7 +23,7 @@ from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
-from v8.reports.backtest import backtest_page, headline, read_results, write_backtest
+from v8.reports.backtest import backtest_page, headline, write_backtest
 from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold, run_folds
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
@@ -218,11 +219,11 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
         (2, "ETHUSDT-15m"),
     ]
     assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
-    told = "1 model failed or not finished. Not in whole: fold 2 (1 of 2 models)"
+    told = "1 model failed or not finished. Incomplete: fold 2 (1 of 2 models)"
     assert told in headline(results) and told in backtest_page(results)
     (pool,) = (one for one in results.pools if one.name == "all folds")
     assert pool.tasks["ohlc"].num_cells == 3
-    assert "All folds are in." in headline(read_results(path, plan))
+    assert "All folds are complete." in headline(read_results(path, plan))
 
 
 def without(plan: Any, key: str) -> None:

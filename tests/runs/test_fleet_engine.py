@@ -24,7 +24,7 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
 from v8.runs.stages import CHECKPOINT
 from v8.training.progress import EpochRecord
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, Trainer, TrainingResult
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")
 
@@ -142,12 +142,14 @@ class Sick(Trainer):
             raise ZeroDivisionError("no model today")
         return self._inner.serving_model(data, weights)
 
-    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def fit_fleet(
+        self, members: Sequence[FleetMember]
+    ) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         self.sizes.append(len(members))
         self._raise_for(members)
         yield from self._inner.fit_fleet(members)
 
-    def _raise_for(self, members: Sequence[Member]) -> None:
+    def _raise_for(self, members: Sequence[FleetMember]) -> None:
         names = [str(member.data.series) for member in members]
         if self._stage == "train" and self.sick in names:
             raise ZeroDivisionError("the program broke")
@@ -159,11 +161,13 @@ class Small(Sick):
     def __init__(self, inner: Trainer) -> None:
         super().__init__(inner, "never")
 
-    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def fit_fleet(
+        self, members: Sequence[FleetMember]
+    ) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         self.sizes.append(len(members))
         yield from self._inner.fit_fleet([self._limited(member, len(members)) for member in members])
 
-    def _limited(self, member: Member, num_models: int) -> Member:
+    def _limited(self, member: FleetMember, num_models: int) -> FleetMember:
         def on_epoch(record: EpochRecord) -> None:
             member.on_epoch(record)
             if num_models > 2 and str(member.data.series) == NAMES[-1]:
@@ -213,7 +217,7 @@ def test_a_damaged_checkpoint_costs_a_line_and_no_series(
     notes = [event.text for event in told if isinstance(event, Note) and "checkpoint" in event.text]
     assert notes == [
         f"{NAMES[0]}: checkpoint.npz must be a checkpoint that can be read; got damage: it does not match "
-        "its sha256. It is dropped, and the series trains from its first epoch."
+        "its sha256. It is ignored, and the series trains from its first epoch."
     ]
     assert_same_weights(weights_in(jobs[0]), serial[NAMES[0]])
 

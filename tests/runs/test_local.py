@@ -29,7 +29,7 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback, RunObserver
 from v8.runs.pipeline import SeriesPipeline
 from v8.runs.stages import CHECKPOINT, calibrate
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.dataset import SeriesData
 
 FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
@@ -99,7 +99,7 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
     class Refusing:
         without_twins: ClassVar[list[str]] = []
 
-        def fit_fleet(self, members: list[Member]) -> Iterator[tuple[int, DivergedError]]:
+        def fit_fleet(self, members: list[FleetMember]) -> Iterator[tuple[int, DivergedError]]:
             yield 0, DivergedError(where="here", rule="none is trained", got="one", fix="Leave it")
 
     def make_trainer(profile: Profile, **options: Any) -> Any:

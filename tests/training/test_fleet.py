@@ -14,7 +14,7 @@ from v8.errors import DivergedError
 from v8.networks.networks import build_network
 from v8.profile import Profile
 from v8.training.progress import EpochRecord
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.batches import Batch, FleetWindows
 from v8.windows.dataset import SeriesData
 
@@ -109,7 +109,7 @@ def series(make_profile: Callable[..., Profile], make_data: Callable[..., Series
 def fleet_fit(
     series: list[SeriesData], trainer: Trainer | None = None, **options: Any
 ) -> dict[int, TrainingResult | DivergedError]:
-    members = [Member(data, seed=10 + place, **options) for place, data in enumerate(series)]
+    members = [FleetMember(data, seed=10 + place, **options) for place, data in enumerate(series)]
     return dict((trainer or Trainer(series[0].profile)).fit_fleet(members))
 
 
@@ -259,9 +259,10 @@ def test_g12_a_fleet_resumes_to_identical_weights(
     fleet: dict[int, TrainingResult | DivergedError],
     tmp_path: Any,
 ) -> None:
-    def members(on_epoch: Callable[[EpochRecord], None]) -> list[Member]:
+    def members(on_epoch: Callable[[EpochRecord], None]) -> list[FleetMember]:
         return [
-            Member(data, 10 + place, tmp_path / f"{place}.npz", on_epoch) for place, data in enumerate(series)
+            FleetMember(data, 10 + place, tmp_path / f"{place}.npz", on_epoch)
+            for place, data in enumerate(series)
         ]
 
     def stop(record: EpochRecord) -> None:
@@ -290,7 +291,7 @@ def test_a_member_that_had_ended_before_a_resume_ends_once_and_the_others_go_on(
     monkeypatch.setattr("v8.training.trainer.CHECKPOINT_SHARE", 1.0)  # every epoch is saved
     checkpoints = [tmp_path / f"{place}.npz" for place in range(3)]
     fit(trainer, series[1], seed=11, checkpoint=checkpoints[1])
-    members = [Member(data, 10 + place, checkpoints[place]) for place, data in enumerate(series)]
+    members = [FleetMember(data, 10 + place, checkpoints[place]) for place, data in enumerate(series)]
     ended = list(trainer.fit_fleet(members))
     assert sorted(place for place, _ in ended) == [0, 1, 2]
     assert ended[0][0] == 1

@@ -29,7 +29,7 @@ import numpy as np
 from conftest import demo_table, tiny_profile
 from v8.windows.dataset import prepare_series
 from v8.windows.span import Span
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 
 class SameStart(Trainer):
     def first_state(self, members):
@@ -41,7 +41,7 @@ profile = tiny_profile(network=network, training=dict(epochs=2, batch_size=32))
 names = ("BTCUSDT-15m", 698), ("XRPUSDT-1h", 570)
 data = [prepare_series(demo_table(profile, series=name, num_bars=bars), profile) for name, bars in names]
 trainer = SameStart(profile)
-results = dict(trainer.fit_fleet([Member(each, seed) for seed, each in enumerate(data)]))
+results = dict(trainer.fit_fleet([FleetMember(each, seed) for seed, each in enumerate(data)]))
 closes = []
 for place, each in enumerate(data):
     model = trainer.serving_model(each, results[place].weights)

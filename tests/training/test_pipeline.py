@@ -17,7 +17,7 @@ from keras import ops
 
 from v8.profile import Profile
 from v8.training.pipeline import epoch_dataset, epoch_iterator, on_device
-from v8.training.trainer import Member, Trainer
+from v8.training.trainer import FleetMember, Trainer
 from v8.windows.batches import FleetWindows, gathered
 from v8.windows.dataset import SeriesData
 
@@ -77,7 +77,7 @@ def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit(
     alive = []
     for num_bars in (500, 640):
         data = make_data(profile, num_bars=num_bars)
-        fit = trainer.fit_fleet([Member(data, 1)])
+        fit = trainer.fit_fleet([FleetMember(data, 1)])
         ((_, result),) = fit
         alive.append(weakref.ref(data.inputs_NF))
         del data, fit, result

@@ -11,7 +11,7 @@ from fleets import fleet_of
 
 from v8.networks.networks import build_network
 from v8.profile import Profile
-from v8.training.probe import stock_optimizer
+from v8.training.probe import keras_optimizer
 from v8.training.step import FleetState, compiled_step, flattened, initial_state, unflattened
 from v8.windows.batches import Batch, FleetWindows, num_batches
 from v8.windows.dataset import SeriesData
@@ -52,7 +52,7 @@ def test_ten_steps_equal_stock_keras(
     fleet = fleet_of([stock])
     state = initial_state(fleet, "float32")
     stock.compile(
-        stock_optimizer(data.profile.training),
+        keras_optimizer(data.profile.training),
         loss=dict.fromkeys(data.profile.tasks, "mean_absolute_error"),
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
         run_eagerly=True,  # to trace and compile it takes longer than ten steps

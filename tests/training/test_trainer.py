@@ -23,7 +23,7 @@ from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.progress import EpochRecord, LossPatience
 from v8.training.step import FleetState
-from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series
 from v8.windows.span import Span
 
@@ -192,7 +192,7 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
 def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
-    begun = fit(trainer, learnable, seed=6, first=("0" * 64, whole.weights))
+    begun = fit(trainer, learnable, seed=6, initial_weights=("0" * 64, whole.weights))
     assert begun.untrained_loss == pytest.approx(whole.best_validation_loss, rel=1e-6)
     assert begun.best_validation_loss <= begun.untrained_loss
     assert not same_weights(begun, fit(trainer, learnable, seed=6))
@@ -204,7 +204,7 @@ def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
     data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
     teacher_forced = Trainer(data.profile)
     drawn = drawn_weights(teacher_forced, 3)
-    state = teacher_forced.first_state([Member(data, seed=5, first=("0" * 64, drawn))])
+    state = teacher_forced.first_state([FleetMember(data, seed=5, initial_weights=("0" * 64, drawn))])
     for weight, wanted in zip(teacher_forced.network_weights(state.weights[0]), drawn, strict=True):
         np.testing.assert_array_equal(weight, wanted)
 
@@ -218,11 +218,11 @@ def test_a_checkpoint_of_another_beginning_is_dropped(
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, first=first)
+        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, initial_weights=first)
     assert identity_in(path)["started_from"] == "0" * 64
-    anew = fit(trainer, learnable, seed=5, checkpoint=path, tell=told.append)
+    anew = fit(trainer, learnable, seed=5, checkpoint=path, warn=told.append)
     assert same_weights(anew, whole)
-    assert "It is dropped" in told[0]
+    assert "It is ignored" in told[0]
 
 
 def flipped(content: bytes) -> bytes:
@@ -291,14 +291,14 @@ def test_a_checkpoint_that_is_not_ours_is_dropped_with_one_line(
     tmp_path: Path,
 ) -> None:
     path, told = tmp_path / "checkpoint.npz", []
-    member = Member(learnable, 5, path, tell=told.append)
+    member = FleetMember(learnable, 5, path, warn=told.append)
     list(trainer.fit_fleet([member]))
     damage(path)
     ((_, result),) = trainer.fit_fleet([member])
     assert isinstance(result, TrainingResult)
     assert result.resumed_from_epoch == 0
     assert same_weights(result, whole)
-    assert "It is dropped, and the series trains from its first epoch." in told[0]
+    assert "It is ignored, and the series trains from its first epoch." in told[0]
     assert len(told[0].splitlines()) == 1
     assert path.is_dir() or Checkpoint.load(path, identity_in(path)).progress.epoch > 0
 
@@ -378,7 +378,7 @@ def test_training_that_never_helps_keeps_the_untrained_network(
     data = make_data(ruinous.profile)
     result = fit(ruinous, data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
-    first = ruinous.network_weights(ruinous.first_state([Member(data, 1)]).take(0).weights)
+    first = ruinous.network_weights(ruinous.first_state([FleetMember(data, 1)]).take(0).weights)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
 
 

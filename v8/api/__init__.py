@@ -1,1 +1,1 @@
-"""The door from Python: what `import v8` offers beside `load`, for notebooks and scripts."""
+"""The Python API, for notebooks and scripts: what `import v8` offers."""

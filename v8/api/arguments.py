@@ -1,8 +1,8 @@
-"""What a call from Python is given: checked by the annotations of the function, and told in words of Python.
+"""Checks of arguments of the Python API by annotations, and errors that name Python arguments.
 
-A function of the API says by its annotations what it takes. `in_python` refuses everything else before the
-function sees it, in one sentence that names the argument, and writes the parameters of errors from further
-down as arguments. So there is one check for all of them, and none in the functions themselves.
+A function of the API declares its arguments by annotations. `in_python` refuses any other value before the
+function is called, in one sentence that names the argument, and it writes the parameters in errors from other
+packages as Python arguments. So there is one check for all functions, and none in the functions themselves.
 """
 
 import inspect
@@ -24,26 +24,35 @@ from v8.invocation import command
 from v8.records import adapter, first_fault
 from v8.registry import nearest
 
-MOST_LETTERS: Final = 4_096  # of a text; no path is longer
+MOST_LETTERS: Final = 4_096  # the longest text; no path is longer
 _LARGEST_SHOWN: Final = 10**30
 _WORDS: Final[Mapping[Any, str]] = {
-    **{str: "a text", Path: "a path", type(None): "None", bool: "True or False", int: "a whole number"},
-    **{float: "a number", datetime: "a time", pd.DataFrame: "a frame", np.ndarray: "an array"},
-    **{Mapping: "a mapping by text", Sequence: "a list", Sequence[str]: "a list of texts"},
+    str: "a text",
+    Path: "a path",
+    type(None): "None",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    datetime: "a time",
+    pd.DataFrame: "a frame",
+    np.ndarray: "an array",
+    Mapping: "a mapping by text",
+    Sequence: "a list",
+    Sequence[str]: "a list of texts",
 }
-"""What kinds of arguments are called."""
+"""Names of the kinds of arguments in messages."""
 
 _KINDS: Final[Mapping[Any, Any]] = {int: Integral, float: Real, Path: os.PathLike, Any: object}
-"""What an annotation takes instances of, where that is more than itself."""
+"""Classes whose instances an annotation accepts, where these are more than its own."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Check what a function is given, and let its errors name arguments, not the flags of a command.
+    """Check the arguments of a function by its annotations, and let its errors name arguments, not flags.
 
-    The arguments of a call that are none of the annotated ones are refused as an `ArgumentError`.
+    The function then raises `ArgumentError` for an argument that does not fit its annotation.
     """
     called = f"v8.{function.__qualname__.removesuffix('.__init__')}"
 
@@ -53,13 +62,15 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
             bound = _bound(function, called, positional, named)
             return function(*bound.args, **bound.kwargs)
         except V8Error as error:
-            told = error
-        except OSError as error:  # of a place that nothing of ours looks after
-            told = StorageError.out_of_reach(error)
-        parts: dict[str, Any] = {name: with_parameters(getattr(told, name), as_argument) for name in PARTS}
+            original = error
+        except OSError as error:  # from a file that no function of ours opened
+            original = StorageError.out_of_reach(error)
+        parts: dict[str, Any] = {
+            name: with_parameters(getattr(original, name), as_argument) for name in PARTS
+        }
         if parts["where"] in (command(), command("run")):
             parts["where"] = called
-        raise type(told)(**parts) from told
+        raise type(original)(**parts) from original
 
     return call
 
@@ -67,7 +78,7 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
 def _bound(
     function: Callable[..., Any], called: str, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Put arguments in their places, each checked.
+    """Bind the arguments of a call to parameters, each checked.
 
     Raises:
         ArgumentError: If one is unknown, missing, or not what its annotation says.
@@ -81,52 +92,60 @@ def _bound(
     except TypeError as error:
         raise _refused(called, "takes the arguments that it lists", str(error)) from error
     for name in bound.arguments.keys() & kinds.keys():
-        bound.arguments[name] = taken(called, name, bound.arguments[name], kinds[name])
+        bound.arguments[name] = checked_argument(called, name, bound.arguments[name], kinds[name])
     return bound
 
 
 @cache
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], bool]:
-    """Return the signature of a function, what each argument is annotated with, and if it takes others."""
+    """Return the signature of a function, the annotations of its arguments, and if it takes `**options`."""
     signature = inspect.signature(function)
-    told = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
-    annotated = types.SimpleNamespace(__annotations__=told)
+    annotations = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    annotated = types.SimpleNamespace(__annotations__=annotations)
     kinds = get_type_hints(annotated, getattr(function, "__globals__", {}), include_extras=True)
-    return signature, kinds, any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    return signature, kinds, is_open
 
 
-def taken(called: str, name: str, value: Any, kind: Any) -> Any:
-    """Return an argument as a function takes it: numbers of NumPy become those of Python.
+def checked_argument(called: str, name: str, value: Any, kind: Any) -> Any:
+    """Return an argument, checked; numbers of NumPy become those of Python.
 
     Raises:
         ArgumentError: If it is not of its kind.
     """
     value = value.item() if isinstance(value, np.integer | np.floating | np.bool_) else value
     if not _fits(value, kind):
-        raise _refused(f"{called}, {name}=", _rule(value, kind), _told(value))
+        raise _refused(f"{called}, {name}=", _rule(value, kind), _described(value))
     return value
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of an annotated kind; a text is no list of letters, and True no number."""
+    """Return whether a value fits an annotation; a text is no list of letters, and True is no number."""
     members = get_args(kind)
     plain = get_origin(kind) or kind
     if plain in (Union, types.UnionType):
-        return any(_fits(value, one) for one in members)
+        return any(_fits(value, member) for member in members)
     if plain is Annotated:
         return _fits(value, members[0]) and not _out_of_range(value, kind)
-    is_one = isinstance(value, _KINDS.get(plain, plain))
+    return isinstance(value, _KINDS.get(plain, plain)) and _is_plain(value, plain, members)
+
+
+def _is_plain(value: Any, plain: Any, members: Sequence[Any]) -> bool:
+    """Return whether an instance of the annotated class `plain` fits in other respects, too."""
     if plain in (int, float):
-        return is_one and not isinstance(value, bool)
+        return not isinstance(value, bool)
     if plain in (str, Path):
-        return is_one and 0 < len(os.fspath(value)) <= MOST_LETTERS and str(os.fspath(value)).isprintable()
-    if plain in (Sequence, Mapping):  # a mapping is looked at by its keys
-        is_one = is_one and not isinstance(value, str | bytes | bytearray)
-        return is_one and all(_fits(one, members[0]) for one in value)
-    return is_one
+        text = os.fspath(value)
+        return 0 < len(text) <= MOST_LETTERS and str(text).isprintable()
+    if plain in (Sequence, Mapping):
+        is_text = isinstance(value, str | bytes | bytearray)
+        # Of a mapping the keys are checked.
+        return not is_text and all(_fits(item, members[0]) for item in value)
+    return True
 
 
 def _out_of_range(value: Any, kind: Any) -> str | None:
+    """Return the rule that a value breaks; None if it breaks none."""
     try:
         adapter(kind).validate_python(value)
     except ValidationError as error:
@@ -135,15 +154,15 @@ def _out_of_range(value: Any, kind: Any) -> str | None:
 
 
 def _rule(value: Any, kind: Any) -> str:
-    """Say what an argument must be, or what is wrong with one that is almost so."""
+    """Say what an argument must be, for the message that refuses this value."""
     members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if isinstance(value, str | os.PathLike) and {str, Path} & {*members}:
         return f"is of 1 to {MOST_LETTERS:,} printable letters"
-    for one in members:
-        if get_origin(one) is Annotated and _fits(value, get_args(one)[0]):
-            return f"{_out_of_range(value, one)}".replace("input should be", "is")
-    said = list(dict.fromkeys(map(_word, members)))
-    return f"is {', '.join(said[:-1])} or {said[-1]}" if len(said) > 1 else f"is {said[0]}"
+    for member in members:
+        if get_origin(member) is Annotated and _fits(value, get_args(member)[0]):
+            return f"{_out_of_range(value, member)}".replace("input should be", "is")
+    words = list(dict.fromkeys(_word(member) for member in members))
+    return f"is {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"is {words[0]}"
 
 
 def _word(kind: Any) -> str:
@@ -152,33 +171,35 @@ def _word(kind: Any) -> str:
     return _WORDS.get(plain) or _WORDS.get(origin) or f"a {origin.__name__}"
 
 
-def _told(value: Any) -> str:
-    """Show a wrong argument: its value where it is a plain one, else its type."""
+def _described(value: Any) -> str:
+    """Describe a wrong argument: by its value if that is a number, a text or None, otherwise by its type."""
     if isinstance(value, int) and abs(value) > _LARGEST_SHOWN:
         return f"one of {value.bit_length():,} bits"
     if value is None or isinstance(value, int | float | complex | str | bytes):
-        is_long = isinstance(value, str) and len(value) > MOST_LETTERS
-        return shown(repr(value), 60) + (f" of {len(str(value)):,} letters" if is_long else "")
+        text = shown(repr(value), 60)
+        if isinstance(value, str) and len(value) > MOST_LETTERS:
+            return f"{text} of {len(value):,} letters"
+        return text
     return f"a {shown(type(value).__name__, 60)}"
 
 
 def unknown_argument(
-    called: str, name: str, known: Sequence[str], others: Iterable[str] = ()
+    called: str, name: str, arguments: Sequence[str], others: Iterable[str] = ()
 ) -> ArgumentError:
-    """Build the error for an argument that nobody knows; it suggests a known one, or one of the others."""
-    near = nearest(name, known) or nearest(name, others)
+    """Build the error for an unknown argument, which suggests the nearest name of `arguments` or `others`."""
+    near = nearest(name, arguments) or nearest(name, others)
     fix = f"Did you mean {near}=" if near else f"help({called}) lists them"
-    rule = f"has the arguments {listed(known)}"
+    rule = f"has the arguments {listed(arguments)}"
     return ArgumentError(where=called, rule=rule, got=f"one named {shown(name, 60)!r}", fix=fix)
 
 
-def _refused(where: str, rule: str, got: str) -> ArgumentError:
-    called = where.partition(",")[0]
-    return ArgumentError(where=where, rule=rule, got=got, fix=f"help({called}) says what it means")
+def _refused(place: str, rule: str, got: str) -> ArgumentError:
+    called = place.partition(",")[0]
+    return ArgumentError(where=place, rule=rule, got=got, fix=f"help({called}) says what it means")
 
 
-class Shown:
-    """What tab completion lists the public names of, and nothing else."""
+class PublicNames:
+    """Base of classes of which tab completion lists the public names only."""
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if not name.startswith("_")]

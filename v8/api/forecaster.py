@@ -1,4 +1,4 @@
-"""What a notebook has: features as models read them, forecasters to evaluate and draw, fetch and share."""
+"""The API of features and forecasters: compute, load, evaluate, draw, publish."""
 
 import html
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import numpy as np
 import pandas as pd
 
-from v8.api.arguments import Shown, in_python
+from v8.api.arguments import PublicNames, in_python
 from v8.artifacts import forecaster as artifacts
 from v8.artifacts.run_folder import RUN_FILE
 from v8.artifacts.shared_models import SharedModels
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-UNNAMED: Final = "CANDLES"  # symbol of candles that nobody named
+UNNAMED: Final = "CANDLES"  # symbol of candles without a name
 
 
 @in_python
@@ -45,15 +45,15 @@ def features(
     series: str | None = None,
     covariates: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Return the features of a profile, one row a candle, as its models read them.
+    """Return the features of a profile as its models read them, one row for each candle.
 
     Args:
         candles: A frame of raw candles, the list that an exchange library returns, or checked `Candles`;
-            unbroken ones, because indicators warm up anew after every hole.
+            without gaps, because indicators need a warm-up again after each gap.
         profile: A shipped name, a path to a YAML file, or a profile.
-        series: What they are, such as "BTCUSDT-15m"; None finds the timeframe by the steps between them.
-        covariates: What a profile reads beside them: candles by symbol, tables by the name of their file;
-            tables that are left out are read from the folder that `V8_TABLES` names.
+        series: Their series, such as "BTCUSDT-15m"; None finds the timeframe by the steps between them.
+        covariates: What the profile reads besides these candles: candles by symbol, tables by the name of
+            their file; tables that are left out are read from the folder that `V8_TABLES` names.
 
     Returns:
         Float32 columns in the order of the profile, index `open_time` (UTC); without the warm-up.
@@ -79,13 +79,14 @@ def joined_candles(
     series: str | None,
     covariates: Mapping[str, Any] | None,
 ) -> Candles:
-    """Return checked candles with what the profile reads beside them; arguments are those of `features`."""
+    """Return checked candles joined with the covariates of the profile; arguments are those of `features`."""
     named = Series.parse(series) if series else _series_of(candles)
     own = artifacts.checked_candles(candles, named, None)
     return own if own.covariates else Companions.of(profile, covariates).joined(own)
 
 
 def _series_of(candles: Candles | RawCandles) -> Series:
+    """Return the series of candles; for a frame, one without a name and with the timeframe of its steps."""
     if isinstance(candles, Candles):
         return candles.series
     table = candle_table(candles, Series(UNNAMED, "1h"), "candles=")
@@ -99,13 +100,13 @@ def _series_of(candles: Candles | RawCandles) -> Series:
 
 
 def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_private: bool = False) -> str:
-    """Publish finished models of a run beside those that the repository has; return the commit's address.
+    """Publish finished models of a run and return the address of the commit.
 
-    Without names of series the run must be complete. A repository that is missing is made, hidden from others
-    with `is_private`. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run
-    is damaged.
+    Models that the repository has already stay. Without names of series the run must be complete. A missing
+    repository is created, private with `is_private`. Raises `PublishError` if a model may not or cannot be
+    published, `ArtifactError` if the run is damaged.
     """
-    from v8.hub.client import HubRetryPolicy  # noqa: PLC0415 - only who publishes needs these
+    from v8.hub.client import HubRetryPolicy  # noqa: PLC0415 - only publishing needs these
     from v8.hub.publish import publish  # noqa: PLC0415
     from v8.hub.staging import stage_run  # noqa: PLC0415
 
@@ -116,19 +117,20 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
 
 
 def sureness(evaluated: QuantileEvaluation) -> pd.DataFrame:
-    """Return how good quantiles were on the test span, a column a task.
+    """Return how good quantiles were on the test span, a column for each task.
 
-    Rows: the CRPS over that of each baseline with quantiles, and the share of actual values in each interval.
+    Rows: the CRPS relative to that of each baseline with quantiles, and the coverage of each interval.
     """
     columns = {}
-    for task, told in evaluated.summary().items():
-        crps = {f"CRPS / {called(name)}": multiple for name, multiple in told["crps_multiples"].items()}
-        columns[task] = crps | {f"within {name}": share for name, share in told["coverage"].items()}
+    for task, summary in evaluated.summary().items():
+        crps = {f"CRPS / {called(name)}": multiple for name, multiple in summary["crps_multiples"].items()}
+        coverage = {f"within {name}": share for name, share in summary["coverage"].items()}
+        columns[task] = crps | coverage
     return pd.DataFrame(columns)
 
 
 def tidy(evaluation: Evaluation) -> pd.DataFrame:
-    """Return the errors of an evaluation, one row a forecaster, task, column and step.
+    """Return the errors of an evaluation, a row for each forecaster, task, column and step.
 
     Returns:
         Columns `forecaster` ("model" or a baseline's name), `task`, `column`, `step` (bars ahead, from 1) and
@@ -136,14 +138,20 @@ def tidy(evaluation: Evaluation) -> pd.DataFrame:
         `rmse_price` in the unit of the column.
     """
     kinds = ("mae_return", "rmse_return", "mae_price", "rmse_price")
-    rows = [
-        {"forecaster": name, "task": task, "column": column, "step": step + 1}
-        | {kind: getattr(errors, kind).cells[step][at] for kind in kinds}
-        for task, evaluated in evaluation.tasks.items()
-        for name, errors in evaluated.errors.items()
-        for step in range(evaluation.horizon_bars)
-        for at, column in enumerate(evaluated.columns)
-    ]
+    rows = []
+    for task, evaluated in evaluation.tasks.items():
+        for name, errors in evaluated.errors.items():
+            for step in range(evaluation.horizon_bars):
+                for place, column in enumerate(evaluated.columns):
+                    row: dict[str, Any] = {
+                        "forecaster": name,
+                        "task": task,
+                        "column": column,
+                        "step": step + 1,
+                    }
+                    for kind in kinds:
+                        row[kind] = getattr(errors, kind).cells[step][place]
+                    rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -170,7 +178,7 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
     return cast(Forecaster, open_place(source, revision=revision).open(series, Forecaster))
 
 
-class Forecaster(Shown, artifacts.Forecaster):
+class Forecaster(PublicNames, artifacts.Forecaster):
     """A trained model: `predict`, `forecast_history`, `evaluate`, `plot`, `push_to_hub`.
 
     >>> import v8
@@ -186,7 +194,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     def load(
         cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
     ) -> Self:
-        """Load the artefact in `folder` as every forecaster is loaded; TensorFlow starts without chatter."""
+        """Load the model in `folder`; TensorFlow starts without its messages."""
         with quiet_start(is_temporary=True):
             return super().load(folder, revision=revision, models=models)
 
@@ -207,24 +215,26 @@ class Forecaster(Shown, artifacts.Forecaster):
     def from_pretrained(cls, repo: str, series: str, *, revision: str | None = None) -> "Forecaster":
         """Load a forecaster that was published on the Hugging Face Hub as "user/name".
 
-        The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if the Hub
-        does not hand it out, `ArtifactError` if it cannot be trusted.
+        The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if it cannot
+        be downloaded, `ArtifactError` if it cannot be trusted.
         """
         pulled = pull(repo, [series], revision=revision)
         return cls.load(pulled.artifact(series), revision=pulled.revision)
 
     @in_python
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
-        """Publish this model beside those that the repository has, in one commit; return its address.
+        """Publish this model in one commit and return its address; the repository's other models stay.
 
-        The repository "user/name" is made when it is missing, hidden from others with `private`. Raises
-        `PublishError` if it may not or cannot be published.
+        The repository "user/name" is created if it is missing, private with `private`. Raises `PublishError`
+        if the model may not or cannot be published.
         """
         if self.folder is None or not (self.folder.parent / RUN_FILE).exists():
-            where = str(self.series)
-            rule = "a model is published from the run that trained it"
-            fix = 'Load it from its run: v8.load("runs/aligned", "BTCUSDT-15m")'
-            raise PublishError(where=where, rule=rule, got="one that was loaded from elsewhere", fix=fix)
+            raise PublishError(
+                where=str(self.series),
+                rule="a model is published from the run that trained it",
+                got="one that was loaded from elsewhere",
+                fix='Load it from its run: v8.load("runs/aligned", "BTCUSDT-15m")',
+            )
         return publish_folder(self.folder.parent, repo, series=[str(self.series)], is_private=private)
 
     @in_python
@@ -235,20 +245,20 @@ class Forecaster(Shown, artifacts.Forecaster):
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """Judge the model on candles it has not seen, beside every baseline.
+        """Judge the model on candles it has not seen, compared with every baseline.
 
         Args:
             candles: As for `predict`; they should begin long before `start`, because the baselines are fitted
-                to what lies before it.
-            start: Judge forecasts issued from then on; without a zone it is UTC. None begins behind all that
-                training and early stopping have seen.
+                to the candles before it.
+            start: Forecasts issued from then on are evaluated; without a time zone it is UTC. None starts after
+                all candles of training and early stopping.
             covariates: As for `predict`.
 
         Returns:
-            One row a forecaster, task, column and step, see `v8.api.forecaster.tidy`.
+            A row for each forecaster, task, column and step, see `v8.api.forecaster.tidy`.
 
         Raises:
-            DataError: If no window lies behind `start`, or too few before it.
+            DataError: If no window is after `start`, or too few are before it.
 
         >>> import v8
         >>> forecaster = v8.load("runs/tiny", "BTCUSDT-15m")
@@ -266,28 +276,32 @@ class Forecaster(Shown, artifacts.Forecaster):
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> Evaluation:
-        """Do as `evaluate` and return the evaluation, which knows skills, verdicts and p-values."""
-        known = self.joined(candles, covariates, reaches=False)
+        """Do what `evaluate` does, and return the evaluation, which has skills, verdicts and p-values."""
+        joined = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
         start_s = artifacts.seconds_of(start, self.trained_until_s)
-        before, since = whole_span(known, profile).split_at(start_s)
+        before, since = whole_span(joined, profile).split_at(start_s)
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
-            asked = f"is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
+            evaluated = (
+                f"a window that is issued at or after {iso(start_s)}, with its {self.horizon_bars} candles"
+            )
             fitted = f"{FEWEST_FITTED_WINDOWS} before it, to which the baselines are fitted"
-            where = f"{self.series}, evaluate"
-            rule = f"needs a window that {asked}, and {fitted}"
-            got = f"{len(since)} after it and {len(before)} before it"
-            fix = "Give a longer history, or choose another start"
-            raise DataError(where=where, rule=rule, got=got, fix=fix)
-        made = self.forecast(since.raw_windows())
-        forecasts = {task: values.astype(np.float64) for task, values in made.items()}
+            raise DataError(
+                where=f"{self.series}, evaluate",
+                rule=f"needs {evaluated}, and {fitted}",
+                got=f"{len(since)} after it and {len(before)} before it",
+                fix="Give a longer history, or choose another start",
+            )
+        forecasts = {
+            task: values.astype(np.float64) for task, values in self.forecast(since.raw_windows()).items()
+        }
         return evaluate_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(
         self, candles: Candles | RawCandles, *, covariates: Mapping[str, Any] | None = None
     ) -> "go.Figure":
-        """Draw the forecast after the newest candle beside the candles before it, given as for `predict`.
+        """Draw the forecast after the newest candle, and the candles before it; arguments as for `predict`.
 
         >>> import v8
         >>> forecaster = v8.load("runs/tiny", "BTCUSDT-15m")
@@ -297,8 +311,8 @@ class Forecaster(Shown, artifacts.Forecaster):
         from v8.reports.charts import notebook_figure  # noqa: PLC0415
         from v8.reports.figures import issued_figure  # noqa: PLC0415
 
-        known = self.joined(candles, covariates)
-        figure = notebook_figure(issued_figure(known, self.predict(known)))
+        joined = self.joined(candles, covariates)
+        figure = notebook_figure(issued_figure(joined, self.predict(joined)))
         return figure.update_layout(title=f"{self.series}, forecast of profile {self.profile_name}")
 
     @property
@@ -314,7 +328,7 @@ class Forecaster(Shown, artifacts.Forecaster):
         )
 
     def _repr_html_(self) -> str:
-        """Show what it is and how good it was, in a notebook."""
+        """Show the model and its errors in a notebook."""
         if not self.about.is_evaluated:
             return f"<p>{html.escape(repr(self))}</p>"
         evaluation = self.about.evaluation

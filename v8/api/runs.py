@@ -1,7 +1,7 @@
-"""A run and its series as a notebook wants them: trained by a process of its own, tables, forecasters.
+"""The API of runs: train in a process of its own, read its tables, open its forecasters.
 
-Frames lie as Parquet under `V8_HOME` while they are trained on, by their content, so the same call continues
-an interrupted run.
+Frames are stored as Parquet under `V8_HOME` in a folder named by their content, so that the same call
+continues an interrupted run.
 """
 
 import html
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import pandas as pd
 import yaml
 
-from v8.api.arguments import Shown, in_python, taken, unknown_argument
+from v8.api.arguments import PublicNames, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
 from v8.artifacts.nested_runs import served_folder
@@ -36,8 +36,8 @@ from v8.runs.outputs import REPORT_FILE
 from v8.storage import digest_json, home, write_text, write_with
 
 
-class TrainedSeries(Shown):
-    """One finished series of a run, whose artefact lies in `folder`; those of one run share `models`."""
+class TrainedSeries(PublicNames):
+    """One finished series of a run, whose model is in `folder`; those of one run share `models`."""
 
     def __init__(self, folder: Path, models: SharedModels | None = None) -> None:
         self.folder = folder
@@ -46,22 +46,22 @@ class TrainedSeries(Shown):
 
     @cached_property
     def about(self) -> Metadata:
-        """What is recorded about the model, checked."""
+        """The metadata of the model, checked."""
         return read_metadata(self.folder, series=self.name)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """All that is recorded about the model."""
+        """All metadata of the model."""
         return dict(self.about.content)
 
     @cached_property
     def evaluation(self) -> pd.DataFrame:
-        """Errors on the test span beside every baseline's, see `tidy`."""
+        """Errors of the model and of every baseline on the test span, see `tidy`."""
         return tidy(self.about.evaluation)
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Unitless scaled losses, one row an epoch; none of a formula."""
+        """Losses in scaled units, a row for each epoch; a formula has none."""
         epochs = read_history(self.folder / HISTORY_FILE)
         return pd.DataFrame(epochs, columns=HISTORY_COLUMNS).set_index("epoch")
 
@@ -75,13 +75,13 @@ class TrainedSeries(Shown):
 
 
 class _NoSeriesError(ArtifactError, KeyError):
-    """What is not in a run, so that `in` and `get` work as for every mapping."""
+    """The error for a series that is not in a run; a `KeyError`, so that `in` and `get` work."""
 
     __str__ = Exception.__str__
 
 
-class Run(Shown, Mapping[str, TrainedSeries]):
-    """A run folder: a mapping from the names of its finished series to what was made of them.
+class Run(PublicNames, Mapping[str, TrainedSeries]):
+    """A run folder as a mapping from the names of its finished series to `TrainedSeries`.
 
     Args:
         path: Such as "runs/aligned".
@@ -119,7 +119,7 @@ class Run(Shown, Mapping[str, TrainedSeries]):
 
     @property
     def leaderboard(self) -> pd.DataFrame:
-        """One row a finished series, best first: errors beside naive and the best baseline."""
+        """A row for each finished series, best first: errors relative to naive and to the best baseline."""
         if not self.record.is_evaluated:
             raise not_evaluated(str(self.path))
         fix = f"Draw it again: {command('report', str(self.path))}"
@@ -129,17 +129,23 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     @property
     def quantiles(self) -> pd.DataFrame:
         """How good the quantiles of each finished series were, see `sureness`; empty where there are none."""
-        found = {name: sureness(evaluated) for name in self if (evaluated := self[name].about.quantiles)}
-        return pd.concat(found, names=["series"]) if found else pd.DataFrame()
+        tables = {}
+        for name in self:
+            evaluated = self[name].about.quantiles
+            if evaluated:
+                tables[name] = sureness(evaluated)
+        return pd.concat(tables, names=["series"]) if tables else pd.DataFrame()
 
     @in_python
     def __getitem__(self, series: object) -> TrainedSeries:
         if not isinstance(series, str) or series not in self.series:
             advice = series_advice(str(series), self.series, "Choose one of these")
-            where = f"{self.path}, series {shown(repr(series), 60)}"
-            got = listed(self.series) or "no finished series"
-            fix = advice if self.series else "Train it first"
-            raise _NoSeriesError(where=where, rule="must be finished in this run", got=got, fix=fix)
+            raise _NoSeriesError(
+                where=f"{self.path}, series {shown(repr(series), 60)}",
+                rule="must be finished in this run",
+                got=listed(self.series) or "no finished series",
+                fix=advice if self.series else "Train it first",
+            )
         return TrainedSeries(served_folder(self.path, series), self._models)
 
     def __iter__(self) -> Iterator[str]:
@@ -152,8 +158,8 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     def publish(self, repo: str, *, private: bool = False) -> str:
         """Publish the finished models in one commit and return its address on the Hugging Face Hub.
 
-        The repository "user/name" is made when it is missing, hidden from others with `private`. Raises
-        `PublishError` if they may not or cannot be published.
+        The repository "user/name" is created if it is missing, private with `private`. Raises `PublishError`
+        if the models may not or cannot be published.
         """
         return publish_folder(self.path, repo, is_private=private)
 
@@ -165,31 +171,43 @@ class Run(Shown, Mapping[str, TrainedSeries]):
     def _repr_html_(self) -> str:
         """Show the leaderboard in a notebook."""
         tables = [self.leaderboard, self.quantiles] if len(self) and self.record.is_evaluated else []
-        shown = "".join(table.to_html() for table in tables if not table.empty)
-        return f"<p>{html.escape(repr(self))}</p>{shown}"
+        markup = "".join(table.to_html() for table in tables if not table.empty)
+        return f"<p>{html.escape(repr(self))}</p>{markup}"
 
 
 RawCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
 
-TABLES: Final = "tables"  # folder under `V8_HOME` for tables that were given in memory
+TABLES: Final = "tables"  # folder under `V8_HOME` for tables that a call has in memory
 FRAMES: Final = (
     "frames"  # source name under which frames are evaluated and recorded: they are files of the user
 )
 
 
 OPTIONS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("bars", "epochs"), int | None),
-    **dict.fromkeys(("smoke", "resume", "importance", "no_mixed_precision"), bool | None),
-    **dict.fromkeys(("precision", "device", "engine", "address", "publish"), str | None),
-    **dict.fromkeys(("workers", "fleet_size"), int | str | None),
-    **dict.fromkeys(("universe", "tables"), str | Path | None),
-    **dict.fromkeys(("redo", "drop", "track"), str | Sequence[str] | None),
+    "bars": int | None,
+    "epochs": int | None,
+    "smoke": bool | None,
+    "resume": bool | None,
+    "importance": bool | None,
+    "no_mixed_precision": bool | None,
+    "precision": str | None,
+    "device": str | None,
+    "engine": str | None,
+    "address": str | None,
+    "publish": str | None,
+    "workers": int | str | None,
+    "fleet_size": int | str | None,
+    "universe": str | Path | None,
+    "tables": str | Path | None,
+    "redo": str | Sequence[str] | None,
+    "drop": str | Sequence[str] | None,
+    "track": str | Sequence[str] | None,
     "plugin": str | Path | Sequence[str | Path] | None,
 }
-"""What else `train` takes: options of the command `run`, which its help explains; None is its default."""
+"""Other options of `train`: those of the command `run`, which its help explains; None is the default."""
 
 _OF_PROFILE: Final = {"bars": "newest_bars", "epochs": "epochs", "precision": "precision"}
-"""Options that are keys of a profile, too; a smoke run has its own where they are not given."""
+"""Options that are keys of a profile, too; a smoke run has its own values where they are left out."""
 
 
 @in_python
@@ -218,22 +236,22 @@ def train(
     progress: bool = True,
     **options: Any,
 ) -> Run:
-    """Train, evaluate and save a model for every series; the same call again continues or skips.
+    """Train, evaluate and save a model for every series; the same call again continues an interrupted run.
 
     Args:
         candles: The name of a source ("vision", "demo"), a folder of candle files, a frame of candles (then
             `series` names it), or a mapping of frames by series.
         profile: A shipped name, a YAML file, or a `Profile`.
         series: Such as "BTCUSDT-15m", or several; None for all there are.
-        covariates: What the profile reads beside frames of candles: candles by symbol, tables by the name of
-            their file; tables that are left out are read from the folder that `V8_TABLES` names. A source
-            or a folder of candles brings the other symbols itself.
+        covariates: What the profile reads besides frames of candles: candles by symbol, tables by the name of
+            their file; tables that are left out are read from the folder that `V8_TABLES` names. A source or
+            a folder of candles has the other symbols itself.
         runs: Folder of all run folders.
-        fresh: Whether to start a new run beside the old ones.
-        evaluate: Whether to evaluate models on the test span, beside the baselines. Those that are not evaluated
-            forecast as others do; they have no leaderboard, and are not published.
-        progress: Whether to print what happens.
-        options: Keys of the profile, such as learning_rate, which make it another with a run of its own
+        fresh: Whether to start a new run; the old ones stay.
+        evaluate: Whether to evaluate models on the test span, compared with the baselines. Models that are not
+            evaluated forecast like others; they are not in the leaderboard and cannot be published.
+        progress: Whether to print the progress.
+        options: Keys of the profile, such as learning_rate, which make another profile with a run of its own
             (`Profile.but`), or options of the command `run`, see `OPTIONS`: device, workers, plugin ...
 
     Returns:
@@ -247,54 +265,73 @@ def train(
     >>> run.series
     ('BTCUSDT-1h',)
     """
-    wanted, keys = _parted(options)
-    load_plugins(wanted.get("plugin", ()))
+    run_options, keys = _divided(options)
+    load_plugins(run_options.get("plugin", ()))
     require_no_own_entries("v8.train")
     names = [series] if isinstance(series, str) else list(series or ())
     loaded = Profile.of(profile) if isinstance(profile, str | Path) else profile
     if keys:
         profile = loaded = loaded.but(**keys)
-    given = Companions.of(loaded, covariates)
+    companions = Companions.of(loaded, covariates)
     candles = _with_others(candles, names, loaded, covariates or {})
-    wanted |= {"tables": _kept_tables(given.tables)} if covariates and loaded.covariates else {}
-    wanted |= {"profile": str(_profile_file(profile)), "runs": runs, **_source_of(candles, names)}
-    asked = RunOptions(**wanted, series=tuple(names), fresh=fresh, evaluate=evaluate)
-    order = asked.model_copy(update={"command": command("run", *_words(asked))})
-    # A process of our own trains, which a Ctrl-C here stops after its batch.
+    if covariates and loaded.covariates:
+        run_options["tables"] = _stored_tables(companions.tables)
+    run_options |= _source_of(candles, names)
+    complete_options = RunOptions(
+        **run_options,
+        profile=str(_profile_file(profile)),
+        runs=Path(runs),
+        series=tuple(names),
+        fresh=fresh,
+        evaluate=evaluate,
+    )
+    words = _words(complete_options)
+    order = complete_options.model_copy(update={"command": command("run", *words)})
+    # Another process trains; Ctrl-C here stops it after its current batch.
     (answer,) = run_processes(
         [order], program="v8.cli.runs", on_message=print if progress else lambda line: None
     )
     if answer.error:
         raise answer.error
     if not answer.measured:
-        told = " ".join(answer.errors.split()[-60:]) or f"exit code {answer.exit_code}"
-        rule = "must end with a trained series"
-        fix = "Mend that and repeat"
-        raise V8Error(where="v8.train", rule=rule, got=told, fix=fix)
+        last_words = " ".join(answer.errors.split()[-60:])
+        raise V8Error(
+            where="v8.train",
+            rule="must end with a trained series",
+            got=last_words or f"exit code {answer.exit_code}",
+            fix="Mend that and repeat",
+        )
     run = Run(answer.measured[0]["path"])
     run._refused = answer.measured[0]["refused"]
     return run
 
 
-def _parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Part what `train` is given beside its own arguments into options of a run and keys of its profile.
+def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the other arguments of `train` into options of a run and keys of its profile.
 
     Raises:
-        ArgumentError: If a name is neither, or an option not of its kind.
+        ArgumentError: If a name is neither, or an option does not fit its kind.
     """
-    known = key_places()
-    unknown = next((name for name in given if name not in OPTIONS and name not in known), None)
+    profile_keys = key_places()
+    unknown = next((name for name in options if name not in OPTIONS and name not in profile_keys), None)
     if unknown:
         arguments = [*train.__annotations__, *OPTIONS]
-        raise unknown_argument("v8.train", unknown, arguments, known)
-    chosen = [name for name in OPTIONS if given.get(name) is not None]
-    options = {name: taken("v8.train", name, given[name], OPTIONS[name]) for name in chosen}
-    named = {} if options.get("smoke") else _OF_PROFILE
-    keys = {key: options.pop(name) for name, key in named.items() if name in options}
-    for name in {"redo", "drop", "track", "plugin"} & options.keys():
-        value = options[name]
-        options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
-    return options, keys | {name: value for name, value in given.items() if name not in OPTIONS}
+        raise unknown_argument("v8.train", unknown, arguments, profile_keys)
+    run_options = {
+        name: checked_argument("v8.train", name, options[name], kind)
+        for name, kind in OPTIONS.items()
+        if options.get(name) is not None
+    }
+    keys = {}
+    if not run_options.get("smoke"):
+        for name, key in _OF_PROFILE.items():
+            if name in run_options:
+                keys[key] = run_options.pop(name)
+    for name in {"redo", "drop", "track", "plugin"} & run_options.keys():
+        value = run_options[name]
+        run_options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
+    keys |= {name: value for name, value in options.items() if name not in OPTIONS}
+    return run_options, keys
 
 
 def _words(options: RunOptions) -> list[str]:
@@ -303,24 +340,25 @@ def _words(options: RunOptions) -> list[str]:
     >>> _words(RunOptions(fleet_size=4, smoke=True, fresh=True, series=("A-1h", "B-1h")))
     ['--series', 'A-1h', '--series', 'B-1h', '--fleet-size', '4', '--smoke']
     """
-    given = options.model_dump(exclude_defaults=True, exclude={"fresh", "redo", "drop", "command"})
+    excluded = {"fresh", "redo", "drop", "command"}
     words = []
-    for name, value in given.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            flag = as_flag(name if one is not False else f"no_{name}")
-            words += [flag] if isinstance(one, bool) else [flag, str(one)]
+    for name, value in options.model_dump(exclude_defaults=True, exclude=excluded).items():
+        for item in value if isinstance(value, tuple) else (value,):
+            words.append(as_flag(name if item is not False else f"no_{name}"))
+            if not isinstance(item, bool):
+                words.append(str(item))
     return words
 
 
 def _with_others(
     candles: RawCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
 ) -> RawCandles:
-    """Put frames of other symbols to those of the series, and name the series that are trained.
+    """Add frames of other symbols to those of the series, and add the trained series to `names`.
 
     Raises:
-        ProfileError: If candles are no frames, or of several timeframes.
+        ProfileError: If the candles are no frames, or of several timeframes.
     """
-    files = {each.file for each in profile.covariates}
+    files = {covariate.file for covariate in profile.covariates}
     others = {symbol: frame for symbol, frame in covariates.items() if symbol not in files}
     if not others:
         return candles
@@ -331,27 +369,28 @@ def _with_others(
         got = f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}"
         fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
         raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
-    return dict(frames) | {f"{symbol}-{next(iter(timeframes))}": frame for symbol, frame in others.items()}
+    (timeframe,) = timeframes
+    return dict(frames) | {f"{symbol}-{timeframe}": frame for symbol, frame in others.items()}
 
 
 def _source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
-    """Say where the candles of a call come from, as options of a run; frames are kept first."""
+    """Return the candle source of a call as options of a run; frames are stored first."""
     if isinstance(candles, str) and candles in SOURCES:
         return {"source": candles}
     if isinstance(candles, str | Path):
         if not Path(candles).is_dir():
             SOURCES.find(str(candles), where="candles=")  # suggests the nearest
         return {"source": "files", "data_dir": candles}
-    return {"source": "files", "data_dir": _kept(_frames(candles, names))}
+    return {"source": "files", "data_dir": _stored(_frames(candles, names))}
 
 
 def _frames(
     candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: list[str]
 ) -> Mapping[str, pd.DataFrame]:
-    """Return frames by series, and name the series that are trained: all, unless some are named already.
+    """Return frames by series, and add all of these to `names` if it is empty.
 
     Raises:
-        ProfileError: If a frame is of nobody knows which.
+        ProfileError: If it is not known which series a frame holds.
     """
     frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
     if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
@@ -362,18 +401,21 @@ def _frames(
     return frames
 
 
-def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
+def _stored(frames: Mapping[str, pd.DataFrame]) -> Path:
     """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
-    checked = {name: check_candles(each, Series.parse(name), source=FRAMES) for name, each in frames.items()}
-    folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
-    for name, each in checked.items():
+    checked = {
+        name: check_candles(frame, Series.parse(name), source=FRAMES) for name, frame in frames.items()
+    }
+    digests = {name: candles.digest for name, candles in checked.items()}
+    folder = home() / FRAMES / digest_json(digests)[:16]
+    for name, candles in checked.items():
         file = folder / f"{name}.parquet"
         if not file.exists():
-            write_with(file, each.to_frame().to_parquet)
+            write_with(file, candles.to_frame().to_parquet)
     return folder
 
 
-def _kept_tables(tables: Sequence[UserTable]) -> Path:
+def _stored_tables(tables: Sequence[UserTable]) -> Path:
     """Write checked tables as CSV under `V8_HOME`, in a folder named by their content."""
     texts = {table.settings.file: table.to_csv() for table in tables}
     folder = home() / TABLES / digest_json(texts)[:16]
@@ -384,6 +426,7 @@ def _kept_tables(tables: Sequence[UserTable]) -> Path:
 
 
 def _profile_file(profile: str | Path | Profile) -> str | Path:
+    """Return the name or file of a profile; a `Profile` is written to a file under `V8_HOME`."""
     if not isinstance(profile, Profile):
         return profile
     file = home() / "profiles" / f"{profile.digest[:16]}.yaml"

@@ -1,4 +1,4 @@
-"""Windows and targets of a profile as a `tf.data.Dataset`, for a Keras model of one's own."""
+"""Windows and targets of a profile as a `tf.data.Dataset`, for the user's own Keras models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,16 +38,16 @@ def windows(
 
     The candles are divided into train, validation and test span by the shares of the profile, with its
     embargo between them; scaling is fitted to the train span alone. One pass holds every window of the span
-    once: shuffled anew in each pass for "train", in time order for the others.
+    once: for "train" shuffled again in each pass, for the others in time order.
 
     Args:
         candles: A frame of raw candles, the list that an exchange library returns, or checked `Candles`.
         profile: A shipped name, a path to a YAML file, or a profile.
         span: "train", "validation" or "test".
-        batch_size: Windows a batch, the last one may hold fewer; None takes the profile's.
-        seed: Of the shuffle of "train"; None takes 0.
+        batch_size: Windows in a batch, the last one may hold fewer; None takes the profile's.
+        seed: Seed of the shuffle of "train"; None takes 0.
         series: Such as "BTCUSDT-15m"; None finds the timeframe by the steps between candles.
-        covariates: What the profile reads beside them, as in `v8.features`.
+        covariates: What the profile reads besides these candles, as in `v8.features`.
 
     Returns:
         A `tf.data.Dataset` of pairs, all float32 and unitless: windows (batch, lookback, features), and
@@ -81,6 +81,7 @@ def windows(
         dataset = tf.data.Dataset.from_tensor_slices(indices)
 
     def cut(indices_B: Any) -> tuple[Any, dict[str, Any]]:
+        """Cut windows and targets out of the tables of the only series."""
         batch = gathered(tf.experimental.numpy, tables, indices_B[:, None])
         return batch.x_BMTF[:, 0], {task: targets[:, 0] for task, targets in batch.y_BMHC.items()}
 
@@ -88,5 +89,6 @@ def windows(
         first_seed = DEFAULT_SEED if seed is None else seed
         dataset = dataset.shuffle(len(indices), seed=first_seed, reshuffle_each_iteration=True)
     size = batch_size or loaded.training.batch_size
-    # Nothing here is for AutoGraph, which would leave files that it compiles among the passing ones.
-    return dataset.batch(size).map(tf.autograph.experimental.do_not_convert(cut)).prefetch(tf.data.AUTOTUNE)
+    # AutoGraph has nothing to convert here, and would leave compiled files in the temporary folder.
+    cut_unconverted = tf.autograph.experimental.do_not_convert(cut)
+    return dataset.batch(size).map(cut_unconverted).prefetch(tf.data.AUTOTUNE)

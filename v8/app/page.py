@@ -28,7 +28,7 @@ from v8.ledger.record import LiveTask, Record
 from v8.market.series import Series, iso
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
-from v8.reports.verdict import Beside, TaskVerdict, verdict
+from v8.reports.verdict import RelativeError, TaskVerdict, verdict
 from v8.storage import digest_bytes
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
@@ -95,7 +95,7 @@ def _lived(tasks: Mapping[str, LiveTask]) -> str:
     """Say of each task how its issued forecasts did, and how often the actual values lay within their intervals."""
     said = []
     for task, live in tasks.items():
-        said.append(str(TaskVerdict(task, *map(Beside.of, live.comparisons))))
+        said.append(str(TaskVerdict(task, *map(RelativeError.of, live.comparisons))))
         said.append(say("{n} scored of {days}.", n=live.num_scored, days=plural(live.num_days, "day")))
         shares = live.coverage.shares if live.coverage else {}
         said += (say("Within {name}: {share}.", name=each, share=percent(shares[each])) for each in shares)

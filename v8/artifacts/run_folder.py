@@ -32,6 +32,7 @@ from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
+from v8.networks.loops import Loops
 from v8.plugins import loaded, other_plugins
 from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
@@ -52,23 +53,6 @@ SeriesName = Annotated[
     records.refusing(lambda name: None if is_series_name(name) else "names a series such as BTCUSDT-15m"),
 ]
 """Such as "BTCUSDT-15m"; safe as the name of a folder."""
-
-Loops = Literal[
-    "stepwise",
-    "whole",
-    "whole_of_16",
-    "gpu",
-    "gpu_trips_of_4",
-    "gpu_trips_of_10",
-    "gpu_trips_of_60",
-    "gpu_command_buffers",
-    "gpu_unrolled_command_buffers",
-    "gpu_small_command_buffers",
-    "gpu_double_buffering",
-]
-"""How XLA compiles loops over time. On a CPU: each operation of a loop as one task, or the fused loop as one
-kernel, and its tiles (`v8.machine.choices.FLAGS`). On a GPU: how kernels are launched
-(`v8.machine.choices.GPU_LOOPS`)."""
 
 
 @dataclass(frozen=True)

@@ -607,7 +607,10 @@ def backtest(
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
         from v8.cli.forecasts import export_forecasts, print_worth
+        from v8.language import language
         from v8.reports.backtest import write_backtest
+        from v8.reports.markup import join
+        from v8.trading.page import worth_section
         from v8.trading.rules import Terms
 
         if forecasts:
@@ -621,8 +624,10 @@ def backtest(
             )
             exit_code = max(exit_code, export_code)
         if is_worth:
-            money = print_worth(out, terms=Terms(), open_source=lambda _: candles)
-            write_backtest(out, results, money)
+            trading_results = print_worth(out, terms=Terms(), open_source=lambda _: candles)
+            with language():
+                section = join(worth_section(trading_results))
+            write_backtest(out, results, section)
     raise Exit(exit_code)
 
 

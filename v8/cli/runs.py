@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import typer
 
+from v8.artifacts.backtest_results import BacktestResults, read_results
 from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
@@ -250,12 +251,12 @@ def fold_observer() -> RunObserver:
 
 def evaluate_folds(
     path: Path, options: BacktestOptions, source: CandleSource, engine: Engine
-) -> page.BacktestResults:
+) -> BacktestResults:
     """Carry out a back-test in its folder, or the rest of it; write its files and print its tables."""
     with hold_backtest(path):
         set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
         finished = run_folds(path, options, source, engine, fold_observer())
-        results = page.read_results(path, finished.plan, finished.failures)
+        results = read_results(path, finished.plan, finished.failures)
         files = page.write_backtest(path, results)
     if not finished.plan.is_publishable:
         print_lines(DEMO_WARNING)

@@ -16,7 +16,7 @@ from v8.runs.options import asked_series, contradiction, require_tables, served_
 from v8.wording import Table
 
 if TYPE_CHECKING:
-    from v8.comparison.page import Comparison
+    from v8.artifacts.comparison_results import Comparison
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 RECOMMENDED = "aligned"
@@ -66,9 +66,10 @@ def compare_profiles(
         got = f"{len(runs)} run folders among {len(names)} names"
         raise ProfileError(where="--profiles", rule=rule, got=got, fix="Leave out one kind")
 
+    from v8.artifacts.comparison_results import Comparison
     from v8.cli.printing import print_lines
     from v8.machine.choices import measured_workers
-    from v8.comparison.page import Comparison, require_same_comparison
+    from v8.comparison.page import require_same_comparison
     from v8.comparison.measurement import compare, compare_runs
     from v8.runs.engines import choose_device, choose_engine, place
 

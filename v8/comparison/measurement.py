@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from v8.artifacts.comparison_results import Comparison
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
@@ -23,7 +24,6 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile, recorded_profile
-from v8.comparison.page import Comparison
 from v8.wording import duration
 
 

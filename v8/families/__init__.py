@@ -1,4 +1,4 @@
-"""The network families: settings, layers and cost of each."""
+"""The network families: the settings, the layers and the cost of each."""
 
 from typing import Final
 

@@ -1,12 +1,13 @@
-"""Families that forecast bar after bar, each from their own forecast before, and attend to the window.
+"""Families that forecast one bar after another, each from the forecast of the bar before, with attention.
 
-Validation and every published file decode so, in one graph: the loop over the horizon is written out, and
-plain Keras runs it. In training, and nowhere else, a decoder is taught ("teacher forcing", shifted by one):
-it reads the horizon at once, the actual values of the bar before in the place of the forecast of it. Windows that are
-not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
-towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
-no loop, which would take four times as long to compile. A first pass over the actual values (Mihaylova and Martins
-2019, arXiv:1906.07651) was tried, see docs/research/training.md.
+Validation and every published model decode in this way, in one graph: the loop over the horizon is unrolled,
+and plain Keras runs it. Only training uses teacher forcing, shifted by one bar: the decoder reads all bars of
+the horizon in one call, with the actual candle of the previous bar in place of its forecast. Windows that are
+drawn to be without teacher forcing read the forecasts of a first pass, in which every bar reads the newest
+known candle. This is one step of Jacobi iteration towards the result of the loop (Song et al. 2021,
+arXiv:2002.03629). So a training step costs two passes and no loop, which would take four times as long to
+compile. A first pass over the actual candles (Mihaylova and Martins 2019, arXiv:1906.07651) was tried, see
+docs/research/training.md.
 
 Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D channels, U units, N heads,
 K channels of a head, C columns of a candle.
@@ -27,127 +28,146 @@ from v8.families.family import (
     TeacherForcingSettings,
     Units,
     dense_flop,
-    ours,
     recurrent_flop,
+    shipped_family,
 )
 
-TEACHER: Final = "teacher"  # name of the layer that draws whose candle is read
+TEACHER: Final = "teacher"  # name of the layer that draws for which windows teacher forcing is used
 HEAD_EQUATION: Final = "bhd,dc->bhc"
-MASKED: Final = -1e9  # added to a score, leaves nothing of it after the softmax
+MASKED: Final = -1e9  # added to a score, it makes the weight 0 after the softmax
 LONGEST_WAVE: Final = 10_000.0
-"""Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
+"""Ratio of the longest wavelength of the positions to the shortest (Vaswani et al. 2017)."""
 States = list[list[Any]]
-"""The states of each recurrent layer, (B, U); an LSTM has two."""
+"""The states of each recurrent layer, (B, U) each; an LSTM has two."""
 
 
 class Decoder(Protocol):
-    """Turns the scaled candle before a bar into channels of that bar."""
+    """Maps the scaled candle before a bar to channels of that bar."""
 
-    def following(self, candle_B1C: Any) -> Any:
-        """Return the next bar, (B, 1, D); called once a bar, in order, it keeps what earlier bars left."""
+    def next_bar(self, candle_B1C: Any) -> Any:
+        """Return the channels of the next bar, (B, 1, D); called once for each bar, in order."""
 
-    def whole(self, candles_BHC: Any) -> Any:
-        """Return all bars, (B, H, D), none of which depends on a later candle than the one before it."""
+    def all_bars(self, candles_BHC: Any) -> Any:
+        """Return the channels of all bars, (B, H, D); a bar depends on the candles before it only."""
 
 
 def decoded(
     network: TeacherForcingSettings, window_BTF: Any, layers: Layers, decoder: Decoder
 ) -> dict[str, Any]:
-    """Decode the horizon from the newest candle on, taught where `layers` have actual values; apply the heads."""
+    """Decode the horizon from the newest candle on and apply the heads.
+
+    With teacher forcing (`layers.actual_BHC`) all bars are decoded in one call, otherwise one after another.
+    """
     ops = layers.keras.ops
     num_bars = layers.shape.horizon_bars
     heads = {task.name: layers.head(task, HEAD_EQUATION) for task in layers.shape.tasks}
     newest_B1C = layers.columns(layers.newest(window_BTF), OHLC)
     if layers.actual_BHC is None:
-        bars = [decoder.following(newest_B1C)]
+        bars = [decoder.next_bar(newest_B1C)]
         for bar in range(num_bars - 1):
-            # The head has a bias of its own for each bar, so it is shown the whole horizon.
+            # The head has a bias of its own for each bar, so its input must have all bars of the horizon.
             repeated_BHD = ops.concatenate([bars[-1]] * num_bars, axis=-2)
-            bars.append(decoder.following(ops.take(heads[TASK_OHLC](repeated_BHD), [bar], axis=-2)))
+            candle_B1C = ops.take(heads[TASK_OHLC](repeated_BHD), [bar], axis=-2)
+            bars.append(decoder.next_bar(candle_B1C))
         x_BHD = ops.concatenate(bars, axis=-2)
     else:
-        earlier = list(range(num_bars - 1))
-        first_BHC = heads[TASK_OHLC](decoder.whole(ops.concatenate([newest_B1C] * num_bars, axis=-2)))
-        own = ops.stop_gradient(ops.take(first_BHC, earlier, axis=-2))
-        actual = ops.take(layers.actual_BHC, earlier, axis=-2)
-        share = network.teacher_forcing
-        drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
-        is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
-        x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, actual)], axis=-2))
+        earlier_bars = list(range(num_bars - 1))
+        # The first pass: forecasts of all bars, each from the newest known candle.
+        first_BHC = heads[TASK_OHLC](decoder.all_bars(ops.concatenate([newest_B1C] * num_bars, axis=-2)))
+        forecast_BHC = ops.stop_gradient(ops.take(first_BHC, earlier_bars, axis=-2))
+        actual = ops.take(layers.actual_BHC, earlier_bars, axis=-2)
+        # Dropout of ones is a draw for each window: where it is 0, the window has teacher forcing.
+        draw = layers.keras.layers.Dropout(
+            network.teacher_forcing, seed=next(layers.seeds), dtype="float32", name=TEACHER
+        )
+        is_forecast = draw(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
+        read_BHC = ops.where(is_forecast, forecast_BHC, actual)
+        x_BHD = decoder.all_bars(ops.concatenate([newest_B1C, read_BHC], axis=-2))
     return {name: head(x_BHD) for name, head in heads.items()}
 
 
 def _encoded(
     window_BTF: Any, layers: Layers, kind: str, units: Sequence[int], dropout: float
 ) -> tuple[Any, States]:
-    """Read the window with layers, "GRU" or "LSTM", of which some channels are dropped in between.
+    """Read the window with recurrent layers, "GRU" or "LSTM", with dropout between them.
 
-    Returns every state of the last layer, (B, T, U), and the last states of each.
+    Returns all states of the last layer, (B, T, U), and the last states of each layer.
     """
     x = window_BTF
     states = States()
-    for number, each in enumerate(units, 1):
+    for number, num_units in enumerate(units, 1):
         name = f"encoder_{number}"
         x = layers.dropout(name, dropout if number > 1 else 0.0, is_sequence=True)(x)
-        x, *last = layers.loop(kind, each, name, return_sequences=True, return_state=True)(x)
-        states.append(last)
+        x, *last_states = layers.loop(kind, num_units, name, return_sequences=True, return_state=True)(x)
+        states.append(last_states)
     return x, states
 
 
 class _RecurrentDecoder:
-    """Cells, "GRU" or "LSTM", as large as the encoder's layers, which go on from where those ended.
+    """Cells, "GRU" or "LSTM", of the encoder layers' sizes, which start from the encoder's last states.
 
-    While a network is taught every candle is known before the first step, so layers with the weights of the
-    cells read them all: a loop that compiles in a third of the time of steps that are written out. `look`
-    maps states of the last cell, (B, 1 or H, U), to channels, (B, 1 or H, D).
+    With teacher forcing all candles are known before the first step, so recurrent layers with the weights of
+    the cells read them: a loop, which compiles in a third of the time of unrolled steps. `attend` maps states
+    of the last cell, (B, 1 or H, U), to channels, (B, 1 or H, D).
     """
 
     def __init__(
-        self, layers: Layers, kind: str, states: States, dropout: float, look: Callable[[Any], Any]
+        self, layers: Layers, kind: str, states: States, dropout: float, attend: Callable[[Any], Any]
     ) -> None:
         self._ops = layers.keras.ops
         self._states = states
-        self._look = look
-        made = f"{kind}Cell"
+        self._attend = attend
+        layer_kind = f"{kind}Cell"
         options = dict[str, bool]()
         if layers.actual_BHC is not None:
-            made = kind
+            layer_kind = kind
             options = {"return_sequences": True}
-        named = {f"decoder_{number}": own[0].shape[-1] for number, own in enumerate(states, 1)}
-        self._cells = [layers.loop(made, units, name, **options) for name, units in named.items()]
-        self._drops = [layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(named)]
+        units_by_name = {f"decoder_{number}": own[0].shape[-1] for number, own in enumerate(states, 1)}
+        self._cells = [
+            layers.loop(layer_kind, units, name, **options) for name, units in units_by_name.items()
+        ]
+        self._drops = [
+            layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(units_by_name)
+        ]
 
-    def following(self, candle_B1C: Any) -> Any:
-        """Take one step, and look at the window."""
+    def next_bar(self, candle_B1C: Any) -> Any:
+        """Compute one step, and attend to the window."""
         x = self._ops.squeeze(candle_B1C, axis=-2)
-        following = States()
+        new_states = States()
         for cell, drop, own in zip(self._cells, self._drops, self._states, strict=True):
-            x, next_own = cell(drop(x), own)
-            following.append(next_own)
-        self._states = following
-        return self._look(self._ops.expand_dims(x, axis=-2))
+            x, new_own = cell(drop(x), own)
+            new_states.append(new_own)
+        self._states = new_states
+        return self._attend(self._ops.expand_dims(x, axis=-2))
 
-    def whole(self, candles_BHC: Any) -> Any:
-        """Take all steps, and look at the window once."""
+    def all_bars(self, candles_BHC: Any) -> Any:
+        """Compute all steps, and attend to the window for all of them together."""
         x = candles_BHC
         for layer, drop, own in zip(self._cells, self._drops, self._states, strict=True):
             x = layer(drop(x), initial_state=own)
-        return self._look(x)
+        return self._attend(x)
 
 
 class Memory(NamedTuple):
-    """What can be attended to: keys (B, N, K, S) and values (B, N, S, K)."""
+    """Keys, (B, N, K, S), and values, (B, N, S, K), of an attention."""
 
     keys_BNKS: Any
     values_BNSK: Any
 
 
 class Attention:
-    """Attention with several heads, in parts, so that a decoder makes keys and values once and keeps them.
+    """Multi-head attention in two parts, so that a decoder computes keys and values once and keeps them.
 
     Arithmetic and weights are those of keras.layers.MultiHeadAttention (Vaswani et al. 2017,
-    arXiv:1706.03762); a test compares the two. `width` channels go in and out, a multiple of `num_heads`; so
-    many steps attend in one `read`, and one `memory` has so many keys.
+    arXiv:1706.03762); a test compares the two.
+
+    Args:
+        layers: Makes the layers.
+        width: Channels of inputs and outputs, a multiple of `num_heads`.
+        num_heads: Heads.
+        name: Prefix of the layers' names.
+        num_queries: Steps that attend in one call of `read`.
+        num_keys: Keys of one call of `memory`.
     """
 
     def __init__(
@@ -172,7 +192,7 @@ class Attention:
         self._output = part("output", "bntk,nkd->btd", (num_queries, width), "d")
 
     def memory(self, x_BSD: Any, past: Memory | None = None) -> Memory:
-        """Make keys and values, behind those that are kept."""
+        """Compute keys and values, and append them to those of the past."""
         new = Memory(self._key(x_BSD), self._value(x_BSD))
         if past is None:
             return new
@@ -186,18 +206,19 @@ class Attention:
         scores_BNTS = ops.matmul(query_BNTK * query_BNTK.shape[-1] ** -0.5, memory.keys_BNKS)
         if mask_TS is not None:
             scores_BNTS = scores_BNTS + mask_TS
-        is_alone = scores_BNTS.shape[-1] == 1  # Keras warns of a softmax over one
-        weights_BNTS = ops.ones_like(scores_BNTS) if is_alone else ops.softmax(scores_BNTS, axis=-1)
+        # Keras warns of a softmax over a single score.
+        is_single = scores_BNTS.shape[-1] == 1
+        weights_BNTS = ops.ones_like(scores_BNTS) if is_single else ops.softmax(scores_BNTS, axis=-1)
         return self._output(ops.matmul(weights_BNTS, memory.values_BNSK))
 
 
 def attention_flop(num_queries: int, num_keys: int, width: int) -> float:
-    """Count scores and weighted sums of an attention; its dense layers are `dense_flop`."""
+    """Count the operations of scores and weighted sums; the dense layers of an attention are `dense_flop`."""
     return 4.0 * num_queries * num_keys * width
 
 
 class GruAttentionNetwork(TeacherForcingSettings):
-    """Sizes of encoder and decoder, which are alike."""
+    """Sizes of encoder and decoder, which have the same layers."""
 
     recurrent_units: Units
     """Units of each GRU layer of the encoder, first to last, and of the decoder's cells."""
@@ -210,31 +231,31 @@ def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers
     window_BTU, states = _encoded(window_BTF, layers, "GRU", network.recurrent_units, network.dropout)
     query = layers.dense(width, "query")
     key = layers.dense(width, "key", use_bias=False)
-    attend = layers.keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
+    attention = layers.keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
     bars = layers.shape.lookback_bars
-    attend.build([(None, num, width) for num in (layers.shape.horizon_bars, bars, bars)])
-    # Keras draws it without a seed.
-    attend.scale.assign(layers.keras.initializers.GlorotUniform(seed=next(layers.seeds))((width,)))
+    attention.build([(None, num_steps, width) for num_steps in (layers.shape.horizon_bars, bars, bars)])
+    # Keras draws the scale without a seed, so it is drawn again here.
+    attention.scale.assign(layers.keras.initializers.GlorotUniform(seed=next(layers.seeds))((width,)))
     key_BTU = key(window_BTU)
 
-    def look(x_BHU: Any) -> Any:
-        return x_BHU + attend([query(x_BHU), window_BTU, key_BTU])
+    def attend(x_BHU: Any) -> Any:
+        return x_BHU + attention([query(x_BHU), window_BTU, key_BTU])
 
-    decoder = _RecurrentDecoder(layers, "GRU", states, network.dropout, look)
+    decoder = _RecurrentDecoder(layers, "GRU", states, network.dropout, attend)
     return decoded(network, window_BTF, layers, decoder)
 
 
 def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
     bars = shape.lookback_bars
-    coming = shape.horizon_bars
+    ahead = shape.horizon_bars
     units = network.recurrent_units
     encoder = recurrent_flop(bars, shape.num_features, units, num_gates=3)
-    decoder = recurrent_flop(coming, len(OHLC), units, num_gates=3)
-    dense = (bars + coming) * dense_flop(units[-1], units[-1])
-    return encoder + decoder + dense + attention_flop(coming, bars, units[-1])
+    decoder = recurrent_flop(ahead, len(OHLC), units, num_gates=3)
+    dense = (bars + ahead) * dense_flop(units[-1], units[-1])
+    return encoder + decoder + dense + attention_flop(ahead, bars, units[-1])
 
 
-GRU_ATTENTION: Final = ours("gru_attention", GruAttentionNetwork, _gru_attention, _gru_flop)
+GRU_ATTENTION: Final = shipped_family("gru_attention", GruAttentionNetwork, _gru_attention, _gru_flop)
 
 
 class LstmAttentionNetwork(TeacherForcingSettings):
@@ -251,7 +272,7 @@ class LstmAttentionNetwork(TeacherForcingSettings):
     """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
 
     def faults(self) -> Iterator[str]:
-        """Yield that heads cannot share the units."""
+        """Yield a sentence if the units are not a multiple of the heads."""
         if self.recurrent_units[-1] % self.num_heads:
             yield f"recurrent_units must end in a multiple of num_heads; got {self.recurrent_units[-1]}"
 
@@ -260,36 +281,42 @@ def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Laye
     ops = layers.keras.ops
     width = network.recurrent_units[-1]
     window_BTU, states = _encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
-    steps = {"num_queries": layers.bars_at_once, "num_keys": layers.shape.lookback_bars}
-    attention = Attention(layers, width, network.num_heads, "attention", **steps)
+    attention = Attention(
+        layers,
+        width,
+        network.num_heads,
+        "attention",
+        num_queries=layers.bars_per_call,
+        num_keys=layers.shape.lookback_bars,
+    )
     memory = attention.memory(window_BTU)
     dense = [
         (layers.dense(units, f"dense_{number}", "relu"), layers.dropout(f"dense_{number}", network.dropout))
         for number, units in enumerate(network.dense_units, 1)
     ]
 
-    def look(x_BHU: Any) -> Any:
+    def attend(x_BHU: Any) -> Any:
         x_BHD = ops.concatenate([x_BHU, attention.read(x_BHU, memory)], axis=-1)
         for layer, drop in dense:
             x_BHD = drop(layer(x_BHD))
         return x_BHD
 
-    decoder = _RecurrentDecoder(layers, "LSTM", states, network.dropout, look)
+    decoder = _RecurrentDecoder(layers, "LSTM", states, network.dropout, attend)
     return decoded(network, window_BTF, layers, decoder)
 
 
 def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
     bars = shape.lookback_bars
-    coming = shape.horizon_bars
+    ahead = shape.horizon_bars
     units = network.recurrent_units
     width = units[-1]
-    cells = recurrent_flop(bars, shape.num_features, units) + recurrent_flop(coming, len(OHLC), units)
+    cells = recurrent_flop(bars, shape.num_features, units) + recurrent_flop(ahead, len(OHLC), units)
     # Keys and values of the window, queries and outputs of the horizon.
-    attention = 2 * (bars + coming) * dense_flop(width, width) + attention_flop(coming, bars, width)
-    return cells + attention + coming * dense_flop(2 * width, *network.dense_units)
+    attention = 2 * (bars + ahead) * dense_flop(width, width) + attention_flop(ahead, bars, width)
+    return cells + attention + ahead * dense_flop(2 * width, *network.dense_units)
 
 
-LSTM_ATTENTION: Final = ours("lstm_attention", LstmAttentionNetwork, _lstm_attention, _lstm_flop)
+LSTM_ATTENTION: Final = shipped_family("lstm_attention", LstmAttentionNetwork, _lstm_attention, _lstm_flop)
 
 
 class TransformerNetwork(TeacherForcingSettings):
@@ -308,11 +335,11 @@ class TransformerNetwork(TeacherForcingSettings):
 
     @property
     def first_units(self) -> int:
-        """Width of most products."""
+        """Width of most matrix products."""
         return self.width
 
     def faults(self) -> Iterator[str]:
-        """Yield that heads and positions cannot share the width."""
+        """Yield a sentence if the width is not even or not a multiple of the heads."""
         if self.width % self.num_heads or self.width % 2:
             yield f"width must be even and a multiple of num_heads; got {self.width}"
 
@@ -324,19 +351,26 @@ def positions(num_bars: int, width: int) -> NDArray[np.float32]:
 
 
 class _Layer:
-    """One layer of encoder or decoder; each part's result is added to what it read, and normalised.
+    """One layer of encoder or decoder; the result of each part is added to its input and normalised.
 
-    A decoder's attends to bars up to its own, then to the window, whose keys serve all bars.
+    A layer of the decoder attends to the bars up to its own, then to the window, whose keys are computed
+    once.
     """
 
     def __init__(
         self, network: TransformerNetwork, layers: Layers, name: str, units: int, window_BTD: Any = None
     ) -> None:
-        num_bars = layers.shape.lookback_bars if window_BTD is None else layers.bars_at_once
+        num_bars = layers.shape.lookback_bars if window_BTD is None else layers.bars_per_call
 
         def attention(part: str, num_keys: int) -> Attention:
-            steps = {"num_queries": num_bars, "num_keys": num_keys}
-            return Attention(layers, network.width, network.num_heads, f"{name}_{part}", **steps)
+            return Attention(
+                layers,
+                network.width,
+                network.num_heads,
+                f"{name}_{part}",
+                num_queries=num_bars,
+                num_keys=num_keys,
+            )
 
         def added(part: str) -> Callable[[Any, Any], Any]:
             drop = layers.dropout(f"{name}_{part}", network.dropout, is_sequence=True)
@@ -357,20 +391,21 @@ class _Layer:
             self._window = self._other.memory(window_BTD)
 
     def encoded(self, x_BTD: Any) -> Any:
-        """Attend from every bar to all."""
+        """Attend from every bar of the window to all."""
         return self._rest(x_BTD, self._own.read(x_BTD, self._own.memory(x_BTD)))
 
-    def following(self, x_B1D: Any) -> Any:
-        """Attend to the bars so far, which are kept; later ones do not exist yet."""
+    def next_bar(self, x_B1D: Any) -> Any:
+        """Attend to the bars so far, whose keys and values are kept."""
         self._past = self._own.memory(x_B1D, self._past)
         return self._rest(x_B1D, self._own.read(x_B1D, self._past))
 
-    def whole(self, x_BHD: Any) -> Any:
+    def all_bars(self, x_BHD: Any) -> Any:
         """Attend from every bar to itself and those before it."""
         mask_HH = np.triu(np.full((self._num_bars, self._num_bars), MASKED, np.float32), 1)
         return self._rest(x_BHD, self._own.read(x_BHD, self._own.memory(x_BHD), mask_HH))
 
     def _rest(self, x_BTD: Any, read_BTD: Any) -> Any:
+        """Compute what follows the attention of the layer to its own bars."""
         x_BTD = self._add_own(x_BTD, read_BTD)
         if self._window is not None:
             x_BTD = self._add_other(x_BTD, self._other.read(x_BTD, self._window))
@@ -378,31 +413,31 @@ class _Layer:
 
 
 class _TransformerDecoder:
-    """The layers over candles, which `embed` maps with the bars that they stand at; see `Decoder`."""
+    """The decoder's layers; `embed` maps candles and the numbers of their bars to channels. See `Decoder`."""
 
     def __init__(self, stack: list[_Layer], embed: Callable[[Any, Any], Any]) -> None:
         self._stack = stack
         self._embed = embed
         self._num_read = 0
 
-    def following(self, candle_B1C: Any) -> Any:
+    def next_bar(self, candle_B1C: Any) -> Any:
         x_B1D = self._embed(candle_B1C, [self._num_read])
         self._num_read += 1
         for layer in self._stack:
-            x_B1D = layer.following(x_B1D)
+            x_B1D = layer.next_bar(x_B1D)
         return x_B1D
 
-    def whole(self, candles_BHC: Any) -> Any:
+    def all_bars(self, candles_BHC: Any) -> Any:
         x_BHD = self._embed(candles_BHC, slice(None))
         for layer in self._stack:
-            x_BHD = layer.whole(x_BHD)
+            x_BHD = layer.all_bars(x_BHD)
         return x_BHD
 
 
 def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
     shape = layers.shape
     embed = layers.dense(network.width, "embedding")
-    # Candles of window and forecast are one kind of thing, so one layer reads both where they are alone.
+    # Where the window holds candles alone, it is embedded by the same layer as forecast candles.
     embed_candle = embed if shape.features == OHLC else layers.dense(network.width, "candle_embedding")
     drop = layers.dropout("embedding", network.dropout, is_sequence=True)
     x_BTD = drop(embed(window_BTF) + positions(shape.lookback_bars, network.width))
@@ -419,7 +454,7 @@ def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -
 
 def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float:
     bars = shape.lookback_bars
-    coming = shape.horizon_bars
+    ahead = shape.horizon_bars
     width = network.width
     square = dense_flop(width, width)
     candle = dense_flop(len(OHLC), width)
@@ -427,13 +462,14 @@ def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float
         bars * (4 * square + dense_flop(width, units, width)) + attention_flop(bars, bars, width)
         for units in network.encoder_units
     )
-    # Of a decoder's eight products of attention two read the window; a bar attends to those up to its own.
-    past = sum(attention_flop(1, bar + bars, width) for bar in range(1, coming + 1))
+    # Of the eight products of a decoder layer's two attentions, two read the window; a bar attends to those
+    # up to its own.
+    past = sum(attention_flop(1, bar + bars, width) for bar in range(1, ahead + 1))
     decoder = sum(
-        coming * (6 * square + dense_flop(width, units, width)) + 2 * bars * square + past
+        ahead * (6 * square + dense_flop(width, units, width)) + 2 * bars * square + past
         for units in network.decoder_units
     )
-    return bars * dense_flop(shape.num_features, width) + coming * candle + encoder + decoder
+    return bars * dense_flop(shape.num_features, width) + ahead * candle + encoder + decoder
 
 
-TRANSFORMER: Final = ours("transformer", TransformerNetwork, _transformer, _transformer_flop)
+TRANSFORMER: Final = shipped_family("transformer", TransformerNetwork, _transformer, _transformer_flop)

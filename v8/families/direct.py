@@ -1,6 +1,7 @@
 """Families that forecast the whole horizon at once.
 
-Shape legend: B batch, T lookback, F features, H horizon, D channels, R one number, C columns of a task.
+Shape legend: B batch, T lookback, F features, H horizon, D channels, R one number (the forecast range), C
+columns of a task.
 """
 
 from typing import Any, Final
@@ -13,8 +14,8 @@ from v8.families.family import (
     NetworkShape,
     Units,
     dense_flop,
-    ours,
     recurrent_flop,
+    shipped_family,
 )
 
 
@@ -45,7 +46,7 @@ def _seq2seq_flop(network: Seq2SeqNetwork, shape: NetworkShape) -> float:
     return encoder + recurrent_flop(shape.horizon_bars, 2 * network.encoder_units[-1], network.decoder_units)
 
 
-BILSTM_SEQ2SEQ: Final = ours("bilstm_seq2seq", Seq2SeqNetwork, _seq2seq, _seq2seq_flop)
+BILSTM_SEQ2SEQ: Final = shipped_family("bilstm_seq2seq", Seq2SeqNetwork, _seq2seq, _seq2seq_flop)
 
 
 class DenseNetwork(NetworkSettings):
@@ -75,7 +76,7 @@ def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> d
     return layers.heads(x_BD, "bd,dhc->bhc")
 
 
-LSTM_DENSE: Final = ours(
+LSTM_DENSE: Final = shipped_family(
     "lstm_dense",
     DenseNetwork,
     _lstm,
@@ -83,7 +84,7 @@ LSTM_DENSE: Final = ours(
 )
 
 
-LSTM_CLOSE: Final = ours(
+LSTM_CLOSE: Final = shipped_family(
     "lstm_close",
     CloseNetwork,
     lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
@@ -109,13 +110,18 @@ def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) ->
         dense = layers.dense(units, f"dense_{number}", "gelu", kernel="HeNormal")
         x_BD = layers.dropout(f"dense_{number}", network.dropout)(dense(x_BD))
     outputs = {}
-    size = (shape.horizon_bars, 1)
     for task in shape.tasks:
-        options = {"kernel_initializer": "zeros", "dtype": "float32", "name": f"range_{task.name}"}
-        range_BHR = keras.layers.EinsumDense("bd,dhr->bhr", size, **options)(x_BD)
+        # One number for each bar, by which all columns of a task move away from the constant forecast.
+        range_layer = keras.layers.EinsumDense(
+            "bd,dhr->bhr",
+            (shape.horizon_bars, 1),
+            kernel_initializer="zeros",
+            dtype="float32",
+            name=f"range_{task.name}",
+        )
         head = layers.head(task, "bhr,rc->bhc")
-        outputs[task.name] = head(range_BHR)
-        head.kernel.assign([task.sides])  # it moves each column to its side
+        outputs[task.name] = head(range_layer(x_BD))
+        head.kernel.assign([task.sides])  # the direction in which each column moves
     return outputs
 
 
@@ -123,13 +129,13 @@ def _newest_flop(network: NewestRowNetwork, shape: NetworkShape) -> float:
     return dense_flop(shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks))
 
 
-DENSE_NEWEST: Final = ours("dense_newest", NewestRowNetwork, _dense_newest, _newest_flop)
+DENSE_NEWEST: Final = shipped_family("dense_newest", NewestRowNetwork, _dense_newest, _newest_flop)
 
 
 class RangePathsFormula(NetworkSettings):
-    """Nothing to choose: every number of it is fitted."""
+    """It has no settings: all of its numbers are fitted."""
 
 
-RANGE_PATHS: Final = ours(
+RANGE_PATHS: Final = shipped_family(
     "range_paths", RangePathsFormula, None, lambda network, shape: 0.0, bars=max(RANGE_BARS)
 )

@@ -1,6 +1,6 @@
-"""What a network family is: its settings, its layers and what a forward pass through them costs.
+"""Network families: the settings of a network, its layers and the cost of a forward pass.
 
-A family of one's own calls `FAMILIES.register`; a profile then names it in `network.family`.
+A plugin adds a family with `FAMILIES.register`; a profile then names it in `network.family`.
 
 Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task.
 """
@@ -26,7 +26,7 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says."""
+    """The inputs of a network, a window of `lookback_bars` rows, and its outputs, as a profile has them."""
 
     lookback_bars: int
     features: tuple[str, ...]
@@ -40,39 +40,40 @@ class NetworkShape:
 
 
 class NetworkSettings(Settings):
-    """Sizes of a network; each family adds its own."""
+    """Settings of a network; each family adds its sizes."""
 
     family: str
     """Name of the family, one of `v8.families.FAMILIES`."""
 
     @property
     def first_units(self) -> int:
-        """Width of the first layer: the first number of the first sizes; matmul rates are measured at it."""
+        """Units of the first layer, the first number of the first sizes; matmul rates are measured at it."""
         return int(next(sizes[0] for sizes in vars(self).values() if isinstance(sizes, tuple)))
 
 
 class TeacherForcingSettings(NetworkSettings):
-    """Sizes of a network that reads its own forecasts, and in training sometimes the actual values in their place.
+    """Settings of a network that reads its own forecasts and is trained with teacher forcing.
 
-    Whatever derives from this is trained with a second input, `actual`; see `v8.families.autoregressive`.
+    Its family is trained with a second input, `actual`, the actual candles; see `v8.families.autoregressive`.
     """
 
     teacher_forcing: Dropout
-    """Chance, in training alone, that a window is decoded from the actual values of each bar before in place of the
-    own forecast of it; 0 switches it off."""
+    """Probability, in training alone, that the decoder reads the actual candles of earlier bars of a window
+    instead of its own forecasts of them; 0 switches teacher forcing off."""
 
 
 @dataclass(frozen=True)
 class Family(Named):
-    """One kind of network, with a sentence for people and who described it.
+    """One kind of network, with a sentence that describes it and its source.
 
     Args:
-        outputs: Maps settings, a Keras tensor (B, T, F), scaled, and the maker of common layers to what each
-            task's head returns, (B, H, C), scaled. A network with a layer without a stacked twin is
-            trained alone, never in a fleet of several. None for a formula, which is fitted
-            (`v8.training.formula`) and never trained.
+        settings: Class of its settings in a profile.
+        outputs: Maps settings, a Keras tensor (B, T, F), scaled, and `Layers` to the outputs of the heads,
+            per task (B, H, C), scaled. A network with a layer that has no stacked twin is trained by itself,
+            never in a fleet of several. None for a formula, which is fitted (`v8.training.formula`) and not
+            trained.
         forward_flop: Maps settings and shape to the floating-point operations of a forward pass.
-        min_lookback_bars: Rows of the window that it reads at least.
+        min_lookback_bars: Smallest number of rows of the window.
     """
 
     settings: type[NetworkSettings]
@@ -82,22 +83,24 @@ class Family(Named):
 
     @property
     def is_formula(self) -> bool:
-        """Whether it is fitted, not trained."""
+        """Whether it is fitted instead of trained."""
         return self.outputs is None
 
 
 NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
-"""What of a `Family` makes the layers of its networks."""
+"""Type of `Family.outputs`."""
 Flop: TypeAlias = Callable[[Any, NetworkShape], float]
-_TOLD: Final = read_descriptions("v8.families", "families.yaml")
+_DESCRIPTIONS: Final = read_descriptions("v8.families", "families.yaml")
 
 
-def ours(
+def shipped_family(
     name: str, settings: type[NetworkSettings], outputs: "NetworkOutputs | None", flop: Flop, bars: int = 1
 ) -> Family:
-    """Return a shipped family, which `families.yaml` tells of; its windows have at least so many bars."""
-    told = _TOLD[name]
-    return Family(**told, settings=settings, outputs=outputs, forward_flop=flop, min_lookback_bars=bars)
+    """Return a shipped family, described in `families.yaml`; its windows have at least `bars` rows."""
+    description = _DESCRIPTIONS[name]
+    return Family(
+        **description, settings=settings, outputs=outputs, forward_flop=flop, min_lookback_bars=bars
+    )
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,12 @@ class Layers:
     """Makes the layers that families have in common, for one network.
 
     Args:
-        keras: The module: profiles are read without it, so it is handed to those who make layers.
+        keras: The module `keras`: profiles are read without it, so this module does not import it.
+        shape: Inputs and outputs of the network.
         precision: Keras dtype policy of all layers but the heads.
-        seeds: Every draw takes the next one.
-        actual_BHC: Keras tensor of the candles to come, scaled, while a network is taught; None otherwise, and
-            in every file that is published.
+        seeds: Seeds; each initializer and each dropout takes the next one.
+        actual_BHC: With teacher forcing, the Keras tensor of the actual candles of the horizon, scaled; None
+            without, and for every published model.
     """
 
     keras: Any
@@ -119,8 +123,8 @@ class Layers:
     actual_BHC: Any = None
 
     @property
-    def bars_at_once(self) -> int:
-        """Bars that a decoder makes in one call: all while it is taught, or else one."""
+    def bars_per_call(self) -> int:
+        """Bars that a decoder computes in one call: all with teacher forcing, otherwise one."""
         return 1 if self.actual_BHC is None else self.shape.horizon_bars
 
     def recurrent(
@@ -133,35 +137,51 @@ class Layers:
         is_bidirectional: bool = False,
         is_sequence: bool = False,
     ) -> Any:
-        """Apply layers of LSTMs, so many units per direction, each normalised and some channels dropped."""
-        for number, each in enumerate(units, 1):
-            layer = f"{name}_{number}"
+        """Apply LSTM layers, each followed by layer normalisation and dropout.
+
+        Args:
+            x_BTD: The input.
+            name: Prefix of the layers' names.
+            units: Units per direction of each layer, first to last.
+            dropout: Share of channels dropped after each layer.
+            is_bidirectional: Whether each layer reads in both directions.
+            is_sequence: Whether the last layer returns every step, (B, T, D), or the last one, (B, D).
+        """
+        for number, num_units in enumerate(units, 1):
+            layer_name = f"{name}_{number}"
             has_steps = is_sequence or number < len(units)
-            make = self._both_ways if is_bidirectional else self.loop
-            x_BTD = make("LSTM", each, layer, return_sequences=has_steps)(x_BTD)
-            x_BTD = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer}_norm")(x_BTD)
-            x_BTD = self.dropout(layer, dropout, is_sequence=has_steps)(x_BTD)
+            make = self._bidirectional if is_bidirectional else self.loop
+            x_BTD = make("LSTM", num_units, layer_name, return_sequences=has_steps)(x_BTD)
+            norm = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer_name}_norm")
+            x_BTD = norm(x_BTD)
+            x_BTD = self.dropout(layer_name, dropout, is_sequence=has_steps)(x_BTD)
         return x_BTD
 
     def loop(self, kind: str, units: int, name: str, **options: bool) -> Any:
-        """Make a recurrent layer or cell, such as "LSTM" or "GRUCell"; its weights take two seeds."""
+        """Make a recurrent layer or cell, such as "LSTM" or "GRUCell"; its kernels take two seeds."""
         kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
         recurrent = self.keras.initializers.Orthogonal(seed=next(self.seeds))
-        initializers = {"kernel_initializer": kernel, "recurrent_initializer": recurrent}
         return getattr(self.keras.layers, kind)(
-            units, **initializers, **options, dtype=self.precision, name=name
+            units,
+            kernel_initializer=kernel,
+            recurrent_initializer=recurrent,
+            dtype=self.precision,
+            name=name,
+            **options,
         )
 
-    def _both_ways(self, kind: str, units: int, name: str, **options: bool) -> Any:
+    def _bidirectional(self, kind: str, units: int, name: str, **options: bool) -> Any:
         forward = self.loop(kind, units, f"{name}_forward", **options)
         backward = self.loop(kind, units, f"{name}_backward", **options, go_backwards=True)
-        both = self.keras.layers.Bidirectional
-        return both(forward, backward_layer=backward, dtype=self.precision, name=name)
+        return self.keras.layers.Bidirectional(
+            forward, backward_layer=backward, dtype=self.precision, name=name
+        )
 
     def dropout(self, name: str, dropout: float, *, is_sequence: bool = False) -> Callable[[Any], Any]:
-        """Make what drops some channels, at each application by a draw of its own.
+        """Make a dropout layer, or the identity where `dropout` is 0; every application draws again.
 
-        One draw a sequence is a third cheaper than one a step, and what is meant.
+        With `is_sequence` a channel is dropped for all steps of a sequence: variational dropout, which is
+        also a third cheaper than a draw for each step.
         """
         if not dropout:
             return lambda x: x
@@ -181,13 +201,19 @@ class Layers:
         use_bias: bool = True,
         kernel: str = "GlorotUniform",
     ) -> Any:
-        """Make a dense layer whose first weights come from the next seed."""
-        start = getattr(self.keras.initializers, kernel)(seed=next(self.seeds))
-        options = {"activation": activation, "use_bias": use_bias, "kernel_initializer": start}
-        return self.keras.layers.Dense(units, **options, dtype=self.precision, name=name)
+        """Make a dense layer whose initial weights are drawn by the next seed."""
+        initializer = getattr(self.keras.initializers, kernel)(seed=next(self.seeds))
+        return self.keras.layers.Dense(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=initializer,
+            dtype=self.precision,
+            name=name,
+        )
 
     def columns(self, rows: Any, names: Sequence[str]) -> Any:
-        """Take columns of the window by name."""
+        """Select columns of the window by name."""
         places = [self.shape.features.index(name) for name in names]
         return self.keras.ops.take(rows, places, axis=-1)
 
@@ -199,7 +225,7 @@ class Layers:
     def head(self, task: Task, equation: str) -> Any:
         """Make a task's last layer by an equation of keras.layers.EinsumDense that ends in `bhc`.
 
-        Its kernel is zero, and `build_network` sets its bias to the constant start.
+        Its kernel is zero, and `build_network` sets its bias to the constant forecast.
         """
         return self.keras.layers.EinsumDense(
             equation,
@@ -211,24 +237,27 @@ class Layers:
         )
 
     def heads(self, x: Any, equation: str) -> dict[str, Any]:
-        """Apply every task's head, all by one equation."""
+        """Apply the head of every task, all with the same equation."""
         return {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
 
 
 def recurrent_flop(
     num_steps: int, width: int, units: Sequence[int], *, num_directions: int = 1, num_gates: int = 4
 ) -> float:
-    """Count a forward pass through layers of LSTM cells that read `num_steps` of `width` channels.
+    """Count the operations of a forward pass through LSTM layers that read `num_steps` of `width` channels.
 
     A cell of `u` units over `i` inputs multiplies a (i + u) x 4u matrix per step, two operations per entry; a
-    GRU has three gates.
-    Element-wise work is left out, as are heads and dense layers after cells: they are below two per cent.
+    GRU has three gates. Element-wise work is left out, and so are heads and dense layers after the cells:
+    they are below two per cent.
     """
-    inputs = (width, *(num_directions * each for each in units[:-1]))
-    cells = sum(2.0 * num_gates * each * (read + each) for read, each in zip(inputs, units, strict=True))
-    return num_directions * num_steps * cells
+    step_flop = 0.0
+    num_inputs = width
+    for num_units in units:
+        step_flop += 2.0 * num_gates * num_units * (num_inputs + num_units)
+        num_inputs = num_directions * num_units
+    return num_directions * num_steps * step_flop
 
 
 def dense_flop(*widths: int) -> float:
-    """Count a forward pass through dense layers, from the width of the input to that of the last layer."""
-    return sum(2.0 * read * each for read, each in pairwise(widths))
+    """Count the operations of a forward pass through dense layers of these widths, the input's first."""
+    return sum(2.0 * num_inputs * num_units for num_inputs, num_units in pairwise(widths))

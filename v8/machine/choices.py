@@ -41,12 +41,12 @@ from typing import Annotated, Any, Final, TypeVar
 import numpy as np
 from pydantic import Field
 
-from v8.artifacts.run_folder import Loops
 from v8.errors import with_parameters
 from v8.hardware import available_bytes as free_bytes
 from v8.hardware import identity
 from v8.machine.processes import Measurement, MeasurementRequest, MessageHandler, run_processes
 from v8.networks.cost import training_flop_per_window
+from v8.networks.loops import Loops
 from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
 from v8.records import Count, adapter

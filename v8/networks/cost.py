@@ -1,9 +1,9 @@
-"""What training a network costs: floating-point operations by formula, without building it."""
+"""The cost of training a network in floating-point operations, by formula, without building it."""
 
 from v8.profile import Profile
 
 TRAINING_TO_FORWARD_FLOP = 3
-"""A training step costs three forward passes: forward, gradient to inputs, gradient to weights."""
+"""A training step costs three forward passes: forward, gradient of inputs, gradient of weights."""
 
 
 def training_flop_per_window(profile: Profile) -> float:
@@ -17,8 +17,11 @@ def training_flop_per_window(profile: Profile) -> float:
 
 
 def ceiling_pct(windows_per_s: float, flop_per_window: float, gflop_per_s: float) -> float:
-    """Return per cent of a matmul rate of the same cores or device that a training speed makes use of.
+    """Return how many per cent of a matmul rate of the same cores or device a training speed reaches.
 
-    16-bit arithmetic may exceed 100 of a single-precision rate.
+    Args:
+        windows_per_s: Training speed.
+        flop_per_window: Floating-point operations of training on one window.
+        gflop_per_s: The matmul rate, single precision; 16-bit arithmetic may exceed 100 % of it.
     """
     return 100 * windows_per_s * flop_per_window / (1e9 * gflop_per_s)

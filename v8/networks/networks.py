@@ -1,11 +1,11 @@
-"""Networks: a profile's layers, from scaled windows to scaled targets; and fleets of them.
+"""Networks, from scaled windows to scaled targets, and fleets of them.
 
-`stack` clones the graph of a network with a twin for each layer and copies all weights in. The fleet is a
-functional Keras model with inputs (B, M, ...) and outputs (B, M, ...), B batch and M model. A network with a
-layer that has no twin is a fleet of one at most, in which Keras' own layer does the work: `without_twins`
-says so. It is refused in a larger fleet; nothing is run one by one behind one's back.
+`stack` clones the graph of a network with a twin for each layer and copies all weights. The fleet is a
+functional Keras model with inputs (B, M, ...) and outputs (B, M, ...). A network with a layer that has no
+twin (`without_twins` lists them) can be a fleet of one only, in which Keras' own layer computes. In a larger
+fleet it is refused: models are never run one after another without the user knowing.
 
-Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
+Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
 import os
@@ -21,8 +21,8 @@ from v8.hardware import has_gpu
 from v8.networks.products import FLOAT32, MixedMatmul, Products
 from v8.networks.stacked_layers import (
     TWINS,
-    AloneLayer,
     Layer,
+    SingleModelLayer,
     StackedBidirectional,
     StackedLayer,
     StackedLSTM,
@@ -31,29 +31,49 @@ from v8.networks.steps_per_trip import STEPS_VARIABLE, chosen_steps_per_trip
 from v8.networks.trips import in_trips
 from v8.profile import Profile, network_outputs
 
-SEEDS_A_NETWORK = 1_000  # room for the draws of one network, so that neighbouring seeds share none
+SEEDS_A_NETWORK = 1_000  # seeds reserved for the draws of one network: neighbouring seeds share none
 WINDOW: Final = "window"
 ACTUAL: Final = "actual"
 """Names of inputs; a taught network alone has the second."""
 
 SHAPELESS = (
-    *(keras.layers.Activation, keras.layers.Add, keras.layers.Average, keras.layers.Identity),
-    *(keras.layers.LeakyReLU, keras.layers.Multiply, keras.layers.ReLU, keras.layers.Subtract),
+    keras.layers.Activation,
+    keras.layers.Add,
+    keras.layers.Average,
+    keras.layers.Identity,
+    keras.layers.LeakyReLU,
+    keras.layers.Multiply,
+    keras.layers.ReLU,
+    keras.layers.Subtract,
 )
-"""Layers that work element by element and so need no twin."""
+"""Layers that compute element by element and so need no twin."""
 
 ROWWISE: Final = (keras.layers.Dense, keras.layers.LayerNormalization)
-"""Layers that work on the last axis, whatever lies between: within TimeDistributed they do the same."""
+"""Layers that compute along the last axis only, so that TimeDistributed around them changes nothing."""
 
 SHAPELESS_OPERATIONS = frozenset(
     {
-        *("Add", "Divide", "Greater", "Matmul", "Maximum", "Minimum", "Multiply", "Negative", "OnesLike"),
-        *("Sigmoid", "StopGradient", "Subtract", "Tanh", "TrueDivide", "Where", "ZerosLike"),
+        "Add",
+        "Divide",
+        "Greater",
+        "Matmul",
+        "Maximum",
+        "Minimum",
+        "Multiply",
+        "Negative",
+        "OnesLike",
+        "Sigmoid",
+        "StopGradient",
+        "Subtract",
+        "Tanh",
+        "TrueDivide",
+        "Where",
+        "ZerosLike",
     }
 )
-"""What `keras.ops` does element by element, or over the last two axes."""
+"""Operations of `keras.ops` that compute element by element, or over the last two axes."""
 AXIS_OPERATIONS = frozenset({"Concatenate", "ExpandDims", "Max", "Mean", "Softmax", "Squeeze", "Sum", "Take"})
-"""What it does along an axis, which must be counted from the last."""
+"""Operations along an axis, which must be counted from the last."""
 
 
 def build_network(
@@ -67,14 +87,19 @@ def build_network(
     """Build the network of a profile.
 
     The input is named `window`, shape (B, T, F), float32, scaled; the output is a dict, task to (B, H, C),
-    float32, scaled. Head biases start at `start`, per task, (H, C), scaled, and head kernels (in
-    `dense_newest`, what they multiply) at zero, so that the untrained network is a constant forecast. Heads
-    are float32 whatever the policy of the other layers, `precision`. Every first weight and every dropout
-    draw follows from the seed.
+    float32, scaled. Head kernels (in `dense_newest`, the layers before them) start at zero, so that the
+    untrained network is a constant forecast. Heads are float32 whatever the precision of the other layers.
 
-    A network of `TeacherForcingSettings` reads its own forecasts. With `uses_teacher_forcing` it is built as it is trained: the
-    same layers, a second input `actual`, the scaled candles to come, (B, H, 4), and one layer more that draws
-    when to read those. Its inputs are a dict then.
+    A network of `TeacherForcingSettings` reads its own forecasts. With `uses_teacher_forcing` it is built as it is trained, with
+    teacher forcing: the same layers, a second input `actual`, the scaled candles of the horizon, (B, H, 4),
+    and one more layer that draws for which windows to read these. Its inputs are a dict then.
+
+    Args:
+        profile: The profile.
+        seed: Determines all initial weights and all dropout draws.
+        start: Initial biases of the heads, per task, (H, C), scaled; None for zeros.
+        precision: Keras dtype policy of all layers but the heads.
+        uses_teacher_forcing: Whether to build it with the second input, if the profile has teacher forcing.
 
     Raises:
         ProfileError: If the profile is a formula, which has no network.
@@ -95,32 +120,33 @@ def build_network(
 
 
 def has_teacher_forcing(profile: Profile) -> bool:
-    """Say whether the network is shown the actual values of earlier bars while it is trained."""
+    """Return whether the network is trained with teacher forcing."""
     network = profile.network
     uses_teacher_forcing = isinstance(network, TeacherForcingSettings) and network.teacher_forcing > 0
-    return uses_teacher_forcing and profile.horizon_bars > 1  # before the first bar everything is known
+    return (
+        uses_teacher_forcing and profile.horizon_bars > 1
+    )  # the first bar is forecast from known candles alone
 
 
 def counterparts(network: keras.Model, other: keras.Model) -> list[int]:
-    """List where each trainable weight of a network stands among those of it as it is taught, or of a fleet.
+    """List the place of each trainable weight of a network among those of `other`.
 
-    Layers are matched by name: a second input moves them in the order that Keras keeps, and so may a clone.
+    That is the same network with teacher forcing, or a fleet. Layers are matched by name, because Keras
+    orders them otherwise where there is a second input, or in a clone.
     """
     places = {id(weight): place for place, weight in enumerate(other.trainable_variables)}
-    found = {
-        id(own): places[id(its)]
-        for layer in network.layers
-        for own, its in zip(
-            layer.trainable_weights, other.get_layer(layer.name).trainable_weights, strict=True
-        )
-    }
-    return [found[id(weight)] for weight in network.trainable_variables]
+    places_by_weight: dict[int, int] = {}
+    for layer in network.layers:
+        other_weights = other.get_layer(layer.name).trainable_weights
+        for weight, other_weight in zip(layer.trainable_weights, other_weights, strict=True):
+            places_by_weight[id(weight)] = places[id(other_weight)]
+    return [places_by_weight[id(weight)] for weight in network.trainable_variables]
 
 
 def stack_for_device(network: keras.Model, num_models: int, *, products: Products = FLOAT32) -> keras.Model:
     """Build a fleet as `stack` does, with loops over time in the form for the device that computes.
 
-    `STEPS_VARIABLE` in the environment asks for the form for a GPU on any device.
+    With `STEPS_VARIABLE` in the environment they have the form for a GPU on any device.
     """
     if has_gpu() or STEPS_VARIABLE in os.environ:
         return stack(
@@ -141,22 +167,22 @@ def stack(
     steps_per_trip: int = 1,
     products: Products = FLOAT32,
 ) -> keras.Model:
-    """Build a fleet of copies of a network: functional, of stock layers, built; `load` makes them differ.
+    """Build a fleet of copies of a network; `load` gives each model weights of its own.
 
-    It has the inputs and outputs of the network and a model axis after the batch axis.
+    It has the inputs and outputs of the network with a model axis after the batch axis.
 
     Args:
-        network: What `build_network` returned.
+        network: A network as `build_network` returns it: functional, of stock layers, built.
         num_models: Length of the model axis.
-        are_directions_merged: Run both directions of a bidirectional layer in one loop (GPU).
-        steps_per_trip: Steps over time that one trip of a loop takes; above 1 the form for a GPU, see
+        are_directions_merged: Run both directions of a bidirectional layer in one loop.
+        steps_per_trip: Time steps in one trip of a loop; above 1 loops have the form for a GPU, see
             `v8.networks.trips`.
-        products: Which products have factors in 16 bits, of layers whose policy is mixed; all else is
+        products: Which products have factors in 16 bits, of layers whose policy is mixed; everything else is
             float32.
 
     Raises:
-        ValueError: If a layer of a fleet of several has no twin.
-        SeriesError: If one keeps weights that are not trained.
+        ValueError: If a layer has no twin, in a fleet of several.
+        SeriesError: If a layer has weights that are not trained.
     """
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
@@ -173,7 +199,7 @@ def stack(
             layer.are_directions_merged = are_directions_merged
         if isinstance(layer, StackedLSTM) and steps_per_trip > 1:
             layer.cell = in_trips(layer.cell, steps_per_trip)
-    # Networks built one after another have other automatic names; their order is the same.
+    # Layers of other networks of the profile may have other automatic names, but the order is the same.
     fleet.stacked_names = tuple(layer.name for layer in _layers(network))
     load(fleet, [network] * num_models)
     return fleet
@@ -181,10 +207,11 @@ def stack(
 
 def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
     """Copy all weights and dropout seeds of networks of its architecture into a fleet of as many models."""
-    twins = map(fleet.get_layer, fleet.stacked_names)
-    for twin, *originals in zip(twins, *(_layers(network) for network in networks), strict=True):
+    layers_by_network = [_layers(network) for network in networks]
+    for place, name in enumerate(fleet.stacked_names):
+        twin = fleet.get_layer(name)
         if isinstance(twin, StackedLayer):
-            twin.load(originals)
+            twin.load([layers[place] for layers in layers_by_network])
 
 
 def without_twins(network: keras.Model) -> list[str]:
@@ -200,23 +227,26 @@ def without_twins(network: keras.Model) -> list[str]:
 
 
 def _call(twin: Layer, *args: Any, **kwargs: Any) -> Any:
-    # Without the options that Keras noted as None, such as a mask that is not there.
+    # Keras also records options that are None, such as a missing mask, which twins do not take.
     named = {name: value for name, value in kwargs.items() if value is not None}
-    return twin.connected((args, named)) if isinstance(twin, AloneLayer) else twin(*args, **named)
+    if isinstance(twin, SingleModelLayer):
+        return twin.connected((args, named))
+    return twin(*args, **named)
 
 
 def _twin(layer: Layer, num_models: int, products: Products) -> Layer:
+    """Return the twin of a layer; in a fleet of one, any layer has one."""
     try:
         return _stacked(layer, num_models, products)
     except ValueError:
         if num_models > 1:
             raise
     policy = {"dtype": layer.dtype_policy} if isinstance(layer, keras.layers.Layer) else {}
-    return AloneLayer(layer, name=layer.name, num_models=1, **policy)
+    return SingleModelLayer(layer, name=layer.name, num_models=1, **policy)
 
 
 def _stacked(layer: Layer, num_models: int, products: Products) -> Layer:
-    """Return what does for each of some models what a layer does for one; a ValueError if there is none."""
+    """Return the twin of a layer or operation for a number of models, or raise ValueError."""
     if not isinstance(layer, keras.layers.Layer):
         return _operation(layer, products)
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):
@@ -234,7 +264,10 @@ def _stacked(layer: Layer, num_models: int, products: Products) -> Layer:
 
 
 def _operation(operation: Any, products: Products) -> Any:
-    """Let pass what `keras.ops` does, if it counts axes from the last: a model axis then changes nothing."""
+    """Return an operation of `keras.ops` that can be used as it is, or raise ValueError.
+
+    One that counts axes from the last does the same with a model axis in front.
+    """
     kind = type(operation).__name__
     axis = getattr(operation, "axis", None)
     is_from_last = kind in AXIS_OPERATIONS and isinstance(axis, int) and axis < 0
@@ -249,4 +282,5 @@ def _operation(operation: Any, products: Products) -> Any:
 
 
 def _layers(network: keras.Model) -> list[Layer]:
+    """List the layers but the inputs."""
     return [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]

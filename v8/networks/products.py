@@ -1,12 +1,13 @@
 """Mixed precision: products in 16 bits with float32 sums, and everything else in float32.
 
-That is what PyTorch's autocast means by it: the factors of a product are rounded, its sums, activations,
-gradients and weights are not. Asked for a result in 16 bits instead, XLA works out such products on a CPU by
-widening them, which is slower than float32; asked for one in float32, it uses the processor's own units.
+This is what PyTorch's autocast does: the factors of a product are rounded; its sums, activations, gradients
+and weights are not. If the result is to be in 16 bits, XLA computes such products on a CPU by widening the
+factors, which is slower than float32; if it is to be in float32, XLA uses the processor's own units for the
+format.
 
-On a GPU all products are in 16 bits. On a CPU only those kinds are that were measured to make a whole
-training step faster (docs/research/training.md), so that mixed precision is never slower than float32 there;
-on a processor without units for the format none is.
+On a GPU all products are in 16 bits. On a CPU only those kinds of products are that were measured to make a
+complete training step faster (docs/research/training.md), so that mixed precision is never slower than
+float32 there; on a processor without units for the format no product is in 16 bits.
 
 Shape legend: letters are those of an equation in Einstein's notation, such as "nf,fg->ng".
 """
@@ -23,7 +24,7 @@ from v8.hardware import backend
 
 Tensor: TypeAlias = Any
 ProductKind: TypeAlias = Literal["forward", "input_gradient", "weight_gradient", "loop"]
-"""What a product is for; `loop` is every product within the loop of a recurrent layer, both ways."""
+"""The purpose of a product; `loop` is every product within the loop of a recurrent layer, in both passes."""
 ALL_KINDS: Final[frozenset[ProductKind]] = frozenset({"forward", "input_gradient", "weight_gradient", "loop"})
 DTYPES: Final[Mapping[str, str]] = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
 """The format of the factors, by the name of the precision; any other precision has float32."""
@@ -31,7 +32,7 @@ KINDS_ON_CPU: Final[Mapping[str, Sequence[tuple[str, frozenset[ProductKind]]]]] 
     "bfloat16": (
         # Intel's tiles.
         ("amx_bf16", frozenset({"forward", "input_gradient"})),
-        # Zen 4 and Zen 5. Where loops are compiled as one kernel, XLA writes forward products itself, which
+        # Zen 4 and Zen 5. In fused loops XLA generates the code of forward products in 16 bits itself, which
         # makes a step slower.
         ("avx512_bf16", frozenset({"input_gradient"})),
     ),
@@ -39,9 +40,9 @@ KINDS_ON_CPU: Final[Mapping[str, Sequence[tuple[str, frozenset[ProductKind]]]]] 
 }
 """Kinds of products in 16 bits by a flag of the processor, the best unit first.
 
-Weight gradients, whose left factor is transposed, gain nowhere. They and products of many pairs of matrices,
-as attention has them, stay in float32 on a CPU, because XLA refuses some of them, too ("Unsupported element
-type for DotThunk", TensorFlow 2.21).
+Weight gradients, whose left factor is transposed, become faster on no processor. They and products of many
+pairs of matrices, as in attention, stay in float32 on a CPU, also because XLA refuses some of them
+("Unsupported element type for DotThunk", TensorFlow 2.21).
 """
 
 
@@ -51,8 +52,8 @@ class Products:
 
     Args:
         dtype: Format of the factors, "bfloat16", "float16" or "float32".
-        kinds: The kinds of products that have it; all others have float32.
-        are_batches_included: Whether products of many pairs of matrices have it, too.
+        kinds: The kinds of products with factors in this format; all others have float32.
+        are_batches_included: Whether these include products of many pairs of matrices.
     """
 
     dtype: str = "float32"
@@ -60,13 +61,13 @@ class Products:
     are_batches_included: bool = False
 
     def einsum(self, equation: str, left: Tensor, right: Tensor, kind: ProductKind) -> Tensor:
-        """Return a product of two arrays, float32, whose gradient is the caller's affair.
+        """Return a product of two arrays, float32, whose gradient the caller provides.
 
         Args:
-            equation: Every letter once in an operand; summed letters stand in both operands.
+            equation: Einstein's notation; a letter once in an operand, summed letters in both operands.
             left: First factor, float32.
             right: Second factor, float32.
-            kind: What the product is for.
+            kind: Purpose of the product.
         """
         is_rounded = kind in self.kinds and (self.are_batches_included or _num_pairs(equation, left) == 1)
         if not is_rounded:
@@ -99,7 +100,7 @@ class Products:
 
         def multiply(left: Tensor, right: Tensor) -> tuple[Tensor, Any]:
             def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
-                # JAX hands over the gradient by name, TensorFlow as an argument.
+                # JAX passes the gradient by name, TensorFlow as an argument.
                 d_output = args[0] if upstream is None else upstream
                 of_left = f"{output},{right_letters}->{left_letters}"
                 of_right = f"{left_letters},{output}->{right_letters}"
@@ -121,7 +122,7 @@ def products_of(precision: str, *, is_on_gpu: bool, processor_flags: str) -> Pro
     Args:
         precision: "float32", "mixed_bfloat16" or "mixed_float16".
         is_on_gpu: Whether a GPU computes.
-        processor_flags: What the processor says that it can do, names apart by blanks.
+        processor_flags: Features that the processor reports, names separated by blanks.
 
     >>> products_of("mixed_bfloat16", is_on_gpu=False, processor_flags="avx2 avx512_bf16").kinds
     frozenset({'input_gradient'})
@@ -168,8 +169,8 @@ def _sixteen_bit_matmul(left: Tensor, right: Tensor) -> Tensor:
 def _sixteen_bit_einsum(equation: str, left: Tensor, right: Tensor) -> Tensor:
     """Return a product, float32, of factors in 16 bits.
 
-    TensorFlow's own einsum cannot say in what format it sums, so there it becomes a product of matrices;
-    XLA folds the transpositions around it into the product.
+    TensorFlow's einsum has no option for the format of its sums, so on TensorFlow it becomes a product of
+    matrices; XLA merges the transpositions around it into the product.
     """
     if keras.backend.backend() == "jax":
         return backend().numpy.einsum(equation, left, right, preferred_element_type="float32")
@@ -182,36 +183,37 @@ def _sixteen_bit_einsum(equation: str, left: Tensor, right: Tensor) -> Tensor:
     columns = [letter for letter in right_letters if letter not in shared]
     sizes = dict(zip(left_letters, left.shape, strict=True))
     sizes |= dict(zip(right_letters, right.shape, strict=True))
-    # Without an axis for the batch, an only pair is a product of two matrices.
-    is_alone = math.prod(_size(sizes, letter) for letter in batch) == 1
-    left = _as_matrices(left, left_letters, [[] if is_alone else batch, rows, summed], sizes)
-    right = _as_matrices(right, right_letters, [[] if is_alone else batch, summed, columns], sizes)
+    # A single pair is a plain product of two matrices, without a batch axis.
+    is_single_pair = math.prod(_size(sizes, letter) for letter in batch) == 1
+    batch_axes = [] if is_single_pair else batch
+    left = _as_matrices(left, left_letters, [batch_axes, rows, summed], sizes)
+    right = _as_matrices(right, right_letters, [batch_axes, summed, columns], sizes)
     product = _sixteen_bit_matmul(left, right)
-    given_letters = [*batch, *rows, *columns]
-    product = ops.reshape(product, [_size(sizes, letter) for letter in given_letters])
-    return ops.transpose(product, [given_letters.index(letter) for letter in output])
+    product_letters = [*batch, *rows, *columns]
+    product = ops.reshape(product, [_size(sizes, letter) for letter in product_letters])
+    return ops.transpose(product, [product_letters.index(letter) for letter in output])
 
 
 def _num_pairs(equation: str, left: Tensor) -> int:
-    """Count the pairs of matrices that are multiplied, each pair by itself."""
+    """Count the pairs of matrices of which a product consists."""
     letters, output = equation.split("->")
     left_letters, right_letters = letters.split(",")
     sizes = dict(zip(left_letters, left.shape, strict=True))
     batch = [letter for letter in left_letters if letter in right_letters and letter in output]
-    # A batch of unknown length is as good as a large one.
+    # A batch of unknown length counts as more than one pair.
     return math.prod(sizes[letter] or 2 for letter in batch)
 
 
 def _as_matrices(
     array: Tensor, letters: str, groups: Sequence[Sequence[str]], sizes: Mapping[str, int | None]
 ) -> Tensor:
-    """Lay the axes of an array in the order of three groups: those of the batch, and one axis for each other.
+    """Arrange an array as matrices: the axes of the batch, then one axis of rows and one of columns.
 
-    Axes in no group have the length 1.
+    `groups` are the letters of the batch, of the rows and of the columns. Axes in no group have length 1.
     """
     order = [letters.index(letter) for group in groups for letter in group]
-    alone = [place for place in range(len(letters)) if place not in order]
-    array = ops.transpose(array, [*alone, *order])
+    length_one = [place for place in range(len(letters)) if place not in order]
+    array = ops.transpose(array, [*length_one, *order])
     batch, rows, columns = groups
     shape = [_size(sizes, letter) for letter in batch]
     for group in (rows, columns):
@@ -221,6 +223,6 @@ def _as_matrices(
 
 
 def _size(sizes: Mapping[str, int | None], letter: str) -> int:
-    """Return the length of an axis; -1 of a batch whose length is not known yet."""
+    """Return the length of an axis; -1 for a batch whose length is not known yet."""
     size = sizes[letter]
     return -1 if size is None else size

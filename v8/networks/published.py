@@ -1,13 +1,13 @@
-"""A published model as a Keras file that older Keras reads too, and how its forecasts are taken.
+"""Published models as Keras files that older versions of Keras load too, and their forecasts.
 
-A newer Keras writes every argument of every layer, also those that came after the Keras of whoever loads
-the file, and theirs refuses what it does not know. Such an argument has a default, for the sake of older
-files. So whatever equals its default is left out. Initializers, regularizers and constraints go as well:
-they matter to training alone, and the weights follow in the file.
+Keras writes every argument of every layer, also arguments that an older version does not know and therefore
+refuses. Such an argument has a default, so that Keras itself can load older files. So arguments that equal
+their default are left out. Initializers, regularizers and constraints are left out, too: they matter for
+training only, and the weights are in the file.
 
-Nor does it tell when it was written, so that the same network with the same weights is the same file, whose
-digest says that it is. It tells whose candles it was made from, beside the description of the network, where
-Keras does not look: models of one profile remain one description.
+The time of writing is left out as well, so that the same network with the same weights is the same file with
+the same digest. The name of the series is in a member of the file that Keras does not read, so that the
+description of the network is the same for all models of a profile.
 
 Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
 """
@@ -33,32 +33,38 @@ from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.span import Span
 
-CONFIG_MEMBER: Final = "config.json"  # member of a Keras file that describes the network
-WEIGHTS_MEMBER: Final = "model.weights.h5"  # member of a Keras file that holds its numbers, as HDF5
-ABOUT_MEMBER: Final = "metadata.json"  # member that tells which Keras wrote the file, and when
-NO_DATE: Final = "1980-01-01@00:00:00"  # in place of when: the first moment that a zip can tell
-KEPT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
-"""Of an object: what it is and what it is connected to. Models are built again by their connections."""
+CONFIG_MEMBER: Final = "config.json"  # member of a Keras file: the description of the network
+WEIGHTS_MEMBER: Final = "model.weights.h5"  # member of a Keras file: the weights, as HDF5
+ABOUT_MEMBER: Final = "metadata.json"  # member of a Keras file: the version of Keras, and the date
+NO_DATE: Final = "1980-01-01@00:00:00"  # in place of the date: the earliest that a zip file can hold
+OBJECT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
+"""Keys of a described object that are kept: its class, its arguments and its connections."""
 TRAINING_ONLY: Final = ("_initializer", "_regularizer", "_constraint")
-"""Ends of the names of arguments that forecasts do not depend on."""
+"""Ends of the names of arguments that do not affect forecasts."""
 OPERATIONS: Final = "keras.src.ops."
-"""Where operations live. Keras up to 3.10 names them itself and takes no name."""
+"""Module of operations. Keras up to 3.10 names them itself and refuses a name."""
 
 
 def save_portable(model: Any, file: Path, series: str | None = None) -> None:
-    """Write a built model of stock layers so that every Keras from 3.10 on loads it; it may name a series.
+    """Write a built model of stock layers so that every Keras from 3.10 on loads it.
 
-    Keras describes a model anew whenever it saves it, which takes most of the time. So it does that once for
-    each model; later weights are written into what it wrote then.
+    Keras writes the description of a model whenever it saves it, which takes most of the time. So it saves
+    each model once as a template; after that, weights are written into a copy of the template.
+
+    Args:
+        model: The Keras model.
+        file: Where to write it.
+        series: Name of the series, to be noted in the file.
     """
     if model not in _TEMPLATES:
         _TEMPLATES[model] = _template_of(model, file)
     template = _TEMPLATES[model]
-    about = dict(template.about) | ({"series": series} if series else {})
-    members = dict(template.members) | {
-        ABOUT_MEMBER: json.dumps(about).encode(),
-        WEIGHTS_MEMBER: template.weights_file(model.get_weights()),
-    }
+    metadata = dict(template.metadata)
+    if series:
+        metadata["series"] = series
+    members = dict(template.members)
+    members[ABOUT_MEMBER] = json.dumps(metadata).encode()
+    members[WEIGHTS_MEMBER] = template.weights_file(model.get_weights())
     with zipfile.ZipFile(file, "w") as portable:
         for name, content in members.items():
             portable.writestr(zipfile.ZipInfo(name), content)
@@ -66,11 +72,13 @@ def save_portable(model: Any, file: Path, series: str | None = None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Template:
-    """A model's file with other weights than its own."""
+    """The file of a model, into which weights are written."""
 
     members: Mapping[str, bytes]  # of the file, in order; the description is portable
-    about: Mapping[str, Any]  # what the member of that name says
-    places: Mapping[str, int]  # by the name of a data set of the weights' member, the number of the weight
+    metadata: Mapping[str, Any]  # content of `ABOUT_MEMBER`
+    places: Mapping[
+        str, int
+    ]  # by the name of a data set of `WEIGHTS_MEMBER`: the place of the weight in the model
 
     def weights_file(self, weights: Sequence[NDArray[Any]]) -> bytes:
         """Return the weights' member with these weights, in the model's order."""
@@ -82,16 +90,16 @@ class _Template:
 
 
 _TEMPLATES: Final = WeakKeyDictionary[Any, _Template]()
-"""By Keras model, while anybody holds it."""
+"""By Keras model, for as long as the model exists."""
 
 
 def _template_of(model: Any, file: Path) -> _Template:
-    """Save a model, whose weights stay as they are, as a template; the file is used for it.
+    """Save a model as a template, by way of the file; its weights stay as they are.
 
-    Which data set holds which weight is Keras' own affair. So every weight is saved as its number, and each
-    data set says whose it is.
+    Which data set holds which weight is an internal matter of Keras. So every weight is filled with its
+    number before saving, and each data set then shows which weight it holds.
 
-    Raises RuntimeError if they do not.
+    Raises RuntimeError if a weight has no data set of its own.
     """
     weights = model.get_weights()
     try:
@@ -101,17 +109,18 @@ def _template_of(model: Any, file: Path) -> _Template:
         model.set_weights(weights)
     with zipfile.ZipFile(file) as written:
         members = {name: written.read(name) for name in written.namelist()}
-    config, about = (json.loads(members[name]) for name in (CONFIG_MEMBER, ABOUT_MEMBER))
+    config = json.loads(members[CONFIG_MEMBER])
+    metadata = json.loads(members[ABOUT_MEMBER])
     members[CONFIG_MEMBER] = json.dumps(portable_config(config)).encode()
     places = _places_of(weights, members[WEIGHTS_MEMBER])
-    return _Template(members, {**about, "date_saved": NO_DATE}, places)
+    return _Template(members, {**metadata, "date_saved": NO_DATE}, places)
 
 
 def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int]:
-    """Map the names of the data sets in which weights lie as their numbers, from 1, to those, from 0."""
+    """Map the names of data sets to places of weights; each data set is filled with place + 1."""
     places: dict[str, int] = {}
 
-    def look(name: str, item: Any) -> None:
+    def visit(name: str, item: Any) -> None:
         if not isinstance(item, h5py.Dataset):
             return
         for number, weight in enumerate(weights):
@@ -119,7 +128,7 @@ def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int
                 places[name] = number
 
     with h5py.File(io.BytesIO(content)) as written:
-        written.visititems(look)
+        written.visititems(visit)
     if sorted(places.values()) != [*range(len(weights))]:
         rule = "must hold each of the model's weights in a data set of its own"
         raise RuntimeError(f"Keras file: {rule}; got {len(places)} for {len(weights)} weights")
@@ -127,7 +136,7 @@ def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int
 
 
 def portable_config(node: Any) -> Any:
-    """Leave out of a description, as JSON values, what older Keras may not know."""
+    """Remove from a description, as JSON values, what older versions of Keras may not know."""
     if isinstance(node, list):
         return [portable_config(value) for value in node]
     if not isinstance(node, dict):
@@ -136,56 +145,56 @@ def portable_config(node: Any) -> Any:
         return node["config"]["name"]
     if node.get("module") is None:
         return {key: portable_config(value) for key, value in node.items()}
-    kept = {key: portable_config(node[key]) for key in KEPT_KEYS if key in node}
+    description = {key: portable_config(node[key]) for key in OBJECT_KEYS if key in node}
     module = node["module"]
-    defaults = _defaults(node["module"], node["class_name"])
-    needed = {}
-    for name, value in kept["config"].items():
-        # An argument on its way out is in no signature any more, and written while it does nothing.
+    defaults = _defaults(module, node["class_name"])
+    config = {}
+    for name, value in description["config"].items():
+        # A deprecated argument is in no signature any more; it has no effect while it is None or False.
         is_default = value == defaults[name] if name in defaults else value in (None, False)
-        is_given_name = name == "name" and module.startswith(OPERATIONS)
-        if not (is_default or is_given_name or name.endswith(TRAINING_ONLY)):
-            needed[name] = value
-    return kept | {"config": needed}
+        is_operation_name = name == "name" and module.startswith(OPERATIONS)
+        if not (is_default or is_operation_name or name.endswith(TRAINING_ONLY)):
+            config[name] = value
+    return description | {"config": config}
 
 
 @cache
 def _defaults(module: str, class_name: str) -> dict[str, Any]:
     """Map the arguments of a stock class, its own and inherited ones, to their defaults as JSON values."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for base in reversed(getattr(import_module(module), class_name).__mro__):
         if "__init__" in vars(base):
-            found |= {
-                name: list(about.default) if isinstance(about.default, tuple) else about.default
-                for name, about in inspect.signature(base.__init__).parameters.items()
-            }
-    return found
+            for name, parameter in inspect.signature(base.__init__).parameters.items():
+                default = parameter.default
+                defaults[name] = list(default) if isinstance(default, tuple) else default
+    return defaults
 
 
 FORECAST_BATCH = 64
-"""Windows a batch, always: one window alone costs little more than it must (0.2 s with the aligned
-profile on one core), and every row of a batch is rounded alike. With 8 or 32 rows the matrix products
-of TensorFlow 2.21 on a CPU treat some rows differently in the last bit; with 16, 24, 48 and 64 none."""
+"""Windows in every batch: a single window then costs little more than necessary (0.2 s with the aligned
+profile on one core), and every row of a batch is rounded in the same way. With 8 or 32 rows the matrix
+products of TensorFlow 2.21 on a CPU round some rows differently in the last bit; with 16, 24, 48 and 64 they
+do not."""
 
 
 def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
     """Run a serving model over raw windows, (N, T, F) to (N, H, C) per task.
 
-    The last batch is filled up with its last window: a batch of another size would round otherwise, and
-    make TensorFlow trace the whole network anew, which costs a second.
+    The last batch is filled up with its last window: a batch of another size would be rounded differently,
+    and TensorFlow would trace the network again, which takes a second.
     """
     num_windows = len(windows_NTF)
     batches = [windows_NTF[start : start + FORECAST_BATCH] for start in range(0, num_windows, FORECAST_BATCH)]
     num_missing = FORECAST_BATCH - len(batches[-1])
     batches[-1] = np.concatenate([batches[-1], np.repeat(windows_NTF[-1:], num_missing, axis=0)])
-    # Not `predict`: it sets up a data pipeline each time, which costs more than a batch or two.
+    # Not `predict`: it sets up a data pipeline at each call, which costs more than a batch or two.
     parts = [model.predict_on_batch(batch_BTF) for batch_BTF in batches]
     return {task: np.concatenate([part[task] for part in parts])[:num_windows] for task in parts[0]}
 
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """What a model says about windows, in the units of its tasks.
+    """The forecasts of a model for some windows, in the units of its tasks.
 
     Args:
         points: Per task, shape (N, H, C), float32; the medians where there are quantiles.
@@ -197,14 +206,14 @@ class Forecasts:
 
 
 def split_outputs(outputs: Mapping[str, NDArray[np.float32]]) -> Forecasts:
-    """Part the outputs of a model by what they are."""
+    """Divide the outputs of a model into points and quantiles."""
     points = {name: values for name, values in outputs.items() if name in TASKS}
     names = {task: quantile_output(task) for task in points}
     return Forecasts(points, {task: outputs[name] for task, name in names.items() if name in outputs})
 
 
 class PublishedModel(ABC):
-    """A model whose graph many series may share, as it is published."""
+    """A model as it is published; its graph may be shared by many series."""
 
     @property
     @abstractmethod
@@ -220,5 +229,5 @@ class PublishedModel(ABC):
         return self.forecast_all(span.raw_windows())
 
     def save(self, file: Path, series: str | None = None) -> None:
-        """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
+        """Write the Keras file, which every Keras from 3.10 on loads; `series` is noted in it."""
         save_portable(self._model, file, series)

@@ -1,18 +1,19 @@
 """LSTM and GRU over whole sequences, with hand-derived gradients, for one model or many.
 
-The loop over time holds one matmul a step and the elementwise work, backward the slopes of the gates, too:
-where XLA makes one kernel of a loop (`v8.machine.choices`) they cost less there than arrays of them. The
-input projection and the weight gradients happen outside it as single large products. Gate order, formulas and
-results are those of keras.layers.LSTM and keras.layers.GRU(reset_after=True) with default
-activations; gradients follow Hochreiter & Schmidhuber 1997 and Cho et al. 2014.
+The loop over time does one matrix product a step and the elementwise work. The backward loop also computes
+the derivatives of the gates: in a fused loop, which XLA compiles to one kernel (`v8.machine.choices`), that
+costs less than storing them as arrays. The input projection and the weight gradients are single large
+products outside the loop. Gate order, formulas and results are those of keras.layers.LSTM and
+keras.layers.GRU(reset_after=True) with default activations; gradients follow Hochreiter & Schmidhuber 1997
+and Cho et al. 2014.
 
-Callers pass batch-major arrays with a model axis. Inside, arrays are time-major, so that one step is
-one contiguous slice; with a single model its axis is dropped and every matmul is a plain one, which
-XLA runs about twice as fast on a CPU as a batched one.
+Callers pass batch-major arrays with a model axis. Inside, arrays are time-major, so that one step is one
+contiguous slice; with a single model its axis is dropped and every product is a plain one, which XLA runs
+about twice as fast on a CPU as a batched one.
 
-Outputs are in the order of the inputs' time, whichever way the layer reads them.
+Outputs are in the time order of the inputs, whichever direction the layer reads them in.
 
-On a GPU every kernel of every step costs a launch: `v8.networks.trips` writes the same loops for it.
+On a GPU every kernel of every step costs a launch: `v8.networks.trips` has the same loops with fewer kernels.
 
 Shape legend: B batch, M model, T time, F features, U units, G gates times units (4U LSTM, 3U GRU).
 A dot stands for `M, B` or, with one model, `B`: z_T.G has shape (T, M, B, G) or (T, B, G).
@@ -36,22 +37,23 @@ GRU_GATES = 3  # update, reset, candidate: the order of Keras
 
 
 class Cell(NamedTuple):
-    """One kind of layer: how its states come about, and how their gradient goes back."""
+    """One kind of recurrent layer: its step forward, and the gradients of all steps."""
 
     num_states: int
-    """Two of an LSTM, whose second is its cell."""
+    """2 for an LSTM, whose second state is its cell; 1 for a GRU."""
     forward: Callable[[Tensor, Tensor, Products], Step]
-    """Maps recurrent kernel, bias and the formats of products to a step, from projected inputs, (., G), to
-    gates after their activations, (., G), what else `backward` needs, (., U), and the state, (., U)."""
+    """Maps recurrent kernel, bias and the formats of products to a step. The step maps projected inputs,
+    (., G), to gates after their activations, (., G), what else `backward` needs, (., U), and the state,
+    (., U)."""
     backward: Callable[..., Gradients]
-    """Maps those of all steps, the states before each step, (T, ., U), the gradients of the states, likewise,
-    and of an LSTM's last cell, the recurrent kernel and the direction to those of the projected input and of
-    the recurrent part, both (T, ., G), of the bias and of the first states."""
+    """Maps the outputs of all steps, the states before each step, (T, ., U), the gradients of the states,
+    (T, ., U), and of an LSTM's last cell, the recurrent kernel and the direction to gradients: of the
+    projected input and of the recurrent part, both (T, ., G), of the bias and of the initial states."""
     outputs_like: Callable[[Tensor, Tensor], Tensors]
-    """Maps an array like a step's gates, (., G), and one like its state, (., U), to arrays of the shape and
-    dtype of what the steps of `forward` give."""
+    """Maps an array like a step's gates, (., G), and one like its state, (., U), to arrays of the shapes and
+    dtypes of the outputs of a step of `forward`."""
     steps_per_trip: int = 1
-    """How many steps one trip of the loop takes."""
+    """Time steps that one trip of the loop takes."""
 
 
 def recurrent(
@@ -60,43 +62,54 @@ def recurrent(
     weights: Sequence[Tensor],
     *,
     go_backwards: bool,
-    first: Sequence[Tensor] = (),
+    initial_states: Sequence[Tensor] = (),
     products: Products = FLOAT32,
 ) -> tuple[Tensor, list[Tensor]]:
     """Run one layer of each model over its sequences.
 
     Args:
-        cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them by `v8.networks.trips.in_trips`.
+        cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them as `v8.networks.trips.in_trips`
+            returns it.
         x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
-        weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); of a GRU the bias of the input
-            and the recurrent one, (M, 2, G).
+        weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); the bias of a GRU is that of
+            the input and the recurrent one, (M, 2, G).
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
-        first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
+        initial_states: The state before the first step, shape (B, M, U), and an LSTM's cell; empty for zeros.
         products: Which products have factors in 16 bits.
 
     Returns:
-        Every step's state, (B, M, T, U), and that of the last step read, (B, M, U), with an LSTM's last cell,
-        all in the dtype of `x_BMTF`.
+        The state of every step, (B, M, T, U); and the state after the last step read, (B, M, U), with an
+        LSTM's cell. All in the dtype of `x_BMTF`.
     """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
-    arrays = [ops.cast(ops.convert_to_tensor(one), x_TF.dtype) for one in weights]
-    begun = [ops.cast(one[:, 0] if is_single else ops.swapaxes(one, 0, 1), x_TF.dtype) for one in first]
-    states = _states(cell, go_backwards, products)
-    h_TU, *cells = states(x_TF, *(one[0] if is_single else one for one in arrays), *begun)
-    last = [h_TU[0 if go_backwards else -1], *cells]
+    arrays = [ops.cast(ops.convert_to_tensor(weight), x_TF.dtype) for weight in weights]
+    states = []
+    for state_BMU in initial_states:
+        state_U = state_BMU[:, 0] if is_single else ops.swapaxes(state_BMU, 0, 1)
+        states.append(ops.cast(state_U, x_TF.dtype))
+    kernel, recurrent_kernel, bias = (array[0] for array in arrays) if is_single else arrays
+    run = _layer_function(cell, go_backwards, products)
+    h_TU, *cells = run(x_TF, kernel, recurrent_kernel, bias, *states)
+    last_states = [h_TU[0 if go_backwards else -1], *cells]
     if is_single:
-        return ops.transpose(h_TU, (1, 0, 2))[:, None], [one[:, None] for one in last]
-    return ops.transpose(h_TU, (2, 1, 0, 3)), [ops.transpose(one, (1, 0, 2)) for one in last]
+        return ops.transpose(h_TU, (1, 0, 2))[:, None], [state[:, None] for state in last_states]
+    return ops.transpose(h_TU, (2, 1, 0, 3)), [ops.transpose(state, (1, 0, 2)) for state in last_states]
 
 
-def _states(cell: Cell, go_backwards: bool, products: Products) -> Callable[..., Tensors]:
-    def states(
-        x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *first: Tensor
+def _layer_function(cell: Cell, go_backwards: bool, products: Products) -> Callable[..., Tensors]:
+    """Return a layer as a function with a gradient of its own: `recurrent`, on time-major arrays.
+
+    It maps inputs, kernel, recurrent kernel, bias and initial states to the states of all steps, (T, ., U),
+    and an LSTM's last cell.
+    """
+
+    def run(
+        x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *initial_states: Tensor
     ) -> tuple[Tensors, Any]:
         z_TG = _projected(x_TF, kernel, products)
         zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
-        start = first or (zero_U,) * cell.num_states
+        start = initial_states or (zero_U,) * cell.num_states
         like = cell.outputs_like(z_TG[0], zero_U)
         step = cell.forward(recurrent, bias, products)
         (_, *cells), saved = scan(
@@ -105,27 +118,30 @@ def _states(cell: Cell, go_backwards: bool, products: Products) -> Callable[...,
         h_TU = saved[-1]
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensors:
-            # JAX hands over the gradients of all results as one structure, TensorFlow as arguments.
+            # JAX passes the gradients of all results as one structure, TensorFlow as arguments.
             after_TU = keras.tree.flatten(args if upstream is None else upstream)
-            first_1U = first[0][None] if first else ops.zeros_like(h_TU[:1])
-            parts = [h_TU[1:], first_1U] if go_backwards else [first_1U, h_TU[:-1]]
+            initial_1U = initial_states[0][None] if initial_states else ops.zeros_like(h_TU[:1])
+            parts = [h_TU[1:], initial_1U] if go_backwards else [initial_1U, h_TU[:-1]]
             before_TU = ops.concatenate(parts, axis=0)
-            dz_TG, dr_TG, dbias, dfirst = cell.backward(
+            dz_TG, dr_TG, dbias, dinitial = cell.backward(
                 saved, before_TU, after_TU, recurrent, go_backwards, products=products
             )
-            kernels = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG, products)
-            return _input_gradient(dz_TG, kernel, products), *kernels, dbias, *(dfirst if first else ())
+            dkernel, drecurrent = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG, products)
+            dx_TF = _input_gradient(dz_TG, kernel, products)
+            # The zeros of a layer without initial states are no argument, so they have no gradient.
+            return (dx_TF, dkernel, drecurrent, dbias, *(dinitial if initial_states else ()))
 
         return (h_TU, *cells), gradient
 
-    return cast(Callable[..., Tensors], ops.custom_gradient(states))
+    return cast(Callable[..., Tensors], ops.custom_gradient(run))
 
 
 def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     bias_G = ops.expand_dims(bias, axis=-2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        (h_U, c_U), (z_G,) = carry, inputs
+        h_U, c_U = carry
+        (z_G,) = inputs
         z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
         i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
         i_U = ops.sigmoid(i_U)
@@ -148,11 +164,13 @@ def _lstm_backward(
     *,
     products: Products,
 ) -> Gradients:
-    (gates_TG, c_TU, _), (dh_TU, *dcells) = saved, after_TU
+    gates_TG, c_TU, _ = saved
+    dh_TU, *dcells = after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        (dh_U, dc_U, sum_G), (gates_G, c_U, upstream_U) = carry, inputs
+        dh_U, dc_U, sum_G = carry
+        gates_G, c_U, upstream_U = inputs
         i_U, f_U, g_U, o_U = ops.split(gates_G, LSTM_GATES, axis=-1)
         tanh_U = tanh(f_U * c_U + i_U * g_U)
         dh_U = dh_U + upstream_U
@@ -162,22 +180,26 @@ def _lstm_backward(
         dg_U = dc_U * i_U * (1 - g_U * g_U)
         do_U = dh_U * tanh_U * o_U * (1 - o_U)
         dz_G = ops.concatenate([di_U, df_U, dg_U, do_U], axis=-1)
-        return (products.matmul(dz_G, recurrent_T, "loop"), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (
-            dz_G,
-        )
+        before = (products.matmul(dz_G, recurrent_T, "loop"), dc_U * f_U, sum_G + ops.cast(dz_G, "float32"))
+        return before, (dz_G,)
 
-    # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
+    # The gradient of the bias is summed in the loop: afterwards XLA would sum the rows of all steps as a tree
+    # of windows, which is slower.
     last = (ops.zeros_like(dh_TU[0]), *dcells, ops.zeros_like(gates_TG[0], dtype="float32"))
     inputs = (gates_TG, c_TU, dh_TU)
-    (*dfirst, sum_G), (dz_TG,) = scan(step, last, inputs, (gates_TG[0],), is_reversed=not go_backwards)
-    return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
+    first, (dz_TG,) = scan(step, last, inputs, (gates_TG[0],), is_reversed=not go_backwards)
+    *dinitial, sum_G = first
+    dbias = ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype)
+    return dz_TG, dz_TG, dbias, tuple(dinitial)
 
 
 def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
-    input_bias_G, bias_G = (ops.expand_dims(bias[..., place, :], axis=-2) for place in (0, 1))
+    input_bias_G = ops.expand_dims(bias[..., 0, :], axis=-2)
+    bias_G = ops.expand_dims(bias[..., 1, :], axis=-2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        (h_U,), (z_G,) = carry, inputs
+        (h_U,) = carry
+        (z_G,) = inputs
         update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
         r_G = products.matmul(h_U, recurrent, "loop") + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
@@ -199,26 +221,29 @@ def _gru_backward(
     *,
     products: Products,
 ) -> Gradients:
-    (gates_TG, own_r_TU, _), (dh_TU,) = saved, after_TU
+    gates_TG, own_r_TU, _ = saved
+    (dh_TU,) = after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
     zero_U = ops.zeros_like(dh_TU[0])
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        (dh_U,), (gates_G, own_r_U, before_U, upstream_U) = carry, inputs
+        (dh_U,) = carry
+        gates_G, own_r_U, before_U, upstream_U = inputs
         update_U, reset_U, own_U = ops.split(gates_G, GRU_GATES, axis=-1)
         dh_U = dh_U + upstream_U
         down_U = dh_U * (1 - update_U) * (1 - own_U * own_U)
         dupdate_U = dh_U * (before_U - own_U) * update_U * (1 - update_U)
         dreset_U = down_U * own_r_U * reset_U * (1 - reset_U)
         dr_G = ops.concatenate([dupdate_U, dreset_U, down_U * reset_U], axis=-1)
-        return (dh_U * update_U + products.matmul(dr_G, recurrent_T, "loop"),), (dr_G, down_U)
+        dbefore_U = dh_U * update_U + products.matmul(dr_G, recurrent_T, "loop")
+        return (dbefore_U,), (dr_G, down_U)
 
     inputs = (gates_TG, own_r_TU, before_TU, dh_TU)
     like = (gates_TG[0], zero_U)
-    dfirst, (dr_TG, down_TU) = scan(step, (zero_U,), inputs, like, is_reversed=not go_backwards)
+    dinitial, (dr_TG, down_TU) = scan(step, (zero_U,), inputs, like, is_reversed=not go_backwards)
     dz_TG = ops.concatenate([dr_TG[..., : 2 * down_TU.shape[-1]], down_TU], axis=-1)
-    dbias = ops.stack([ops.sum(each, axis=(0, -2)) for each in (dz_TG, dr_TG)], axis=-2)
-    return dz_TG, dr_TG, dbias, dfirst
+    dbias = ops.stack([ops.sum(dz_TG, axis=(0, -2)), ops.sum(dr_TG, axis=(0, -2))], axis=-2)
+    return dz_TG, dr_TG, dbias, dinitial
 
 
 def _gates_and_two_states(gates_G: Tensor, state_U: Tensor) -> Tensors:
@@ -237,7 +262,7 @@ def tanh(x: Tensor) -> Tensor:
 
 
 def _projected(x_TF: Tensor, kernel: Tensor, products: Products) -> Tensor:
-    """Return x @ kernel for all steps at once, shape (T, ., G)."""
+    """Return x @ kernel for all steps in one product, shape (T, ., G)."""
     if len(kernel.shape) == 2:
         flat = products.matmul(ops.reshape(x_TF, (-1, x_TF.shape[-1])), kernel, "forward")
         return ops.reshape(flat, (x_TF.shape[0], -1, kernel.shape[-1]))
@@ -257,8 +282,8 @@ def _kernel_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the kernel and of the recurrent kernel.
 
-    Where both have one upstream gradient and inputs are few, they are one product: by itself, one of a few
-    rows takes twice as long on a CPU for what it does.
+    Where both have the same upstream gradient and inputs are few, they are one product: by itself, a product
+    of a few rows takes twice as long on a CPU for the work it does.
     """
     num_inputs = x_TF.shape[-1]
     if dr_TG is not dz_TG or num_inputs > before_TU.shape[-1]:
@@ -269,7 +294,7 @@ def _kernel_gradients(
 
 def _weight_gradient(x_TF: Tensor, dz_TG: Tensor, products: Products) -> Tensor:
     if len(x_TF.shape) == 3:
-        # Written as one product: a transposed array of its own would be made, by working out `x_TF` again.
+        # Written as one product: otherwise XLA stores a transposed copy, for which it computes `x_TF` again.
         x_NF = ops.reshape(x_TF, (-1, x_TF.shape[-1]))
         dz_NG = ops.reshape(dz_TG, (-1, dz_TG.shape[-1]))
         return products.einsum("nf,ng->fg", x_NF, dz_NG, "weight_gradient")
@@ -289,11 +314,11 @@ def scan(
 
     Args:
         step: Takes and returns tuples.
-        carry: What the first step gets.
+        carry: The carry of the first step.
         inputs: Arrays with time first, (T, ...).
         outputs_like: Arrays of the shape and dtype of each of one step's outputs.
-        is_reversed: Begin at the end of time.
-        steps_per_trip: Steps of one trip of the loop; with more than one, `_scan_in_trips` tells how.
+        is_reversed: Whether to begin at the end of time.
+        steps_per_trip: Steps of one trip of the loop, see `_scan_in_trips`.
 
     Returns:
         The last carry, and the outputs, time first, each at the index of its inputs.
@@ -305,22 +330,24 @@ def scan(
     if keras.backend.backend() != "tensorflow":
         carry, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)
         return carry, tuple(outputs)
-    # keras.ops.scan on TensorFlow wants outputs shaped like the carry, and ours are not.
+    # keras.ops.scan on TensorFlow requires outputs shaped like the carry, and ours are not.
     import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 
     num_steps = inputs[0].shape[0]
     arrays = [tf.TensorArray(like.dtype, num_steps, element_shape=like.shape) for like in outputs_like]
-    # An only input gives its memory to the output of its shape, which no step needs to begin with zeros. Of
-    # several XLA would copy the whole array at every step: the next carry may be worked out after the output.
+    # A single input passes its memory to the output of its shape, so that no array of zeros is needed. With
+    # several inputs XLA would copy the whole array at every step: the next carry may be computed after the
+    # output.
     is_overwritten = len(inputs) == 1 and inputs[0].shape[1:] == outputs_like[0].shape
     if is_overwritten:
         arrays[0] = arrays[0].unstack(inputs[0])
 
     def body(count: Tensor, carry: Tensors, arrays: list[Any]) -> tuple[Any, ...]:
         t = num_steps - 1 - count if is_reversed else count
-        here = (arrays[0].read(t),) if is_overwritten else tuple(array[t] for array in inputs)
-        carry, outputs = step(carry, here)
-        return count + 1, carry, [a.write(t, output) for a, output in zip(arrays, outputs, strict=True)]
+        inputs_t = (arrays[0].read(t),) if is_overwritten else tuple(array[t] for array in inputs)
+        carry, outputs = step(carry, inputs_t)
+        written = [array.write(t, output) for array, output in zip(arrays, outputs, strict=True)]
+        return count + 1, carry, written
 
     start = (tf.constant(0), carry, arrays)
     _, carry, arrays = tf.while_loop(
@@ -338,10 +365,10 @@ def _scan_in_trips(
     is_reversed: bool,
     steps_per_trip: int,
 ) -> tuple[Tensors, Tensors]:
-    """Do as `scan` does, several steps a trip: a trip counts once, and stores what its steps give at once.
+    """Do what `scan` does with several steps a trip: a trip counts once, and stores its outputs together.
 
-    Steps that fill no trip are taken first, without a loop; so are all of them where there are no more than
-    one trip has.
+    Steps that do not fill a trip come first, without a loop. Where one trip would hold all steps, there is no
+    loop at all.
     """
 
     def trip(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -349,8 +376,9 @@ def _scan_in_trips(
         outputs_by_time: dict[int, Tensors] = {}
         for t in reversed(times) if is_reversed else times:
             carry, outputs_by_time[t] = step(carry, tuple(array[t] for array in inputs))
-        by_output = zip(*(outputs_by_time[t] for t in times), strict=True)
-        return carry, tuple(ops.stack(outputs) for outputs in by_output)
+        num_outputs = len(outputs_by_time[0])
+        stacked = [ops.stack([outputs_by_time[t][place] for t in times]) for place in range(num_outputs)]
+        return carry, tuple(stacked)
 
     num_steps = inputs[0].shape[0]
     if num_steps <= steps_per_trip:
@@ -370,5 +398,8 @@ def _scan_in_trips(
     outputs = tuple(ops.reshape(array, (-1, *array.shape[2:])) for array in stacked)
     if not num_before:
         return carry, outputs
-    in_order = (outputs, outputs_before) if is_reversed else (outputs_before, outputs)
-    return carry, tuple(ops.concatenate(parts, axis=0) for parts in zip(*in_order, strict=True))
+    joined = []
+    for output, output_before in zip(outputs, outputs_before, strict=True):
+        parts = (output, output_before) if is_reversed else (output_before, output)
+        joined.append(ops.concatenate(parts, axis=0))
+    return carry, tuple(joined)

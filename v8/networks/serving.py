@@ -1,25 +1,24 @@
-"""The model users load: raw feature window in, price units out, nothing but stock Keras inside.
+"""The published model: raw feature windows in, forecasts in price units out, of stock Keras layers only.
 
-Scaling and its inverse are written as `keras.ops` between the input and the network and between the
-network and the outputs. The fitted constants are weights, the one row of a table that every window looks
-up, so that models of one structure differ in weights alone: `load_scaling` makes one model that of the
-next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
+Scaling and its inverse are written as `keras.ops` between the input and the network and between the network
+and the outputs. The fitted constants are weights: the single row of an embedding table, which every window
+looks up. So models of one structure differ in weights alone, and `load_scaling` turns the model of one series
+into that of the next without building and tracing another graph. Plain Keras loads the file in safe mode.
 
-Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
-volatility > 0.
+Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper; volatility > 0.
 
-**Quantiles** lie as far off the point forecast as those of simulated paths do off their median. They never
+**Quantiles** are as far from the point forecast as those of simulated paths are from their median. They never
 cross and are coherent for any weights: each level is made coherent by itself, as the point forecast is; then
-each quantile is moved out to its inner neighbour where it would lie within. Smaller and larger of two
-coherent candles are coherent again, because low is a minimum and high a maximum.
+a quantile that would cross its inner neighbour is moved out to it. The smaller and the larger of two coherent
+candles are coherent again, because low is a minimum and high a maximum.
 
-**Formulas** of a profile that has paths come in last and read the window's raw candles, as
-`v8.baselines.ranges` does in numpy. To begin with the network has every share, and the formulas, whose
-numbers are zeros then, have none.
+**The ensemble** of a profile that has paths mixes the network's forecast with those of two baselines, which
+read the raw candles of the window, as `v8.baselines.ranges` does in NumPy. Until `fold` loads fitted numbers,
+the network has a share of 1, and the baselines, whose numbers are zeros, have none.
 
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
-K constants, L levels but the median, Q all levels, M members, R terms or ranges behind, P paths; in closes
-the 20 bars of the bands.
+K constants, or in closes the 20 bars of the bands, L levels but the median, Q all levels, M members of the
+ensemble, R terms, or past ranges, P paths.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,42 +49,50 @@ from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Span
 
-CONSTANTS = "constants"  # name of the layer that holds the constants of the scaling
+CONSTANTS = "constants"  # name of the layer with the constants of the scaling
 LIMITS: Final = "ensemble_limits"
-"""Name of the layer that holds the smallest deviation, its logarithm and the largest log range."""
-RANGES: Final = "ensemble_ranges"  # name of the layer that forecasts the log range of each coming bar
+"""Name of the layer with the smallest deviation, its logarithm and the largest log range."""
+RANGES: Final = "ensemble_ranges"  # name of the layer that forecasts the log range of each bar ahead
 PATHS: Final = ranges.PATH_LAYERS[0]
-"""Name of the layer that holds the bars which past windows lent."""
+"""Name of the layer with the bars resampled from past windows."""
 MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
-WIDTHS_PREFIX: Final = "ensemble_widths_"  # of the layers that widen or narrow the quantiles of the paths
+WIDTHS_PREFIX: Final = "ensemble_widths_"  # layers that scale the distances of quantiles from the median
 UNFITTED_FLOOR: Final = 1e-9
 PUBLISHED_TOLERANCE: Final = 1e-4
-"""Share of a forecast by which numpy and the published graph may differ; single precision takes 1e-5."""
+"""Largest relative difference between NumPy and the published graph; rounding in float32 causes 1e-5."""
 COMPARED_WINDOWS: Final = 64
-"""Windows of a span for which the published graph must forecast what NumPy forecasts. They are spread over
-all of it: neighbours share most of their bars."""
-LEAST_VOLATILITY_SHARE = 1e-3  # no volatility below this share of the scaling's floor is forecast
+"""Number of windows for which the published graph is compared with NumPy. They are spread over the span,
+because neighbouring windows share most of their bars."""
+LEAST_VOLATILITY_SHARE = 1e-3  # the smallest forecast volatility, as a share of the scaling's floor
 
 
 class ServingGraph:
-    """A published model that many series share: to build and trace one takes over a second.
+    """A published model that many series share, because building and tracing one takes over a second.
 
-    The scaling is any of its structure; the network, untrained and float32, becomes part of the model.
+    Args:
+        profile: The profile.
+        scaling: Any scaling of the structure.
+        network: An untrained float32 network, which becomes part of the model.
     """
 
     def __init__(self, profile: Profile, scaling: Scaling, network: keras.Model) -> None:
         self.network = network
-        self.model, self.alone = build_serving(profile, scaling, network)
+        self.model, self.network_model = build_serving(profile, scaling, network)
         self.holder: ServingModel | None = None
-        """The series it holds at present; all earlier ones refuse to be used."""
+        """The model whose numbers the graph has now; all earlier ones refuse to be used."""
 
 
 class ServingModel(PublishedModel):
-    """The published model of one series, uncalibrated at first; weights are in the network's order.
+    """The published model of one series; until `fold` its network forecasts alone.
 
-    It takes the shared graph over. A model that lost it to another series refuses, so that none can speak in
-    another's name.
+    It loads its numbers into the shared graph. A model whose graph has the numbers of another series by now
+    raises RuntimeError, so that it cannot return that series' forecasts.
+
+    Args:
+        graph: The shared graph.
+        scaling: Scaling of the series.
+        weights: Trained weights, in the network's order.
     """
 
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
@@ -105,70 +112,79 @@ class ServingModel(PublishedModel):
         shares: Mapping[str, FloatArray],
         widths: Mapping[str, FloatArray],
     ) -> None:
-        """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H).
+        """Mix the network's forecasts with those of the baselines from now on.
 
-        Its quantiles lie as many times as far off as those of the paths as widths say: per task, (H, L, C).
+        Args:
+            ensemble: The fitted baselines.
+            shares: Share of each member of the ensemble, per task, shape (M, H), unitless.
+            widths: Factors of the paths' distances of quantiles from the median, per task, shape (H, L, C).
         """
-        fitted = {
+        layers = {
             LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
             RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
             PATHS: [ensemble.resampled_PHC],
         }
         for task, moves_HRC in ensemble.moves.items():
-            fitted |= {MOVES_PREFIX + task: [moves_HRC], SHARES_PREFIX + task: [shares[task]]}
-        fitted |= {WIDTHS_PREFIX + task: [factor_HLC] for task, factor_HLC in widths.items()}
-        for name, weights in fitted.items():
+            layers[MOVES_PREFIX + task] = [moves_HRC]
+            layers[SHARES_PREFIX + task] = [shares[task]]
+        for task, factor_HLC in widths.items():
+            layers[WIDTHS_PREFIX + task] = [factor_HLC]
+        for name, weights in layers.items():
             self._model.get_layer(name).set_weights(weights)
         self._ensemble = ensemble
         self._shares = shares
         self._widths = widths
 
     def network_points(self, span: Span) -> dict[str, NDArray[np.float32]]:
-        """Say what the network forecasts for a span, per task, (W, H, C), not yet coherent."""
-        return forecast_windows(self._held.alone, span.raw_windows())
+        """Return the network's own forecasts for a span, per task, (W, H, C), not yet coherent."""
+        return forecast_windows(self._current_graph.network_model, span.raw_windows())
 
     def coherent(self, span: Span, points: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Make points of a span, per task, (W, H, C), coherent as the published model does."""
-        limits = self._limits(span)
-        return {name: TASKS[name].coherent(np, values, *limits) for name, values in points.items()}
+        last_close, least_volatility = self._limits(span)
+        return {
+            name: TASKS[name].coherent(np, values, last_close, least_volatility)
+            for name, values in points.items()
+        }
 
     def forecast_span(self, span: Span) -> Forecasts:
-        """Forecast a span; numpy walks the paths, in a tenth of the time that the published graph takes.
+        """Forecast a span; NumPy simulates the paths, in a tenth of the time that the published graph takes.
 
-        Raises RuntimeError if the graph says something else of some of the windows.
+        Raises RuntimeError if the graph's forecasts differ for some of the windows.
         """
         if self._ensemble is None:
             return super().forecast_span(span)
-        said, distances = self._ensemble.member_forecasts(span, self.network_points(span))
-        points = self.coherent(span, ranges.mix(self._shares, said))
+        members, distances = self._ensemble.member_forecasts(span, self.network_points(span))
+        points = self.coherent(span, ranges.mix(self._shares, members))
         distances = {name: distances[name] * factor for name, factor in self._widths.items()}
-        made = points | _about_points(np, span.profile, points, distances, self._limits(span))
-        made = {name: values.astype(np.float32) for name, values in made.items()}
-        self._require_graph_to_agree(span, made)
-        return split_outputs(made)
+        quantiles = _coherent_quantiles(np, span.profile, points, distances, self._limits(span))
+        outputs = {name: values.astype(np.float32) for name, values in {**points, **quantiles}.items()}
+        self._require_graph_to_agree(span, outputs)
+        return split_outputs(outputs)
 
-    def _require_graph_to_agree(self, span: Span, made: Mapping[str, NDArray[np.float32]]) -> None:
-        """Raise RuntimeError if the published graph says something else of windows spread over a span."""
-        compared = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)
-        for name, values in self._model.predict_on_batch(span.raw_windows()[compared]).items():
-            evaluated = made[name][compared]
-            if not np.abs(values - evaluated).max() < PUBLISHED_TOLERANCE * np.abs(evaluated).max():
+    def _require_graph_to_agree(self, span: Span, outputs: Mapping[str, NDArray[np.float32]]) -> None:
+        """Raise RuntimeError if the graph's forecasts differ from these for windows spread over a span."""
+        places = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)
+        for name, values in self._model.predict_on_batch(span.raw_windows()[places]).items():
+            expected = outputs[name][places]
+            if not np.abs(values - expected).max() < PUBLISHED_TOLERANCE * np.abs(expected).max():
                 raise RuntimeError(f"serving model: its graph forecasts another {name} than is evaluated")
 
     def _limits(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the last close, (W, 1, 1), and the least volatility, (1, 1, 1), as the graph has them."""
+        """Return the last close, (W, 1, 1), and the smallest volatility, (1, 1, 1), as the graph has them."""
         least = np.full((1, 1, 1), LEAST_VOLATILITY_SHARE * self._scaling.volatility_floor, np.float32)
         return span.last_close[:, None, None].astype(np.float32), least
 
     @property
-    def _held(self) -> ServingGraph:
+    def _current_graph(self) -> ServingGraph:
+        """The graph, as long as it has this model's numbers."""
         if self._graph.holder is not self:
             raise RuntimeError("serving model: its graph holds another series now; save it before the next")
         return self._graph
 
     @property
     def _model(self) -> keras.Model:
-        return self._held.model
+        return self._current_graph.model
 
 
 def build_serving(
@@ -179,7 +195,8 @@ def build_serving(
     Returns:
         Model from `window` (B, T, F), raw features in the profile's order, float32, to a dict, task
         to (B, H, C), float32, quote currency (volatility unitless); with quantiles, also `quantile_output` of
-        the task to (B, H, Q, C). Beside it one that says what the network alone forecasts, not yet coherent.
+        the task to (B, H, Q, C). And a model from the same input to the network's own forecasts, per task
+        (B, H, C), not yet coherent.
     """
     window_BTF = keras.Input((profile.lookback_bars, len(profile.features)), name="window")
     close_BT1 = _columns_of(window_BTF, profile, [CLOSE])
@@ -188,41 +205,43 @@ def build_serving(
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
     newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
     num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
-    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
-    closes_BP = ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
+    known_bars = list(range(profile.lookback_bars - num_known, profile.lookback_bars))
+    closes_BK = ops.squeeze(ops.take(close_BT1, known_bars, axis=1), axis=-1)
     has_window = any(task.has_window for task in profile.shape.tasks)
-    standing = naive_closes(ops, closes_BP, profile.horizon_bars, has_window=has_window)
+    standing = naive_closes(ops, closes_BK, profile.horizon_bars, has_window=has_window)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
         range_B11 = ops.maximum(_columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
     points = {}
-    for one in scaling.tasks:
-        task = TASKS[one.task]
-        rolled = task.implied(ops, standing)
+    for task_scaling in scaling.tasks:
+        task = TASKS[task_scaling.task]
+        naive_BHC = task.implied(ops, standing)
         points[task.name] = restore(
             ops,
-            one.form,
+            task_scaling.form,
             scaled[task.name] * constants(f"{task.name} scale"),
-            reference=task.floored(ops, rolled, rolled, constants("volatility floor")),
+            reference=task.floored(ops, naive_BHC, naive_BHC, constants("volatility floor")),
             unit=task.size(last_B11, range_B11),
-            center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
+            center=constants(f"{task.name} center") if task_scaling.form is TargetForm.LEVEL else None,
         )
-    alone = keras.Model(window_BTF, points)
+    network_model = keras.Model(window_BTF, points)
     distances: dict[str, Any] = {}
     if profile.has_paths:
-        points, distances = _with_formulas(profile, window_BTF, closes_BP, standing, points)
-    limits = last_B11, constants("least volatility")
-    outputs = {name: TASKS[name].coherent(ops, values, *limits) for name, values in points.items()}
-    outputs |= _about_points(ops, profile, outputs, distances, limits)
+        points, distances = _mixed_with_baselines(profile, window_BTF, closes_BK, standing, points)
+    least_volatility = constants("least volatility")
+    outputs = {
+        name: TASKS[name].coherent(ops, values, last_B11, least_volatility) for name, values in points.items()
+    }
+    outputs |= _coherent_quantiles(ops, profile, outputs, distances, (last_B11, least_volatility))
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
-    return model, alone
+    return model, network_model
 
 
 def load_scaling(model: keras.Model, scaling: Scaling) -> None:
-    """Make a published model that of another series of its structure, but for weights.
+    """Load the scaling of another series of the same structure into a published model.
 
-    The network has every share again, and nothing is fitted.
+    The numbers of the ensemble are reset: the network has a share of 1 again. Its weights stay as they are.
     """
     row_K = np.concatenate(list(_numbers(scaling).values()))
     for layer in model.layers:
@@ -250,9 +269,10 @@ def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
 
 
 def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
-    """Let every window look up row 0, whatever prices it holds; `load_scaling` writes the row.
+    """Let every window look up row 0 of the table of constants; `load_scaling` writes the row.
 
-    Returns what maps the name of constants, and which of them if not all, to their tensor, (B, 1, how many).
+    Returns a function from the name of constants, and the numbers of those wanted if not all, to a tensor of
+    shape (B, 1, number of constants).
     """
     places = {}
     end = 0
@@ -262,8 +282,8 @@ def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
     row_B1K = looked_up(ops.squeeze(last_B11, axis=-1), end, CONSTANTS)
 
     def constants(name: str, numbers: Sequence[int] | None = None) -> Any:
-        wanted = places[name] if numbers is None else [places[name][number] for number in numbers]
-        return ops.take(row_B1K, list(wanted), axis=-1)
+        own_places = places[name] if numbers is None else [places[name][number] for number in numbers]
+        return ops.take(row_B1K, list(own_places), axis=-1)
 
     return constants
 
@@ -293,62 +313,77 @@ def _scaled(
 
 
 def _groups(scaling: Scaling) -> dict[tuple[Transform, str], list[int]]:
-    """Number the columns by transform and by the close, if any, that they are measured from or in."""
+    """Group the columns, by number, by transform and by the close that they are measured relative to.
+
+    Columns whose transform needs no close are in the group of the series' own close.
+    """
     groups: dict[tuple[Transform, str], list[int]] = {}
     for transform in Transform:
-        for number, one in enumerate(scaling.columns):
-            if one.transform is transform:
+        for number, column in enumerate(scaling.columns):
+            if column.transform is transform:
                 has_close = transform in (Transform.ANCHORED, Transform.RELATIVE)
-                close = with_origin(split_origin(one.name)[0], CLOSE) if has_close else CLOSE
+                close = with_origin(split_origin(column.name)[0], CLOSE) if has_close else CLOSE
                 groups.setdefault((transform, close), []).append(number)
     return groups
 
 
-def _about_points(
-    xp: Any, profile: Profile, points: Mapping[str, Any], distances: Mapping[str, Any], limits: Sequence[Any]
+def _coherent_quantiles(
+    xp: Any,
+    profile: Profile,
+    points: Mapping[str, Any],
+    distances: Mapping[str, Any],
+    limits: tuple[Any, Any],
 ) -> dict[str, Any]:
-    """Put coherent quantiles, by `quantile_output`, (B, H, Q, C), about coherent points, (B, H, C).
+    """Compute coherent quantiles around coherent points, all in the tasks' units.
 
-    The outer ones lie `distances` off, (B, H, L, C); all are in the task's unit. Limits are the last close,
-    (B, 1, 1), and the least volatility, likewise.
+    Args:
+        xp: `numpy` or `keras.ops`.
+        profile: The profile.
+        points: Per task, (B, H, C).
+        distances: Distances of the outer quantiles from the points, per task, (B, H, L, C).
+        limits: The last close, (B, 1, 1), and the smallest volatility, which broadcasts to it.
+
+    Returns:
+        By `quantile_output` of the task, (B, H, Q, C), levels ascending.
     """
-    limits = [xp.expand_dims(each, 1) for each in limits]
-    made = {}
+    last_close = xp.expand_dims(limits[0], 1)
+    least_volatility = xp.expand_dims(limits[1], 1)
+    quantiles = {}
     for name, distance_BHLC in distances.items():
-        beside_BHLC = xp.expand_dims(points[name], 2) + distance_BHLC
-        beside_BHLC = TASKS[name].coherent(xp, beside_BHLC, *limits)
-        made[quantile_output(name)] = _ordered(xp, profile, points[name], beside_BHLC)
-    return made
+        outer_BHLC = xp.expand_dims(points[name], 2) + distance_BHLC
+        outer_BHLC = TASKS[name].coherent(xp, outer_BHLC, last_close, least_volatility)
+        quantiles[quantile_output(name)] = _ordered(xp, profile, points[name], outer_BHLC)
+    return quantiles
 
 
-def _ordered(xp: Any, profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
-    """Put coherent quantiles about the point forecast so that none crosses its neighbour, (B, H, Q, C)."""
+def _ordered(xp: Any, profile: Profile, median_BHC: Any, outer_BHLC: Any) -> Any:
+    """Join the point forecast and coherent quantiles so that no level crosses its neighbour, (B, H, Q, C)."""
     levels = outer(profile.quantiles)
     median = xp.expand_dims(median_BHC, 2)
     num_below = sum(level < MEDIAN for level in levels)
-    one = [xp.take(beside_BHLC, [place], axis=2) for place in range(len(levels))]
+    quantiles = [xp.take(outer_BHLC, [place], axis=2) for place in range(len(levels))]
     below = [median]
     above = [median]
-    for each in reversed(one[:num_below]):
-        below.append(xp.minimum(below[-1], each))
-    for each in one[num_below:]:
-        above.append(xp.maximum(above[-1], each))
+    for quantile in reversed(quantiles[:num_below]):
+        below.append(xp.minimum(below[-1], quantile))
+    for quantile in quantiles[num_below:]:
+        above.append(xp.maximum(above[-1], quantile))
     return xp.concatenate([*reversed(below), *above[1:]], axis=2)
 
 
-def _with_formulas(
+def _mixed_with_baselines(
     profile: Profile, window_BTF: Any, closes_BK: Any, standing: Closes, points: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Any]:
-    """Mix a network's points, per task, (B, H, C), in the task's unit, with those of the formulas.
+    """Mix a network's points, per task, (B, H, C), in the task's unit, with those of the baselines.
 
-    The newest known closes are twenty where a task has their window. Returns the mixed points, and how far
-    the outer quantiles lie off them by the paths, per task, (B, H, L, C), likewise, nothing where the profile
-    has none.
+    `closes_BK` are the newest known closes, twenty of them where a task has the window of the bands. Returns
+    the mixed points; and the distances of the outer quantiles from the median of the paths, per task, (B, H,
+    L, C), in the task's unit, empty where the profile has no quantiles.
     """
     ranges_BH = _forecast_ranges(profile, window_BTF)
     terms = ranges.move_terms(ops, standing, ranges_BH)
     paths = untrained("bh,phc->bhcp", (profile.horizon_bars, len(OHLC), ranges.NUM_PATHS), PATHS)
-    simulated, beside = _simulated(profile, closes_BK, paths(ranges_BH))
+    simulated, distances = _simulated(profile, closes_BK, paths(ranges_BH))
     last_B11 = ops.expand_dims(ops.take(closes_BK, [closes_BK.shape[1] - 1], axis=1), -1)
     mixed = {}
     for task in profile.shape.tasks:
@@ -357,7 +392,7 @@ def _with_formulas(
         regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
         members_BMHC = ops.stack([points[task.name], regressed_BHC, simulated[task.name]], axis=1)
         mixed[task.name] = untrained("bmhc,mh->bhc", shape, SHARES_PREFIX + task.name)(members_BMHC)
-    return mixed, beside
+    return mixed, distances
 
 
 def _simulated(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -365,55 +400,59 @@ def _simulated(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[
     tasks = profile.shape.tasks
     levels = profile.quantiles or (MEDIAN,)
     medians = {}
-    beside = {}
+    distances = {}
     for task, values_BHQC in ranges.path_quantiles(ops, levels, tasks, closes_BK, moved_BHCP).items():
         medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
         if profile.quantiles:
             shape = tuple(distance_BHLC.shape[1:])
-            beside[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
-    return medians, beside
+            distances[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
+    return medians, distances
 
 
 def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
-    """Forecast the range of each coming bar, (B, H), as `RangeFormula.ranges` does."""
+    """Forecast the range of each bar ahead, (B, H), as `RangeFormula.ranges` does."""
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
     row_BK = looked_up(first_B, 3, LIMITS)
-    floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))
-    known = ranges.range_terms(profile)
+    floor_B1 = ops.take(row_BK, [0], axis=1)
+    log_floor_B1 = ops.take(row_BK, [1], axis=1)
+    largest_B1 = ops.take(row_BK, [2], axis=1)
+    inputs = ranges.range_terms(profile)
     newest_BF = ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
-    high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
-    behind = [candle_deviations(high_BT, low_BT, known.from_candles)]
-    if known.from_features:
+    high_BT = ops.take(window_BTF, profile.features.index(HIGH), axis=2)
+    low_BT = ops.take(window_BTF, profile.features.index(LOW), axis=2)
+    past_ranges = [candle_deviations(high_BT, low_BT, inputs.from_candles)]
+    if inputs.from_features:
         recent_B1 = _columns_of(newest_BF, profile, [RECENT_RANGE])
-        behind.append(recent_B1 * _columns_of(newest_BF, profile, [*map(range_column, known.from_features)]))
-    logs_BX = ops.log(ops.maximum(ops.concatenate(behind, axis=-1), floor_B1))
-    if known.waves:
-        logs_BX = ops.concatenate([logs_BX, _columns_of(newest_BF, profile, known.waves)], axis=-1)
+        names = [range_column(bars) for bars in inputs.from_features]
+        past_ranges.append(recent_B1 * _columns_of(newest_BF, profile, names))
+    logs_BX = ops.log(ops.maximum(ops.concatenate(past_ranges, axis=-1), floor_B1))
+    if inputs.waves:
+        logs_BX = ops.concatenate([logs_BX, _columns_of(newest_BF, profile, inputs.waves)], axis=-1)
     ahead = dense_ahead(profile, RANGES)
-    return ops.exp(ops.minimum(ops.maximum(ahead(logs_BX), log_floor_B1), most_B1))
+    return ops.exp(ops.minimum(ops.maximum(ahead(logs_BX), log_floor_B1), largest_B1))
 
 
 def _columns_of(rows: Any, profile: Profile, names: Sequence[str]) -> Any:
-    """Take features out of raw rows, shape (..., F), in the order of the names."""
+    """Select features of raw rows, shape (..., F), in the order of the names."""
     return ops.take(rows, [profile.features.index(name) for name in names], axis=-1)
 
 
 _FITTED: Final = {"kernel_initializer": "zeros", "trainable": False, "dtype": "float32"}
-"""Options of layers that hold what was fitted."""
+"""Options of layers whose weights are fitted without gradients."""
 
 
 def untrained(equation: str, shape: tuple[int, ...], name: str) -> keras.layers.Layer:
-    """Make a linear layer that holds what was fitted."""
+    """Return a linear layer whose weights are fitted without gradients."""
     return keras.layers.EinsumDense(equation, shape, name=name, **_FITTED)
 
 
 def dense_ahead(profile: Profile, name: str) -> keras.layers.Layer:
-    """Make the layer that forecasts the log range of each coming bar."""
+    """Return the layer that forecasts the log range of each bar ahead."""
     return keras.layers.Dense(profile.horizon_bars, name=name, **_FITTED)
 
 
 def looked_up(like: Any, num: int, name: str) -> Any:
-    """Let every window look up row 0 of a table, whatever `like` holds; shape (*like.shape, num)."""
+    """Return row 0 of a table of weights for every element of `like`; shape (*like.shape, num)."""
     table = keras.layers.Embedding(
         1, num, embeddings_initializer="zeros", trainable=False, dtype="float32", name=name
     )
@@ -421,10 +460,10 @@ def looked_up(like: Any, num: int, name: str) -> Any:
 
 
 def candle_deviations(high_BT: Any, low_BT: Any, bars: Sequence[int]) -> Any:
-    """Return the deviations of `Span.range_variance` over so many bars each, shape (B, R), unitless."""
+    """Return the square roots of `Span.range_variance` over each number of bars, shape (B, R), unitless."""
     num_bars = low_BT.shape[1]
-    # Not the logarithm of a ratio: single precision would round the small ranges of one bar.
+    # Not the logarithm of high / low: in single precision it would lose digits of the small range of a bar.
     range_BT = ops.log1p((high_BT - low_BT) / low_BT)
-    newest = [ops.take(range_BT, [*range(num_bars - one, num_bars)], axis=1) for one in bars]
-    means_BR = ops.concatenate([ops.mean(one, axis=1, keepdims=True) for one in newest], axis=1)
+    newest = [ops.take(range_BT, list(range(num_bars - num, num_bars)), axis=1) for num in bars]
+    means_BR = ops.concatenate([ops.mean(ranges_BT, axis=1, keepdims=True) for ranges_BT in newest], axis=1)
     return means_BR * float(np.sqrt(RANGE_TO_VARIANCE))

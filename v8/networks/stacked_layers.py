@@ -1,9 +1,9 @@
-"""Stacked twins: stock Keras layers with a model axis, so that many models run as one.
+"""Stacked twins: layers that do for many models, along a model axis, what a stock Keras layer does for one.
 
-A twin does for each model what the stock layer does for one. Every weight has the stock shape with the
-model axis in front, in the order of the stock layer's `weights`, so that stacking and unstacking are
-one `np.stack` and one index. Twins only run inside a fleet; they are never saved. A class made from the stock
-layer, marked with `twin_of`, is all that another twin takes.
+Every weight of a twin has the shape of the stock layer's weight with the model axis in front, in the order of
+the stock layer's `weights`, so that stacking and unstacking are one `np.stack` and one index. Twins run only
+inside a fleet; they are never saved. A twin for another layer is a class that is built from the stock layer
+and marked with `twin_of`.
 
 Shape legend: B batch, M model, T time, F features, D channels, U units, G gates times units, a dot for any
 further axes.
@@ -29,13 +29,14 @@ Shape: TypeAlias = tuple[int | None, ...]
 Make = TypeVar("Make", bound=Callable[..., Layer])
 NUM_ROWS_OF_ONES = 16  # enough for XLA to multiply by them as a matrix
 TWINS: dict[type[Layer], Callable[..., Layer]] = {}
-"""What makes the twin of a stock layer, by its class."""
+"""By the class of a stock layer: what builds its twin."""
 
 
 def twin_of(kind: type[Layer]) -> Callable[[Make], Make]:
-    """Mark what makes the twins of a kind of stock layer from the layer and the arguments of `StackedLayer`.
+    """Register a class or function as the twin of a kind of stock layer.
 
-    It raises ValueError if an option of the layer is not supported.
+    It is called with the stock layer and the keyword arguments of `StackedLayer`, and raises ValueError if an
+    option of the layer is not supported.
     """
 
     def register(make: Make) -> Make:
@@ -46,45 +47,45 @@ def twin_of(kind: type[Layer]) -> Callable[[Make], Make]:
 
 
 class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
-    """Base of all twins: the built stock layer's weights for each model, zero until `load`."""
+    """Base of all twins: it holds the weights of a built stock layer for each model, zero until `load`."""
 
-    taken: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are those of the stock layer."""
-    needed: ClassVar[Mapping[str, object]] = {}
-    """Options by which the stock layer must have been made."""
+    copied_attributes: ClassVar[tuple[str, ...]] = ()
+    """Names of attributes that are copied from the stock layer."""
+    required_options: ClassVar[Mapping[str, object]] = {}
+    """Options that the stock layer must have, with their values."""
     products: Products = FLOAT32
-    """Which of its products have factors in 16 bits; `stack` says so of a whole fleet."""
+    """Which of its products have factors in 16 bits; `v8.networks.networks.stack` sets it for a fleet."""
 
     def __init__(self, stock: Layer, *, num_models: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        require(stock, self.needed)
-        for name in self.taken:
+        require_options(stock, self.required_options)
+        for name in self.copied_attributes:
             setattr(self, name, getattr(stock, name))
         self.num_models = num_models
-        # Variables that hold the stock layer's `weights`, in its order.
-        self.stock_weights = [
+        # In the order of the stock layer's `weights`, each with the model axis in front.
+        self.stacked_weights = [
             self.add_weight(name=weight.name, shape=(num_models, *weight.shape), initializer="zeros")
             for weight in getattr(stock, "weights", ())  # an operation has none
         ]
 
     def load(self, originals: Sequence[Layer]) -> None:
-        """Copy the weights of one stock layer a model."""
-        for variable, *weights in zip(
-            self.stock_weights, *(getattr(each, "weights", ()) for each in originals), strict=True
-        ):
-            variable.assign(np.stack([ops.convert_to_numpy(weight) for weight in weights]))
+        """Copy the weights of the stock layers, one for each model."""
+        weights_by_model = [getattr(original, "weights", ()) for original in originals]
+        for place, variable in enumerate(self.stacked_weights):
+            arrays = [ops.convert_to_numpy(weights[place]) for weights in weights_by_model]
+            variable.assign(np.stack(arrays))
 
 
-class AloneLayer(StackedLayer):
-    """Stands for any layer or operation of Keras in a fleet of one model; a fleet of several needs a twin.
+class SingleModelLayer(StackedLayer):
+    """The twin of any layer or operation of Keras in a fleet of one model; a fleet of several needs its own.
 
     It calls the layer without the model axis.
     """
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         if getattr(stock, "non_trainable_weights", ()):
-            rule = "a network is of layers whose weights are all trained"
-            got = f"a {type(stock).__name__}, which keeps others, such as moving averages"
+            rule = "the layers of a network may have trainable weights only"
+            got = f"a {type(stock).__name__}, which has others, such as moving averages"
             fix = "Use another layer, such as LayerNormalization, in the family"
             raise SeriesError(where=f"layer {stock.name}", rule=rule, got=got, fix=fix)
         super().__init__(stock, **common)
@@ -98,7 +99,8 @@ class AloneLayer(StackedLayer):
             )
             for place, state in enumerate(_states_of(stock))
         ]
-        self._computed = partial(_alone, stock)  # bare, it would be a layer of this one
+        # Keras would track a layer that is an attribute as a part of this one; a partial hides it.
+        self._call_stock = partial(_call_stock, stock)
         self._takes_training = "training" in inspect.signature(stock.call).parameters
         self._rebuilders: list[Callable[[Sequence[Tensor]], Any]] = []
 
@@ -109,45 +111,51 @@ class AloneLayer(StackedLayer):
             variable.assign(ops.convert_to_numpy(state)[None])
 
     def connected(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-        """Call it in the graph as the layer is called, with positional and named arguments."""
+        """Call it in the graph as the layer is called, with positional and named arguments.
+
+        Keras passes `call` tensors only, so the structure of each call's arguments is remembered, and tensors
+        are put back into it by `call`.
+        """
         leaves = keras.tree.flatten(arguments)
-        is_tensor = [isinstance(leaf, keras.KerasTensor) for leaf in leaves]
+        tensor_places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
 
         def rebuilt(tensors: Sequence[Tensor]) -> Any:
-            coming = iter(tensors)
-            filled = [
-                next(coming) if is_one else leaf for leaf, is_one in zip(leaves, is_tensor, strict=True)
-            ]
+            filled = list(leaves)
+            for place, tensor in zip(tensor_places, tensors, strict=True):
+                filled[place] = tensor
             return keras.tree.pack_sequence_as(arguments, filled)
 
         self._rebuilders.append(rebuilt)
-        tensors = [leaf for leaf, is_one in zip(leaves, is_tensor, strict=True) if is_one]
+        tensors = [leaves[place] for place in tensor_places]
         return self(tensors, call_number=len(self._rebuilders) - 1)
 
     def call(self, tensors: Sequence[Tensor], call_number: int = 0, training: bool = False) -> Any:
-        """Do for the one model what the layer does for it."""
-        positional, named = self._rebuilders[call_number]([ops.squeeze(one, axis=1) for one in tensors])
-        weights = [ops.squeeze(one, axis=0) for one in self.stock_weights]
-        states = [ops.squeeze(one, axis=0) for one in self._states]
-        named = named | ({"training": training} if self._takes_training else {})
-        outputs, after = self._computed(weights, states, positional, named)
-        for variable, state in zip(self._states, after, strict=True):
+        """Compute for the one model what the layer computes."""
+        unstacked = [ops.squeeze(tensor, axis=1) for tensor in tensors]
+        positional, named = self._rebuilders[call_number](unstacked)
+        weights = [ops.squeeze(weight, axis=0) for weight in self.stacked_weights]
+        states = [ops.squeeze(state, axis=0) for state in self._states]
+        if self._takes_training:
+            named = {**named, "training": training}
+        outputs, new_states = self._call_stock(weights, states, positional, named)
+        for variable, state in zip(self._states, new_states, strict=True):
             variable.assign(ops.expand_dims(state, axis=0))
-        return keras.tree.map_structure(lambda one: ops.expand_dims(one, axis=1), outputs)
+        return keras.tree.map_structure(lambda output: ops.expand_dims(output, axis=1), outputs)
 
 
 def _states_of(stock: Layer) -> Sequence[Any]:
-    """Return what a layer changes when it is called, such as the states of its random draws."""
+    """Return the variables that a call of a layer changes, such as the states of its random draws."""
     return getattr(stock, "non_trainable_variables", ())
 
 
-def _alone(
+def _call_stock(
     stock: Layer,
     weights: Sequence[Tensor],
     states: Sequence[Tensor],
     positional: Sequence[Any],
     named: Mapping[str, Any],
 ) -> tuple[Any, Sequence[Tensor]]:
+    """Call a layer or operation with these weights and states; return its outputs and its new states."""
     if isinstance(stock, keras.layers.Layer):
         result: tuple[Any, Sequence[Tensor]] = stock.stateless_call(weights, states, *positional, **named)
         return result
@@ -156,11 +164,18 @@ def _alone(
 
 def _dense(stock: Layer, weights: Sequence[Tensor], x: Tensor, products: Products) -> Tensor:
     axes = "acefghijklnopqrstvwxyz"[: len(x.shape) - 3]
-    return stock.activation(_multiplied(products, f"bm{axes}d,mdu->bm{axes}u", x, *weights))
+    kernel, bias = _kernel_and_bias(weights)
+    return stock.activation(_multiplied(products, f"bm{axes}d,mdu->bm{axes}u", x, kernel, bias))
 
 
 def _einsum_dense(stock: Layer, weights: Sequence[Tensor], x: Tensor, products: Products) -> Tensor:
-    return stock.activation(_multiplied(products, stacked_equation(stock.equation), x, *weights))
+    kernel, bias = _kernel_and_bias(weights)
+    return stock.activation(_multiplied(products, stacked_equation(stock.equation), x, kernel, bias))
+
+
+def _kernel_and_bias(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Return the kernel, and the bias where there is one."""
+    return weights[0], weights[1] if len(weights) > 1 else None
 
 
 COMPUTED: Final[Mapping[type[Layer], Callable[[Layer, Sequence[Tensor], Tensor, Products], Tensor]]] = {
@@ -173,8 +188,8 @@ COMPUTED: Final[Mapping[type[Layer], Callable[[Layer, Sequence[Tensor], Tensor, 
     keras.layers.RepeatVector: lambda stock, _, x, __: ops.repeat(x[:, :, None], stock.n, axis=2),
     keras.layers.Reshape: lambda stock, _, x, __: ops.reshape(x, (-1, x.shape[1], *stock.output.shape[1:])),
 }
-"""What makes of the stock layer, the stacked weights, the input, (B, M, ...), and the formats of products the
-result of a twin."""
+"""Twins that need no class of their own, by the class of the stock layer. A function maps the stock layer,
+the stacked weights, the input, (B, M, ...), and the formats of products to the output of the twin."""
 
 
 class _ComputedLayer(StackedLayer):
@@ -182,10 +197,11 @@ class _ComputedLayer(StackedLayer):
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         super().__init__(stock, **common)
-        self._computed = partial(COMPUTED[type(stock)], stock)  # bare, it would be a layer of this one
+        # Keras would track a layer that is an attribute as a part of this one; a partial hides it.
+        self._computed = partial(COMPUTED[type(stock)], stock)
 
     def call(self, x: Tensor) -> Tensor:
-        return self._computed(self.stock_weights, x, self.products)
+        return self._computed(self.stacked_weights, x, self.products)
 
 
 TWINS |= dict.fromkeys(COMPUTED, _ComputedLayer)
@@ -195,7 +211,7 @@ TWINS |= dict.fromkeys(COMPUTED, _ComputedLayer)
 class StackedLayerNormalization(StackedLayer):
     """Twin of keras.layers.LayerNormalization over the last axis."""
 
-    taken = ("epsilon", "center", "scale")
+    copied_attributes = ("epsilon", "center", "scale")
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         if stock.axis not in (-1, [-1], [len(stock.get_build_config()["input_shape"]) - 1]):
@@ -208,7 +224,7 @@ class StackedLayerNormalization(StackedLayer):
     def call(self, x: Tensor) -> Tensor:
         """Normalise in float32, as the stock layer does, and return the layer's dtype."""
         x_32 = ops.cast(x, "float32")
-        weights = iter(self.stock_weights)
+        weights = iter(self.stacked_weights)
         mean, variance = ops.moments(x_32, axes=-1, keepdims=True)
         y = (x_32 - mean) * ops.rsqrt(variance + self.epsilon)
         if self.scale:
@@ -221,21 +237,26 @@ class StackedLayerNormalization(StackedLayer):
 
 @twin_of(keras.layers.Dropout)
 class StackedDropout(StackedLayer):
-    """Twin of keras.layers.Dropout whose masks depend on nothing but a model's own seed and draws.
+    """Twin of keras.layers.Dropout whose masks depend only on a model's own seed and number of draws.
 
-    Neither the other models of the fleet nor a model's place in it changes what it drops, and both
-    backends drop the same. The stock layer's masks differ: Keras draws them from its own generators.
+    Neither the other models of the fleet nor a model's place in it changes its masks, and both backends have
+    the same masks. The stock layer's masks differ: Keras draws them from its own generators.
     """
 
-    taken = ("rate", "noise_shape")
+    copied_attributes = ("rate", "noise_shape")
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         super().__init__(stock, **common)
-        counter = {"shape": (self.num_models,), "dtype": "int32", "initializer": "zeros", "trainable": False}
-        self.seeds, self.draws = (self.add_weight(name=name, **counter) for name in ("seeds", "draws"))
+        self.seeds = self._counter("seeds")
+        self.draws = self._counter("draws")
+
+    def _counter(self, name: str) -> keras.Variable:
+        return self.add_weight(
+            name=name, shape=(self.num_models,), dtype="int32", initializer="zeros", trainable=False
+        )
 
     def load(self, originals: Sequence[Layer]) -> None:
-        """Take over the seed of one stock layer a model, and begin to draw."""
+        """Copy the seeds of the stock layers, one for each model, and start from the first draw."""
         self.seeds.assign([int(original.seed or 0) % 2**31 for original in originals])
         self.draws.assign([0] * self.num_models)
 
@@ -245,9 +266,11 @@ class StackedDropout(StackedLayer):
             return x
         batch, _, *rest = ops.shape(x)
         sizes = (batch, *rest)
-        wanted = self.noise_shape or sizes
-        mask = tuple(own if size is None else size for own, size in zip(sizes, wanted, strict=True))
-        share_BM = uniform_by_model(self.seeds, self.draws, mask)
+        noise_shape = self.noise_shape or sizes
+        mask_shape = tuple(
+            size if fixed is None else fixed for size, fixed in zip(sizes, noise_shape, strict=True)
+        )
+        share_BM = uniform_by_model(self.seeds, self.draws, mask_shape)
         self.draws.assign(self.draws + 1)
         factor = ops.where(share_BM >= self.rate, 1.0 / (1.0 - self.rate), 0.0)
         return x * ops.cast(factor, x.dtype)
@@ -257,7 +280,7 @@ class StackedDropout(StackedLayer):
 class StackedAdditiveAttention(StackedLayer):
     """Twin of keras.layers.AdditiveAttention without masks and dropout (Bahdanau et al. 2015)."""
 
-    needed: ClassVar = {"dropout": 0}
+    required_options: ClassVar = {"dropout": 0}
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         """Weigh the values (B, M, S, D) by query (B, M, T, D) and key (B, M, S, D)."""
@@ -265,7 +288,7 @@ class StackedAdditiveAttention(StackedLayer):
         value = inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
         terms = ops.tanh(query[:, :, :, None] + key[:, :, None])
-        for scale_MD in self.stock_weights:  # none without `use_scale`
+        for scale_MD in self.stacked_weights:  # none without `use_scale`
             terms = terms * _aligned(scale_MD, terms)
         weights = ops.softmax(ops.sum(terms, axis=-1), axis=-1)
         return self.products.differentiable("bmts,bmsd->bmtd", weights, value, is_right_weight=False)
@@ -275,26 +298,32 @@ class StackedAdditiveAttention(StackedLayer):
 class StackedMultiHeadAttention(StackedLayer):
     """Twin of keras.layers.MultiHeadAttention without masks and dropout (Vaswani et al. 2017)."""
 
-    taken = ("key_dim", "use_bias")
-    needed: ClassVar = {"dropout": 0}
+    copied_attributes = ("key_dim", "use_bias")
+    required_options: ClassVar = {"dropout": 0}
 
     def call(self, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
         """Attend from query (B, M, T, D) to key and value (B, M, S, D)."""
-        num = 2 if self.use_bias else 1
         to_heads = "bmtd,mdhk->bmthk"
-        q_s, k_s, v_s, out_s = (self.stock_weights[first : first + num] for first in range(0, 4 * num, num))
-        q = _multiplied(self.products, to_heads, query, *q_s) / float(np.sqrt(self.key_dim))
-        k = _multiplied(self.products, to_heads, value if key is None else key, *k_s)
-        v = _multiplied(self.products, to_heads, value, *v_s)
+        # Four dense layers: of the query, the key, the value and the output.
+        step = 2 if self.use_bias else 1
+        (q_kernel, q_bias), (k_kernel, k_bias), (v_kernel, v_bias), (out_kernel, out_bias) = (
+            _kernel_and_bias(self.stacked_weights[place : place + step]) for place in range(0, 4 * step, step)
+        )
+        q = _multiplied(self.products, to_heads, query, q_kernel, q_bias) / float(np.sqrt(self.key_dim))
+        k = _multiplied(self.products, to_heads, value if key is None else key, k_kernel, k_bias)
+        v = _multiplied(self.products, to_heads, value, v_kernel, v_bias)
         scores = self.products.differentiable("bmthk,bmshk->bmhts", q, k, is_right_weight=False)
         weights = ops.softmax(scores, axis=-1)
-        read = self.products.differentiable("bmhts,bmshk->bmthk", weights, v, is_right_weight=False)
-        return _multiplied(self.products, "bmthk,mhkd->bmtd", read, *out_s)
+        y = self.products.differentiable("bmhts,bmshk->bmthk", weights, v, is_right_weight=False)
+        return _multiplied(self.products, "bmthk,mhkd->bmtd", y, out_kernel, out_bias)
 
 
-CELL_NEEDS: Mapping[str, object] = {
-    **{"activation": "tanh", "recurrent_activation": "sigmoid", "use_bias": True},
-    **dict.fromkeys(["dropout", "recurrent_dropout"], 0),
+CELL_OPTIONS: Mapping[str, object] = {
+    "activation": "tanh",
+    "recurrent_activation": "sigmoid",
+    "use_bias": True,
+    "dropout": 0,
+    "recurrent_dropout": 0,
 }
 """Options that cells and recurrent layers must have."""
 
@@ -303,26 +332,31 @@ CELL_NEEDS: Mapping[str, object] = {
 class StackedLSTM(StackedLayer):
     """Twin of keras.layers.LSTM with default activations.
 
-    What it reads from the end of time comes out in reading order, as in Keras.
+    With `go_backwards` the outputs are in the order of reading, from the end of time, as in Keras.
     """
 
     cell: Cell = LSTM
-    taken: ClassVar[tuple[str, ...]] = ("units", "return_sequences", "return_state", "go_backwards")
-    needed: ClassVar = {**CELL_NEEDS, "stateful": False}
+    copied_attributes: ClassVar[tuple[str, ...]] = (
+        "units",
+        "return_sequences",
+        "return_state",
+        "go_backwards",
+    )
+    required_options: ClassVar = {**CELL_OPTIONS, "stateful": False}
 
     def call(self, x_BMTF: Tensor, initial_state: Sequence[Tensor] = ()) -> Any:
         """Run every model over its windows, from zero or from states (B, M, U)."""
-        y_BMTU, last = recurrent(
+        y_BMTU, last_states = recurrent(
             self.cell,
             x_BMTF,
-            self.stock_weights,
+            self.stacked_weights,
             go_backwards=self.go_backwards,
-            first=initial_state,
+            initial_states=initial_state,
             products=self.products,
         )
         y_BMTU = ops.flip(y_BMTU, axis=2) if self.go_backwards else y_BMTU
-        y = y_BMTU if self.return_sequences else last[0]
-        return [y, *last] if self.return_state else y
+        y = y_BMTU if self.return_sequences else last_states[0]
+        return [y, *last_states] if self.return_state else y
 
     def compute_output_shape(self, input_shape: Shape) -> Any:
         """Drop features, and time unless sequences are returned; states follow."""
@@ -336,7 +370,7 @@ class StackedGRU(StackedLSTM):
     """Twin of keras.layers.GRU with `reset_after` and default activations."""
 
     cell = GRU
-    needed: ClassVar = {**StackedLSTM.needed, "reset_after": True}
+    required_options: ClassVar = {**StackedLSTM.required_options, "reset_after": True}
 
 
 @twin_of(keras.layers.Bidirectional)
@@ -347,8 +381,8 @@ class StackedBidirectional(StackedLSTM):
     on a GPU; it is slower on a CPU, where two kernels do not fit the cache of a core.
     """
 
-    taken = ("return_sequences",)
-    needed: ClassVar = {"merge_mode": "concat"}
+    copied_attributes = ("return_sequences",)
+    required_options: ClassVar = {"merge_mode": "concat"}
     return_state = False
 
     def __init__(self, stock: Layer, **common: Any) -> None:
@@ -357,40 +391,49 @@ class StackedBidirectional(StackedLSTM):
         backward = stock.backward_layer
         kind = StackedLSTM if isinstance(forward, keras.layers.LSTM) else StackedGRU
         for direction in (forward, backward):
-            require(direction, {**kind.needed, "return_state": False, "units": forward.units})
+            require_options(
+                direction, {**kind.required_options, "return_state": False, "units": forward.units}
+            )
         self.cell = kind.cell
         self.units = 2 * forward.units
         self.are_directions_merged = False
 
-    def call(self, x_BMTF: Tensor) -> Tensor:  # type: ignore[override]  # it begins with zeros only
+    def call(self, x_BMTF: Tensor) -> Tensor:  # type: ignore[override]  # its initial states are always zero
         """Run both directions."""
-        is_whole = self.return_sequences
-        cells = (self.stock_weights[:3], self.stock_weights[3:])
+        forward_weights = self.stacked_weights[:3]
+        backward_weights = self.stacked_weights[3:]
 
-        def run(x_BMTF: Tensor, cell: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
-            y_BMTU, last = recurrent(
-                self.cell, x_BMTF, cell, go_backwards=go_backwards, products=self.products
+        def run(x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
+            y_BMTU, last_states = recurrent(
+                self.cell, x_BMTF, weights, go_backwards=go_backwards, products=self.products
             )
-            return y_BMTU if is_whole else last[0]
+            return y_BMTU if self.return_sequences else last_states[0]
 
         if not self.are_directions_merged:
-            y = [run(x_BMTF, cells[0]), run(x_BMTF, cells[1], go_backwards=True)]
-            return ops.concatenate(y, axis=-1)
-        both = ops.concatenate([x_BMTF, ops.flip(x_BMTF, axis=2)], axis=1)
-        merged = [ops.concatenate(pair, axis=0) for pair in zip(*cells, strict=True)]
-        forward, backward = ops.split(run(both, merged), 2, axis=1)
-        return ops.concatenate([forward, ops.flip(backward, axis=2) if is_whole else backward], axis=-1)
+            forward = run(x_BMTF, forward_weights)
+            backward = run(x_BMTF, backward_weights, go_backwards=True)
+            return ops.concatenate([forward, backward], axis=-1)
+        # The backward direction is M more models, which read the flipped window forwards.
+        both_x = ops.concatenate([x_BMTF, ops.flip(x_BMTF, axis=2)], axis=1)
+        both_weights = [
+            ops.concatenate(pair, axis=0) for pair in zip(forward_weights, backward_weights, strict=True)
+        ]
+        forward, backward = ops.split(run(both_x, both_weights), 2, axis=1)
+        if self.return_sequences:
+            backward = ops.flip(backward, axis=2)
+        return ops.concatenate([forward, backward], axis=-1)
 
 
 @twin_of(keras.layers.LSTMCell)
 class StackedLSTMCell(StackedLayer):
     """Twin of keras.layers.LSTMCell: one step from (B, M, F) and the states (B, M, U)."""
 
-    needed = CELL_NEEDS
+    required_options = CELL_OPTIONS
 
     def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Take the step."""
-        (kernel, recurrent_kernel, bias), (h_BMU, c_BMU) = self.stock_weights, states
+        """Compute the step."""
+        kernel, recurrent_kernel, bias = self.stacked_weights
+        h_BMU, c_BMU = states
         z_BMG = _multiplied(self.products, "bmf,mfg->bmg", x_BMF, kernel, bias)
         z_BMG = z_BMG + _multiplied(self.products, "bmu,mug->bmg", h_BMU, recurrent_kernel)
         i, f, g, o = ops.split(z_BMG, LSTM_GATES, axis=-1)
@@ -403,31 +446,31 @@ class StackedLSTMCell(StackedLayer):
 class StackedGRUCell(StackedLayer):
     """Twin of keras.layers.GRUCell with `reset_after`: one step from (B, M, F) and the state (B, M, U)."""
 
-    needed: ClassVar = {**CELL_NEEDS, "reset_after": True}
+    required_options: ClassVar = {**CELL_OPTIONS, "reset_after": True}
 
     def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Take the step."""
-        (kernel, recurrent_kernel, bias), (h_BMU,) = self.stock_weights, states
+        """Compute the step."""
+        kernel, recurrent_kernel, bias = self.stacked_weights
+        (h_BMU,) = states
         z_BMG = _multiplied(self.products, "bmf,mfg->bmg", x_BMF, kernel, bias[:, 0])
         r_BMG = _multiplied(self.products, "bmu,mug->bmg", h_BMU, recurrent_kernel, bias[:, 1])
-        (update, reset, own), (update_r, reset_r, own_r) = (
-            ops.split(each, GRU_GATES, axis=-1) for each in (z_BMG, r_BMG)
-        )
+        update, reset, own = ops.split(z_BMG, GRU_GATES, axis=-1)
+        update_r, reset_r, own_r = ops.split(r_BMG, GRU_GATES, axis=-1)
         update = ops.sigmoid(update + update_r)
         own = ops.tanh(own + ops.sigmoid(reset + reset_r) * own_r)
         h_BMU = update * h_BMU + (1 - update) * own
         return h_BMU, [h_BMU]
 
 
-def require(stock: Layer, options: Mapping[str, object]) -> None:
-    """Refuse a layer whose options differ from those its twin has."""
-    for option, needed in options.items():
+def require_options(stock: Layer, options: Mapping[str, object]) -> None:
+    """Raise ValueError if an option of a layer differs from what its twin supports."""
+    for option, required in options.items():
         value = getattr(stock, option)
         value = getattr(value, "__name__", value)
-        if value != needed:
+        if value != required:
             raise ValueError(
-                f"{stock.name}: a stacked {type(stock).__name__} needs {option} = {needed!r}; got {value!r}. "
-                f"Set it so, or add it to the twin."
+                f"{stock.name}: a stacked {type(stock).__name__} needs {option} = {required!r}; "
+                f"got {value!r}. Set it so, or add it to the twin."
             )
 
 
@@ -443,10 +486,17 @@ def stacked_equation(equation: str) -> str:
 
 
 def uniform_by_model(seeds_M: Tensor, draws_M: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Draw numbers that depend only on a model's seed, its draws so far, both (M,), int32, and the position.
+    """Draw numbers that depend only on a model's seed, its number of draws so far, and the position.
 
-    The hash is Chris Wellons' lowbias32 (hash-prospector, public domain), applied twice over a key. Uniform
-    in [0, 1), float32; `shape` is that of a model, batch first, and M follows the batch.
+    The hash is Chris Wellons' lowbias32 (hash-prospector, public domain), applied twice over a key.
+
+    Args:
+        seeds_M: Seeds, shape (M,), int32.
+        draws_M: Draws so far, shape (M,), int32.
+        shape: Shape of one model's numbers, batch first.
+
+    Returns:
+        Numbers uniform in [0, 1), float32, of that shape with M after the batch.
     """
     key_M = _mixed(ops.cast(seeds_M, "uint32") ^ _mixed(ops.cast(draws_M, "uint32") + _constant(0x9E3779B9)))
     position_N = ops.cast(ops.arange(int(np.prod(shape)), dtype="int32"), "uint32")
@@ -485,8 +535,8 @@ def _on_rows(
 ) -> Tensor:
     """Apply a weight (M, ., D) to every row of (B, M, ., D).
 
-    `slopes` maps the gradient of the result, rows and weight to those of rows and weight, row by row; that of
-    a weight that all rows share is summed by `_sum_of_rows`.
+    `slopes` maps the gradient of the result, the rows and the weight to the gradients of rows and weight, row
+    by row. Where all rows share the weight (one model), its gradient is summed by `_sum_of_rows`.
     """
     weight = _aligned(weight, y)
     if math.prod(weight.shape[:-1]) > 1:
@@ -495,8 +545,8 @@ def _on_rows(
     def applied(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
             (dy,) = args if upstream is None else (upstream,)
-            of_rows, of_weight = slopes(dy, y, weight)
-            return of_rows, _sum_of_rows(of_weight, weight)
+            drows, dweight = slopes(dy, y, weight)
+            return drows, _sum_of_rows(dweight, weight)
 
         return apply(y, weight), gradient
 
@@ -504,10 +554,10 @@ def _on_rows(
 
 
 def _sum_of_rows(y: Tensor, like: Tensor) -> Tensor:
-    """Sum over all axes but the last, in the shape of `like`: as a product with ones.
+    """Sum over all axes but the last, in the shape of `like`, as a matrix product with ones.
 
-    XLA sums many rows on a CPU as a tree of windows, which took a twentieth of a training step; a single row
-    of ones would be no better, because it multiplies vectors by another way than matrices.
+    XLA sums many rows on a CPU as a tree of windows, which took a twentieth of a training step. A single row
+    of ones would be no better, because XLA multiplies vectors by a slower method than matrices.
     """
     y_ND = ops.reshape(y, (-1, y.shape[-1]))
     ones = ops.ones((NUM_ROWS_OF_ONES, y_ND.shape[0]), y_ND.dtype)

@@ -1,15 +1,16 @@
-"""LSTM and GRU for a GPU: the loops of `v8.networks.recurrence` with two kernels a step and little more.
+"""LSTM and GRU for a GPU: the loops of `v8.networks.recurrence` with little more than two kernels a step.
 
-A GPU waits 2.5 to 5 us for every kernel that is launched, and a step of a recurrent layer works for hardly
-longer. Written as for a CPU, a step is six to seven kernels: a product, one or two of elementwise work, three
-that store outputs and one that counts. Here a trip of the loop takes several steps and stores and counts
-once, and each step is
+A GPU waits 2.5 to 5 us for every kernel that is launched, hardly less than a step of a recurrent layer
+computes. Written as for a CPU, a step is six to seven kernels: a product, one or two of elementwise work,
+three that store outputs and one that counts. Here a trip of the loop takes several steps and stores and
+counts once, and each step is
 
-* forward, a product and one kernel, which works out the states and, for the way back, slopes: by what factor
-  the gradients of state and cell become those of the gates. The backward loop then only multiplies and adds,
-  which XLA writes into one kernel, where it would give a hyperbolic tangent one of its own.
-* backward, one kernel, whose results stand in one array, and a product that reads all of it. Rows of zeros in
-  the kernel let the product pass over those that it does not need: a slice would be a kernel more.
+* forward, a product and one kernel, which computes the states and, for the backward loop, slopes: the factors
+  by which the gradients of state and cell become those of the gates. The backward loop then only multiplies
+  and adds, which XLA fuses into one kernel; it would give a hyperbolic tangent a kernel of its own.
+* backward, one kernel, whose results are in one array, and a product that reads all of it. Rows of zeros in
+the
+  recurrent kernel cancel the part that the product does not need: a slice would be one more kernel.
 
 Gradients of biases are sums over the stored gradients, one kernel a layer.
 
@@ -17,7 +18,6 @@ Shape legend as in `v8.networks.recurrence`; S counts slopes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from keras import ops
 
@@ -42,9 +42,9 @@ NUM_GRU_SLOPES = 5
 
 
 def in_trips(cell: Cell, steps_per_trip: int) -> Cell:
-    """Return `LSTM` or `GRU` in the form for a GPU, with so many steps a trip.
+    """Return `LSTM` or `GRU` in the form for a GPU, with `steps_per_trip` steps in one trip of the loop.
 
-    Results are those of the cell to rounding.
+    Results equal those of the cell up to rounding.
 
     Raises:
         ValueError: If the cell is another one, or a trip has fewer than two steps.
@@ -70,8 +70,24 @@ def _cell(
     def outputs_like(_: Tensor, state_U: Tensor) -> Tensors:
         return ops.stack([state_U] * num_slopes), state_U
 
-    def backward_in_trips(*arguments: Any, products: Products) -> Gradients:
-        return backward(*arguments, products=products, steps_per_trip=steps_per_trip)
+    def backward_in_trips(
+        saved: Tensors,
+        before_TU: Tensor,
+        after_TU: Sequence[Tensor],
+        recurrent: Tensor,
+        go_backwards: bool,
+        *,
+        products: Products,
+    ) -> Gradients:
+        return backward(
+            saved,
+            before_TU,
+            after_TU,
+            recurrent,
+            go_backwards,
+            products=products,
+            steps_per_trip=steps_per_trip,
+        )
 
     return Cell(cell.num_states, forward, backward_in_trips, outputs_like, steps_per_trip)
 
@@ -129,16 +145,17 @@ def _lstm_backward(
         di_U, df_U, dg_U, dbefore_U = (dc_U * slopes_SU[s] + dh_U * slopes_SU[4 + s] for s in range(4))
         do_U = dh_U * slopes_SU[8]
         (gradient,) = stored([ops.concatenate([di_U, df_U, dg_U, do_U, dbefore_U], axis=-1)])
-        return (products.matmul(gradient, kernel, "loop"), gradient[..., num_gates_U:]), (gradient,)
+        before = (products.matmul(gradient, kernel, "loop"), gradient[..., num_gates_U:])
+        return before, (gradient,)
 
     zero_U = ops.zeros_like(dh_TU[0])
     like = (ops.concatenate([zero_U] * (LSTM_GATES + 1), axis=-1),)
     inputs = (slopes_TSU, dh_TU)
-    dfirst, (gradient_T,) = scan(
+    dinitial, (gradient_T,) = scan(
         step, (zero_U, *dcells), inputs, like, is_reversed=not go_backwards, steps_per_trip=steps_per_trip
     )
     dz_TG = gradient_T[..., :num_gates_U]
-    return dz_TG, dz_TG, _sum_of_steps(dz_TG), tuple(dfirst)
+    return dz_TG, dz_TG, _sum_of_steps(dz_TG), tuple(dinitial)
 
 
 def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
@@ -191,14 +208,13 @@ def _gru_backward(
         dh_U = dh_U + upstream_U
         gradients = [dh_U * to_update_U, dh_U * to_reset_U, dh_U * to_own_r_U, dh_U]
         (gradient,) = stored([ops.concatenate(gradients, axis=-1)])
-        return (gradient[..., num_gates_U:] * to_before_U + products.matmul(gradient, kernel, "loop"),), (
-            gradient,
-        )
+        dbefore_U = gradient[..., num_gates_U:] * to_before_U + products.matmul(gradient, kernel, "loop")
+        return (dbefore_U,), (gradient,)
 
     zero_U = ops.zeros_like(dh_TU[0])
     like = (ops.concatenate([zero_U] * (GRU_GATES + 1), axis=-1),)
     inputs = (slopes_TSU, dh_TU)
-    dfirst, (gradient_T,) = scan(
+    dinitial, (gradient_T,) = scan(
         step, (zero_U,), inputs, like, is_reversed=not go_backwards, steps_per_trip=steps_per_trip
     )
     num_units = zero_U.shape[-1]
@@ -206,7 +222,7 @@ def _gru_backward(
     down_TU = gradient_T[..., num_gates_U:] * slopes_TSU[:, 3]
     dz_TG = ops.concatenate([dr_TG[..., : 2 * num_units], down_TU], axis=-1)
     dbias = ops.stack([_sum_of_steps(dz_TG), _sum_of_steps(dr_TG)], axis=-2)
-    return dz_TG, dr_TG, dbias, tuple(dfirst)
+    return dz_TG, dr_TG, dbias, tuple(dinitial)
 
 
 def _with_rows_of_zeros(kernel: Tensor) -> Tensor:
@@ -220,9 +236,9 @@ def _sum_of_steps(gradient_TG: Tensor) -> Tensor:
 
 
 def stored(arrays: list[Tensor]) -> list[Tensor]:
-    """Return an array that XLA must store: it would work out each reader's part of it by a kernel of its own.
+    """Return arrays that XLA must store: otherwise each reader would compute its part in a kernel of its own.
 
-    TensorFlow has no such barrier, and needs a kernel more for a step.
+    TensorFlow has no such barrier, and needs one more kernel for a step.
     """
     if backend_name() != "jax":
         return arrays

@@ -1,58 +1,46 @@
-"""A back-test: what is read of its folders, what the terminal prints, and the files that hold the same.
+"""The headline, the tables and the page of a back-test, as the terminal and `backtest.html` show them.
 
-`backtest.json` holds everything; `backtest.html` opens with what all folds come to, and folds away what few
-ask for. The figures are worked out by `v8.evaluation.fold_losses`.
+`v8.evaluation.fold_losses` computes the figures and `v8.artifacts.backtest_results` reads them; here they are only
+shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and folds the
+details away.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
-from pydantic_core import to_jsonable_python
-
-from v8.artifacts.metadata import read_metadata
-from v8.artifacts.nested_runs import BacktestPlan
-from v8.artifacts.run_folder import RUN_FILE, read_run
+from v8.artifacts.backtest_results import RESULTS_FILE, BacktestResults
 from v8.baselines.baselines import called
 from v8.evaluation import fold_losses
-from v8.evaluation.fold_losses import Cell, CellGroup, FoldLosses, FoldSummary, TaskResult, summarize_cells
+from v8.evaluation.fold_losses import CellGroup, TaskResult
 from v8.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.language import language, say, term
-from v8.market.series import Series
 from v8.reports.figures import Dot, change_pct, spread_figure
 from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
 from v8.reports.page import marked
-from v8.reports.verdict import TaskVerdict, furthest_first, in_words, opening, titled
+from v8.reports.verdict import TaskVerdict, best_first, in_words, opening, titled
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.trading.page import worth_section
-from v8.trading.rules import Worth
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
-RESULTS_FORMAT: Final = 2
-"""Version of the keys of `backtest.json`."""
-
-RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
 
 SHORT: Final = ("fold", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
-"""What a terminal tells of folds; a page tells of every baseline, the market and quantiles, too."""
+"""Columns of the terminal's tables; the page adds every baseline, the shock and the quantiles."""
 
 QUANTILE_NOTE: Final = (
-    "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
-    "model's quantiles are better. In 90 %: how many actual values lay within that interval, over all steps and "
-    "columns. Medians over series."
+    "CRPS: twice the mean pinball loss over the levels, relative to another forecaster's; below 1 the "
+    "model's quantiles are better. In 90 %: share of the actual values within that interval, over all steps "
+    "and columns. Medians over series."
 )
 
 NOTE: Final = (
-    "Medians over series of the mean absolute error, in returns, as a multiple of naive's. The best baseline "
-    "is the one with the smallest median of these series and folds. p: chance of such a difference from it "
-    "if both were as good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the "
-    f"table); from {ALPHA:g} on there is no real difference. Smaller: series and folds in which the error is "
-    "the smaller one, be it by chance."
+    "Medians over series of the mean absolute error, in returns, relative to the naive forecast's. The best "
+    "baseline is the one with the smallest median of these series and folds. p: probability of such a "
+    "difference from it if both were equally good (Diebold-Mariano on the closes that all series share, "
+    f"Benjamini-Hochberg over the table); from {ALPHA:g} on the difference is not significant. Smaller: "
+    "series and folds in which the model's error is the smaller one, significantly or not."
 )
 
 BREAK_RULE: Final = (
@@ -61,237 +49,236 @@ BREAK_RULE: Final = (
     f"factor, its shock, above {fold_losses.BREAK_FACTOR:g}, at the median over series."
 )
 
-Told = Mapping[str, TaskResult]
-"""What is told by task."""
+TaskResults = Mapping[str, TaskResult]
+"""The result of each task, by the task's name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BacktestResults(FoldSummary):
-    """What a back-test found so far."""
+def write_backtest(path: Path, results: BacktestResults, trading_section: Html | None = None) -> list[Path]:
+    """Write `backtest.json` and `backtest.html` into a folder, each atomically, and return them.
 
-    plan: BacktestPlan  # what was asked for
-    failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
-
-    @property
-    def evaluated(self) -> dict[int, tuple[int, int]]:
-        """Per fold, by its number, how many models are evaluated and how many take part."""
-        found = Counter(fold for fold, _ in self.cells)
-        return {one.number: (found[one.number], len(one.newest_s)) for one in self.plan.folds}
-
-    @property
-    def tasks(self) -> list[str]:
-        """Tasks of the profile, in their usual order."""
-        return [task for task in TASKS if task in self.plan.profile["tasks"]]
-
-    def to_json(self) -> Any:
-        """Return everything as plain JSON values."""
-        plan = {name: value for name, value in vars(self.plan).items() if name != "format"}
-        rest = {name: value for name, value in vars(self).items() if name != "plan"}
-        rule = {"break_factor": fold_losses.BREAK_FACTOR}
-        return to_jsonable_python({"format": RESULTS_FORMAT, **plan, **rule, "results": rest})
-
-
-def read_results(
-    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] | None = None
-) -> BacktestResults:
-    """Read what is finished of a back-test and work out its figures; arguments as for `read_cells`."""
-    return results_of(plan, *read_cells(path, plan, refused))
-
-
-def read_cells(
-    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] | None = None
-) -> tuple[list[Cell], dict[str, dict[str, str]]]:
-    """Read the finished cells of the folds of a plan, and per fold why others are not.
-
-    What an earlier call evaluated of series that failed now, per folder of a fold in `refused`, is left out: it
-    was of other candles, or its files are not as they were saved.
+    The page has the section about trading (`v8.trading.page.worth_section`) where it is handed one.
     """
-    cells = []
-    failures = {}
-    for fold in plan.folds:
-        run = path / fold.folder
-        states = read_run(run).series if (run / RUN_FILE).exists() else {}
-        unfinished = {name: state.reason for name, state in states.items() if state.status != "done"}
-        unfinished |= {name: None for name in fold.newest_s if name not in states}
-        reasons = {name: why or "not finished" for name, why in unfinished.items() if name in fold.newest_s}
-        failures[fold.folder] = reasons | dict((refused or {}).get(fold.folder, {}))
-        for name in states:
-            if name in fold.newest_s and name not in failures[fold.folder]:
-                about = read_metadata(run / name, series=name)
-                found = FoldLosses.load(run / name / fold_losses.FOLD_LOSSES_FILE)
-                cells.append(Cell(fold.number, Series.parse(name), about.evaluation, found, about.quantiles))
-    return cells, failures
-
-
-def results_of(
-    plan: BacktestPlan, cells: Sequence[Cell], failures: Mapping[str, Mapping[str, str]]
-) -> BacktestResults:
-    """Put the figures of some cells beside what was asked for, and beside what failed."""
-    those = {fold: reasons for fold, reasons in failures.items() if reasons}
-    return BacktestResults(**vars(summarize_cells(cells)), plan=plan, failures=those)
-
-
-def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = None) -> list[Path]:
-    """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
-    files = [path / RESULTS_FILE, path / PAGE_FILE]
-    write_json(files[0], results.to_json())
+    json_file = path / RESULTS_FILE
+    page_file = path / PAGE_FILE
+    write_json(json_file, results.to_json())
     with language():
-        write_text(files[1], backtest_page(results, worth))
-    return files
+        write_text(page_file, backtest_page(results, trading_section))
+    return [json_file, page_file]
 
 
 def headline(results: BacktestResults) -> str:
-    """Say what was asked for, how much of it is finished, and which folds the figures are of."""
+    """Say what the back-test covers, how many models are evaluated, and which folds are incomplete."""
     plan = results.plan
     shares = results.evaluated
-    failed = sum(len(those) for those in results.failures.values())
-    lacking = say(" {models} failed or not finished.", models=plural(failed, "model")) if failed else ""
-    parts = ", ".join(
-        say("fold {n} ({have} of {num} models)", n=n, have=have, num=num)
-        for n, (have, num) in shares.items()
-        if have < num
-    )
-    folds = say(" Not in whole: {parts}.", parts=parts) if parts else say(" All folds are in.")
-    about = say(
-        "{folds} of {num} series, each fitted anew on {bars} candles from {source}: {have} of {all} models "
+    num_models = sum(num for _, num in shares.values())
+    scope = say(
+        "{folds} of {num} series, each trained again on {bars} candles from {source}: {have} of {all} models "
         "evaluated.",
         folds=plural(len(plan.folds), "fold"),
         num=len(plan.series),
         bars=f"{plan.profile['newest_bars']:,}",
         source=plan.source,
         have=len(results.cells),
-        all=sum(num for _, num in shares.values()),
+        all=num_models,
     )
-    return about + lacking + folds
+    num_failed = sum(len(reasons) for reasons in results.failures.values())
+    failed = ""
+    if num_failed:
+        failed = say(" {models} failed or not finished.", models=plural(num_failed, "model"))
+    incomplete = [
+        say("fold {n} ({have} of {num} models)", n=fold, have=have, num=num)
+        for fold, (have, num) in shares.items()
+        if have < num
+    ]
+    completeness = say(" All folds are complete.")
+    if incomplete:
+        completeness = say(" Incomplete: {parts}.", parts=", ".join(incomplete))
+    return scope + failed + completeness
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
-    """Tell the figures: pooled, calm periods and breaks apart, and fold by fold.
+    """Yield the table of pooled figures and the table by fold.
 
     A short table leaves out what does not fit into a terminal: all baselines but the best, and quantiles.
     """
-    for title, chosen in {"Pooled": results.pools, "By fold": results.folds}.items():
-        rows = [_stretch_cells(one, task) for one in chosen for task in one.tasks]
-        columns = SHORT if is_short else [*dict.fromkeys(name for row in rows for name in row)]
-        if rows:
-            yield Table(columns, [[row.get(name, ABSENT) for name in columns] for row in rows], title)
+    for title, stretches in (("Pooled", results.pools), ("By fold", results.folds)):
+        rows = [_stretch_cells(stretch, task) for stretch in stretches for task in stretch.tasks]
+        if not rows:
+            continue
+        columns = list(SHORT)
+        if not is_short:
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[row.get(name, ABSENT) for name in columns] for row in rows]
+        yield Table(columns, cells, title)
 
 
-def pool_table(found: Mapping[str, BacktestResults], title: str) -> Table:
-    """Put the pools of several profiles, by name, into one short table."""
-    pools = ((name, pool) for name, results in found.items() for pool in results.pools)
-    rows = ({"profile": name, **_stretch_cells(pool, task)} for name, pool in pools for task in pool.tasks)
+def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) -> Table:
+    """Put the pooled figures of several profiles, by name, into one short table."""
     columns = ("profile", *SHORT)
-    return Table(columns, [[row[name] for name in columns] for row in rows], title)
+    rows = []
+    for profile, results in results_by_profile.items():
+        for pool in results.pools:
+            for task in pool.tasks:
+                cells = {"profile": profile, **_stretch_cells(pool, task)}
+                rows.append([cells[column] for column in columns])
+    return Table(columns, rows, title)
 
 
-def _stretch_cells(one: CellGroup, task: str) -> dict[str, str]:
-    """Write what is told of a task over some cells, by the names of columns."""
-    told = one.tasks[task]
-    return {
-        "fold": _fold_name(one),
+def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
+    """Write the figures of a task over some cells, by the names of columns."""
+    result = stretch.tasks[task]
+    best = called(result.best)
+    num_lower = say("{best} of {run}", best=result.num_better, run=result.num_cells)
+    cells = {
+        "fold": _fold_name(stretch),
         "task": term(task),
-        "model": number(told.relative_mae),
-        "best baseline": called(told.best),
-        "its error": number(told.multiples.get(told.best)),
-        "× best": number(told.against_best),
-        "smaller": say("{best} of {run}", best=told.num_better, run=told.num_cells),
-        "p": p_value(told.p_best),
-        "verdict": in_words(told.outcome, called(told.best)),
-        **{called(name): number(multiple) for name, multiple in told.multiples.items()},
-        "shock": digits(max(one.shock, 1e-9)),
-        **{f"CRPS × {called(name)}": number(multiple) for name, multiple in told.crps.items()},
-        **{say("in {interval}", interval=name): percent(share) for name, share in told.coverage.items()},
+        "model": number(result.relative_mae),
+        "best baseline": best,
+        "its error": number(result.multiples.get(result.best)),
+        "× best": number(result.against_best),
+        "smaller": num_lower,
+        "p": p_value(result.p_best),
+        "verdict": in_words(result.outcome, best),
     }
+    cells |= {called(name): number(multiple) for name, multiple in result.multiples.items()}
+    cells["shock"] = digits(max(stretch.shock, 1e-9))
+    cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
+    cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}
+    return cells
 
 
-def _fold_name(one: CellGroup) -> str:
-    """Name a fold by its first day, and folds together by what they are."""
-    if one.name in fold_losses.POOLS:
-        return f"{term(one.name)}, {one.timeframe}"
-    name = f"{one.first_close[:10]}, {one.timeframe}"
-    return say("{fold_losses} (break)", fold_losses=name) if one.is_break else name
+def _fold_name(stretch: CellGroup) -> str:
+    """Name a fold by its first day, and a pool by its name."""
+    if stretch.name in fold_losses.POOLS:
+        return f"{term(stretch.name)}, {stretch.timeframe}"
+    name = f"{stretch.first_close[:10]}, {stretch.timeframe}"
+    return say("{fold_losses} (break)", fold_losses=name) if stretch.is_break else name
 
 
-def _days(one: CellGroup) -> str:
-    return f"{one.first_close[:10]} – {one.last_close[:10]}"
+def _days(stretch: CellGroup) -> str:
+    return f"{stretch.first_close[:10]} – {stretch.last_close[:10]}"
 
 
 def verdicts(results: BacktestResults) -> Iterator[list[str]]:
-    """Say of each timeframe what all its folds are about and come to."""
+    """Yield for each timeframe the sentences of its verdict over all folds, first what it covers."""
+    all_folds = next(iter(fold_losses.POOLS))
     for pool in results.pools:
-        if pool.name == next(iter(fold_losses.POOLS)):
-            told = {"num": pool.num_series, "days": f"{_days(pool)}, {pool.timeframe}"}
-            about = say("Median of {num} series, fitted anew for each fold of {days}:", **told)
-            yield [about, *furthest_first(TaskVerdict.pooled(*told) for told in pool.tasks.items())]
+        if pool.name == all_folds:
+            scope = say(
+                "Median of {num} series, trained again for each fold of {days}:",
+                num=pool.num_series,
+                days=f"{_days(pool)}, {pool.timeframe}",
+            )
+            task_verdicts = [TaskVerdict.pooled(task, result) for task, result in pool.tasks.items()]
+            yield [scope, *best_first(task_verdicts)]
 
 
-def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
-    """Return the page, and in it what forecasts are worth in money where that was asked for."""
+def backtest_page(results: BacktestResults, trading_section: Html | None = None) -> Html:
+    """Return the page, with the section about trading where one is handed over."""
     plan = results.plan
     tasks = results.tasks
-    rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
-    failed = Table(["Model", "Reason"], [*rows, *sorted((plan.missing or {}).items())], is_prose=True)
-    folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}
-    folds = (
-        (element("a", _fold_name(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
-        for one in results.folds
-    )
-    has_quantiles = any(told.crps for one in results.folds for told in one.tasks.values())
-    notes = (NOTE, BREAK_RULE, *([QUANTILE_NOTE] if has_quantiles else []))
-    ranked = sorted(
-        results.series.items(), key=lambda one: fmean(told.against_best or 1.0 for told in one[1].values())
-    )
-    ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
-    made = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
+    series = sorted(results.series.items(), key=lambda item: _mean_against_best(item[1]))
+    ends = Html()
+    if len(series) > 1:
+        ends_table = _relative_table("series", tasks, [series[0], series[-1]])
+        ends = join([element("h2", say("The best and the worst series")), ends_table])
+    facts_of_plan = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
+    facts_of_plan.append(("profile digest", plan.profile_digest))
+    verdict_boxes = []
+    for scope, *sentences in verdicts(results):
+        verdict_boxes.append(opening(scope, *sentences))
+    folds_table = _relative_table("fold", tasks, _fold_rows(results))
+    series_table = _relative_table("series", tasks, series)
+    figures = join(shown_table(table, class_="figures") for table in tables(results))
     content = filled(
         "v8.reports",
         "backtest.html",
-        verdicts=join(opening(*told) for told in verdicts(results)),
+        verdicts=join(verdict_boxes),
         picture=_picture(results),
         headline=headline(results),
-        worth=join(worth_section(worth)) if worth else "",
-        folds=_beside_table("fold", tasks, folds),
-        ends=join([element("h2", say("The best and the worst series")), ends]) if len(ranked) > 1 else "",
-        series=_beside_table("series", tasks, ranked),
-        formulas=join(shown_table(each, class_="figures") for each in tables(results)),
-        notes=join(element("p", term(told), class_="soft") for told in notes),
-        failed=join([element("h2", say("Failed, or not finished")), shown_table(failed)])
-        if failed.rows
-        else "",
-        made=facts([*made, ("profile digest", plan.profile_digest)]),
+        trading=trading_section or "",
+        folds=folds_table,
+        ends=ends,
+        series=series_table,
+        baselines=figures,
+        notes=_notes(results),
+        failed=_failures(results),
+        provenance=facts(facts_of_plan),
     )
     heading = say("Back-test of profile {name}", name=plan.profile["name"])
     return document(f"v8: {heading}", heading, [content], is_demo=not plan.is_publishable)
 
 
+def _mean_against_best(results: TaskResults) -> float:
+    """Average the error relative to the best baseline over tasks; a task without such a ratio counts as 1."""
+    return fmean(result.against_best or 1.0 for result in results.values())
+
+
+def _fold_rows(results: BacktestResults) -> list[tuple[Html, TaskResults]]:
+    """Return the results of each fold with a link to the report of its run."""
+    folders = {f"fold {fold.number}": fold.folder for fold in results.plan.folds}
+    rows = []
+    for fold in results.folds:
+        report = f"{folders[fold.name]}/report.html"
+        rows.append((element("a", _fold_name(fold), href=report, title=_days(fold)), fold.tasks))
+    return rows
+
+
+def _notes(results: BacktestResults) -> Html:
+    notes = [NOTE, BREAK_RULE]
+    if any(result.crps for fold in results.folds for result in fold.tasks.values()):
+        notes.append(QUANTILE_NOTE)
+    return join(element("p", term(note), class_="soft") for note in notes)
+
+
+def _failures(results: BacktestResults) -> Html:
+    """Show which models failed, or are not finished, and which series have no candles; empty without any."""
+    rows = []
+    for fold, reasons in results.failures.items():
+        for name, reason in reasons.items():
+            rows.append((f"{fold}, {name}", reason))
+    rows += sorted((results.plan.missing or {}).items())
+    if not rows:
+        return Html()
+    table = Table(["Model", "Reason"], rows, is_prose=True)
+    return join([element("h2", say("Failed, or not finished")), shown_table(table)])
+
+
 def _picture(results: BacktestResults) -> Html:
-    """Draw how each series, over its folds, stands beside its best formula."""
-    rows: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
-    for name, told in results.series.items():
-        for task, one in told.items():
-            if one.against_best is not None:
-                rows[titled(task)].append(
-                    Dot(name, change_pct(one.against_best), one.outcome in {BEATS, LOSES})
-                )
+    """Draw the error of each series over its folds, relative to the best baseline's."""
+    dots: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
+    for name, task_results in results.series.items():
+        for task, result in task_results.items():
+            if result.against_best is not None:
+                is_significant = result.outcome in {BEATS, LOSES}
+                dots[titled(task)].append(Dot(name, change_pct(result.against_best), is_significant))
+    colours = {titled(task): TASKS[task].colour for task in results.tasks}
     label = say(
-        "Error of each series beside that of its best formula, in %, median over its folds: left of 0 it "
-        "is smaller; filled where that is more than chance. A diamond is the median."
+        "Error of each series compared with that of its best baseline, in %, median over its folds: left "
+        "of 0 it is lower; filled where the difference is significant. A diamond is the median."
     )
-    return plot(spread_figure(rows, {titled(task): TASKS[task].colour for task in results.tasks}), label)
+    return plot(spread_figure(dots, colours), label)
 
 
-def _beside_table(what: str, tasks: Sequence[str], rows: Iterable[tuple[str, Told]]) -> Html:
-    """Show a line each of what is told by task: beside naive, and beside its best formula."""
-    head = [what, *("× naive", "× best formula") * len(tasks)]
-    lines = [[name, *(cell for task in tasks for cell in _beside(told.get(task)))] for name, told in rows]
-    groups = [("", 1), *((TASKS[task].title, 2) for task in tasks)]
-    return shown_table(Table(head, lines), groups=groups, class_="wrapped")
+def _relative_table(first_column: str, tasks: Sequence[str], rows: Iterable[tuple[str, TaskResults]]) -> Html:
+    """Show the errors of each task relative to naive's and to the best baseline's, a line for each row."""
+    columns = [first_column]
+    groups = [("", 1)]
+    for task in tasks:
+        columns += ["× naive", "× best baseline"]
+        groups.append((TASKS[task].title, 2))
+    lines = []
+    for name, results in rows:
+        line = [name]
+        for task in tasks:
+            line += _relative_cells(results.get(task))
+        lines.append(line)
+    return shown_table(Table(columns, lines), groups=groups, class_="wrapped")
 
 
-def _beside(told: TaskResult | None) -> tuple[str, str]:
-    if told is None:
+def _relative_cells(result: TaskResult | None) -> tuple[str, str]:
+    if result is None:
         return ABSENT, ABSENT
-    name = called(told.best)
-    cell = marked(told.against_best, told.outcome, name, told.p_best)
-    return number(told.relative_mae), join([cell, " ", element("span", spaced(name), class_="soft")])
+    name = called(result.best)
+    ratio = marked(result.against_best, result.outcome, name, result.p_best)
+    return number(result.relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])

@@ -1,9 +1,9 @@
 """The model card: the README.md that the Hub shows for a published run.
 
-Every number is read from the evaluations in `metadata.json`, through the same leaderboard that the
-report and the command line show; nothing is computed here. Nothing depends on the time of day either, so
-the same run gives the same card. A model that loses to the naive forecast, or to the best baseline, is called
-so beside its name.
+Every number is read from the evaluations in `metadata.json`, through the same leaderboard that the report and
+the command line show; nothing is computed here. Nothing depends on the time of day either, so the same run
+gives the same card. A model that loses to the naive forecast, or to the best baseline, has a note of that
+next to its name.
 """
 
 import math
@@ -36,22 +36,22 @@ TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "financ
 
 _CARD: Final = packaged("v8.reports", "card.md")
 
-_PARTS: Final = yaml.safe_load(packaged("v8.reports", "card.yaml"))  # those that are there at times
+_PARTS: Final = yaml.safe_load(packaged("v8.reports", "card.yaml"))  # parts that not every card has
 
 
 @dataclass(frozen=True)
-class _TaskTold:
+class _TaskFacts:
     loss: Word
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a card tells of `run.json`, in plain words."""
+class _RunFacts:
+    """What a card reads from `run.json`; a damaged file is refused, so that no markup gets into a card."""
 
     created_at: Moment
     scaling: Annotated[Word, at_keys("profile", "scaling")]
     family: Annotated[Word, at_keys("profile", "network", "family")]
-    tasks: Annotated[Mapping[Word, _TaskTold], at_keys("profile", "tasks")]
+    tasks: Annotated[Mapping[Word, _TaskFacts], at_keys("profile", "tasks")]
     profile_digest: Sha256
     machine: MachineInfo
     versions: Mapping[Word, Plain]
@@ -68,43 +68,79 @@ def model_card(
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
 
-    It tells of the `metadata.json` of each published series, at least one, and names those held back with the
-    reason, a clause. Its examples read from `repo`, `user/name`. When models are of other runs of the same
-    profile, too, the card is the same from whichever of them it is written. `changes` made some serve. Raises
-    `ArtifactError` if a key is missing or damaged.
+    Args:
+        repo: The repository, `user/name`, from which the examples load models.
+        run: The run. Where models of other runs of the same profile are published, too, the card is the same
+            whichever of these runs it is written for.
+        metadata: The metadata of each published series, at least one.
+        held_back: By series that is not published: the reason, a clause.
+        is_of_many_runs: Whether the models come from more than one run.
+        changes: The decisions by which newer models took the place of older ones.
+
+    Raises:
+        ArtifactError: If a key of `run.json` is missing or damaged.
     """
     fix = "Restore the file, or start a new run with param:fresh"
-    told = checked(_Told, vars(run), where=RUN_FILE, fix=fix)
-    results = [about.result for about in metadata]
+    run_facts = checked(_RunFacts, vars(run), where=RUN_FILE, fix=fix)
+    results = [series_metadata.result for series_metadata in metadata]
     first = metadata[0]
     rows = rank_results(results)
-    tasks = [first.tasks[task] for task in TASKS if task in first.tasks]
-    lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
-    renewed = change_table(changes)
+    horizon = "candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle")
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
+    intervals = _intervals(results)
     return _CARD.format(
         front_matter=_front_matter(run.profile_name, rows),
         profile=run.profile_name,
         models=plural(len(metadata), "forecaster"),
         lookback=first.lookback_bars,
-        horizon="candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle"),
-        columns=", ".join(f"`{name}`" for task in tasks for name in task.columns),
+        horizon=horizon,
+        columns=_columns(first),
         verdict="\n\n".join(verdict(rows)),
-        significance=_PARTS["test"].format(num_series=len(rows), alpha=ALPHA)
-        if is_tested
-        else _PARTS["no_test"],
+        significance=_significance(len(rows), is_tested=is_tested),
         leaderboard=_leaderboard(rows, is_tested=is_tested),
-        intervals=(sure := _intervals(results)),
+        intervals=intervals,
         importance=_importance(results),
-        sureness=_PARTS["sure" if sure else "unsure"],
-        changes=_PARTS["changes"].format(table=renewed.markdown()) if renewed.rows else "",
-        held_back=f"Not published:\n\n{lines}\n" if held_back else "",
+        sureness=_PARTS["sure" if intervals else "unsure"],
+        changes=_changes(changes),
+        held_back=_held_back(held_back),
         repo=repo,
-        beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
+        covariates=_covariates(first),
         series=rows[0].series,
         data=_data(metadata),
-        making=_making(run, told, metadata, is_of_many_runs=is_of_many_runs),
+        making=_making(run, run_facts, metadata, is_of_many_runs=is_of_many_runs),
     )
+
+
+def _columns(metadata: Metadata) -> str:
+    """List the columns of a model's forecasts, in the usual order of the tasks."""
+    tasks = [metadata.tasks[task] for task in TASKS if task in metadata.tasks]
+    return ", ".join(f"`{name}`" for task in tasks for name in task.columns)
+
+
+def _significance(num_series: int, *, is_tested: bool) -> str:
+    if not is_tested:
+        return str(_PARTS["no_test"])
+    return str(_PARTS["test"]).format(num_series=num_series, alpha=ALPHA)
+
+
+def _changes(decisions: Iterable[Decision]) -> str:
+    """Show the models that took the place of older ones; empty without any."""
+    table = change_table(decisions)
+    return str(_PARTS["changes"]).format(table=table.markdown()) if table.rows else ""
+
+
+def _held_back(reasons: Mapping[str, str]) -> str:
+    """List the series that are not published, each with the reason; empty without any."""
+    if not reasons:
+        return ""
+    lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(reasons.items()))
+    return f"Not published:\n\n{lines}\n"
+
+
+def _covariates(metadata: Metadata) -> str:
+    """Say which candles of other series a model needs; empty where it needs none."""
+    note = covariate_note(metadata)
+    return f"\n{note}\n" if note else ""
 
 
 def _front_matter(profile: str, rows: Sequence[LeaderboardRow]) -> str:
@@ -117,12 +153,12 @@ def _front_matter(profile: str, rows: Sequence[LeaderboardRow]) -> str:
         eval_results=[result for row in rows for result in _eval_results(row)],
     )
     content = data.to_dict()  # type: ignore[no-untyped-call]
-    # One metric a line, so that a change of the card is easy to see.
+    # One metric on each line, so that a change of the card is easy to see.
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
 
 
 def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
-    """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
+    """Write the results of one series for the Hub's model index: task, data set, and each metric."""
     error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
         metrics = [
@@ -148,121 +184,161 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
-    every = compared(rows)
+    comparisons = compared(rows)
     header = ["series"]
+    for task, name in comparisons:
+        header.append(f"{TASKS[task].title} × {name}")
+        if is_tested:
+            header.append("p")
+    header.append("direction")
     lines = []
-    for task, name in every:
-        header += [f"{TASKS[task].title} × {name}", *(["p"] if is_tested else [])]
     for row in rows:
         cells = [_labelled(row)]
-        for one in (those.get(row.series) for those in every.values()):
-            cells.append(number(one.relative_mae if one else None))
-            cells += [p_value(one.corrected_p_value if one else None)] if is_tested else []
-        low, high = map(percent, row.hit_rate_95 or (None, None))
-        cells.append(f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT)
+        for by_series in comparisons.values():
+            comparison = by_series.get(row.series)
+            cells.append(number(comparison.relative_mae if comparison else None))
+            if is_tested:
+                cells.append(p_value(comparison.corrected_p_value if comparison else None))
+        cells.append(_hit_rate(row))
         lines.append(cells)
-    return Table([*header, "direction"], lines).markdown()
+    return Table(header, lines).markdown()
+
+
+def _hit_rate(row: LeaderboardRow) -> str:
+    """Write the hit rate of the direction with its 95 % interval."""
+    if row.hit_rate_95 is None:
+        return ABSENT
+    low, high = row.hit_rate_95
+    return f"{percent(row.hit_rate)} ({percent(low)} to {percent(high)})"
 
 
 def _labelled(row: LeaderboardRow) -> str:
-    """Name a series, and what is better than its model by more than chance."""
-    losses: dict[str, list[str]] = {}
+    """Name a series, and the forecasts that are significantly better than its model."""
+    tasks_by_winner: dict[str, list[str]] = {}
     for task, score in row.tasks.items():
         for name in score.lost_to:
-            losses.setdefault(name, []).append(TASKS[task].title.lower())
-    said = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in losses.items())
-    return f"{row.series} **{said}**" if said else row.series
+            tasks_by_winner.setdefault(name, []).append(TASKS[task].title.lower())
+    losses = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in tasks_by_winner.items())
+    return f"{row.series} **{losses}**" if losses else row.series
 
 
 def _intervals(results: Sequence[SeriesResult]) -> str:
-    """Write medians over series of how quantiles did; nothing where none has any."""
+    """Write medians over series of the errors of quantiles; empty where no model has any."""
     evaluated = [result.quantiles for result in results if result.quantiles]
     if not evaluated:
         return ""
-    names = interval_names(evaluated[0].levels)
+    first = evaluated[0]
+    names = interval_names(first.levels)
     rows = []
-    for task, about in evaluated[0].tasks.items():
-        those = [
-            one.tasks[task] for one in evaluated if one.levels == evaluated[0].levels and task in one.tasks
+    for task, quantiles in first.tasks.items():
+        comparable = [
+            one.tasks[task] for one in evaluated if one.levels == first.levels and task in one.tasks
         ]
-        for name in about.errors:
-            errors = [one.errors[name] for one in those if name in one.errors]
-            within = (median(each.mean_coverage(at) for each in errors) for at in range(len(names)))
-            crps = median(one.errors[name].crps / one.errors[MODEL].crps for one in those)
-            rows.append([TASKS[task].title, spaced(name), number(crps), *map(percent, within)])
+        for name in quantiles.errors:
+            errors = [one.errors[name] for one in comparable if name in one.errors]
+            crps = median(one.errors[name].crps / one.errors[MODEL].crps for one in comparable)
+            cells = [TASKS[task].title, spaced(name), number(crps)]
+            for place in range(len(names)):
+                cells.append(percent(median(one.mean_coverage(place) for one in errors)))
+            rows.append(cells)
     header = ("task", "forecaster", "CRPS, model = 1", *(f"within {name}" for name in names))
     return str(_PARTS["intervals"]).format(table=Table(header, rows).markdown())
 
 
 def _importance(results: Sequence[SeriesResult]) -> str:
-    """Write medians over series of what kinds of inputs are worth; nothing where nobody asked."""
-    found = [result.importance for result in results if result.importance]
-    if not found:
+    """Write medians over series of the importance of kinds of inputs; empty where it was not measured."""
+    importances = [result.importance for result in results if result.importance]
+    if not importances:
         return ""
-    header = ("inputs", *(TASKS[task].title for task in next(iter(found[0].values()))))
-    return str(_PARTS["importance"]).format(table=Table(header, importance_rows(found)).markdown())
+    tasks = next(iter(importances[0].values()))
+    header = ("inputs", *(TASKS[task].title for task in tasks))
+    table = Table(header, importance_rows(importances))
+    return str(_PARTS["importance"]).format(table=table.markdown())
 
 
 def _data(metadata: Sequence[Metadata]) -> str:
     header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
     rows = []
-    for about in metadata:
-        candles = about.candles
-        test = about.split.test
-        read = [moment(candles.first_open), moment(candles.last_open), count(candles.num_bars)]
-        evaluated = moment(test.first_open), count(test.num_windows)
-        rows.append([about.series, shown(candles.source), *read, *evaluated])
+    for series_metadata in metadata:
+        candles = series_metadata.candles
+        test = series_metadata.split.test
+        rows.append(
+            [
+                series_metadata.series,
+                shown(candles.source),
+                moment(candles.first_open),
+                moment(candles.last_open),
+                count(candles.num_bars),
+                moment(test.first_open),
+                count(test.num_windows),
+            ]
+        )
     return Table(header, rows).markdown()
 
 
-def distinct_versions(makings: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return every version that any of some records names, by what it is of.
+def distinct_versions(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return every version that any of some records has, by the name of the package.
 
     >>> distinct_versions([{"keras": "3.14"}, {"keras": "3.15"}])
     {'keras': '3.14, 3.15'}
     """
-    found = [*makings]
-    names = dict.fromkeys(name for versions in found for name in versions)
-    return {name: _distinct(versions[name] for versions in found if name in versions) for name in names}
+    versions_by_name: dict[str, list[str]] = {}
+    for versions in records:
+        for name, version in versions.items():
+            versions_by_name.setdefault(name, []).append(version)
+    return {name: _distinct(versions) for name, versions in versions_by_name.items()}
 
 
-def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_many_runs: bool) -> str:
-    makings = metadata if is_of_many_runs else [run]
-    results = [about.result for about in metadata]
-    made_with = distinct_versions(making.versions for making in makings)
-    machines = [about.machine for about in metadata] if is_of_many_runs else [told.machine]
-    times = sorted(making.created_at for making in makings)
-    num_parameters = _distinct(f"{about.num_parameters:,}" for about in metadata)
-    losses = ", ".join(f"{task} {about.loss}" for task, about in told.tasks.items())
-    fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
+def _making(
+    run: RunRecord, run_facts: _RunFacts, metadata: Sequence[Metadata], *, is_of_many_runs: bool
+) -> str:
+    """Tell in a table how, with what and on which machines the models were trained."""
+    results = [series_metadata.result for series_metadata in metadata]
+    records: Sequence[RunRecord | Metadata] = metadata if is_of_many_runs else [run]
+    versions = distinct_versions(record.versions for record in records)
+    times = sorted(record.created_at for record in records)
+    machines = [run_facts.machine]
+    if is_of_many_runs:
+        machines = [series_metadata.machine for series_metadata in metadata]
+    num_parameters = _distinct(f"{series_metadata.num_parameters:,}" for series_metadata in metadata)
+    losses = ", ".join(f"{task} {task_facts.loss}" for task, task_facts in run_facts.tasks.items())
+    fewest = count(min(result.epochs_run for result in results))
+    most = count(max(result.epochs_run for result in results))
+    seconds = math.fsum(result.total_seconds for result in results)
+    formats = _distinct(series_metadata.training.precision for series_metadata in metadata)
+    devices = _distinct(series_metadata.training.device for series_metadata in metadata)
+    machine_names = _distinct(_machine(machine) for machine in machines)
+    version_list = ", ".join(f"{name} {version}" for name, version in versions.items())
     rows = [
         ("profile", f"`{run.profile_name}`, digest `{run.profile_digest[:12]}`"),
-        ("network", f"{told.family}, {num_parameters} parameters"),
-        ("scaling and losses", f"{told.scaling}; {losses}"),
+        ("network", f"{run_facts.family}, {num_parameters} parameters"),
+        ("scaling and losses", f"{run_facts.scaling}; {losses}"),
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
-        ("number format", _distinct(about.training.precision for about in metadata)),
-        ("computed on", _distinct(about.training.device for about in metadata)),
-        ("machine", _distinct(map(_machine, machines))),
-        ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
+        ("number format", formats),
+        ("computed on", devices),
+        ("machine", machine_names),
+        ("time", f"{duration(seconds)} over all models"),
         ("models saved", f"{times[0]} to {times[-1]}") if is_of_many_runs else ("run started", times[0]),
-        ("versions", ", ".join(f"{name} {version}" for name, version in made_with.items())),
+        ("versions", version_list),
     ]
     return Table(("what", "value"), rows).markdown()
 
 
 def _machine(machine: MachineInfo) -> str:
-    memory = machine.memory_bytes
-    known = f"{machine.cpu}, {machine.num_cores} cores"
-    return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known
+    processor = f"{machine.cpu}, {machine.num_cores} cores"
+    if not machine.memory_bytes:
+        return processor
+    return f"{processor}, {machine.memory_bytes / 2**30:.0f} GiB of memory"
 
 
 def _distinct(values: Iterable[str]) -> str:
-    return ", ".join(sorted(set(map(shown, values))))
+    return ", ".join(sorted({shown(value) for value in values}))
 
 
 def change_line(decision: Decision) -> str:
-    """Say in one line of a commit's description what changed of a series, and why."""
-    new, old = (moment(each.trained_until) for each in (decision.challenger, decision.champion))
+    """Write the line of a commit's description that says which model of a series was replaced, and why."""
+    new = moment(decision.challenger.trained_until)
+    old = moment(decision.champion.trained_until)
     return (
         f"{decision.series}: model up to {new} in place of {old}. "
         f"Stale: {decision.stale}. Chosen: {decision.why}."

@@ -1,4 +1,4 @@
-"""The charts of reports, each specified once: for the page, PNG files and a notebook. Times are UTC."""
+"""The charts of reports, each specified once for the page, PNG files and notebooks. Times are UTC."""
 
 import html
 import math
@@ -28,129 +28,175 @@ Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
 
 FAR_MULTIPLE: Final = 1.5
-"""A baseline that errs more than so many times naive waits in the legend: it would hide the others."""
+"""A baseline whose error is more than so many times naive's is hidden at first: it would flatten the
+others."""
 
 FAR_PCT: Final = 50.0
-"""A dot of a larger difference than so many per cent stands at the edge, unless most of its row do."""
+"""A dot of a larger difference than so many per cent is drawn at the edge, unless the median of a row is."""
 
 SHOWN_BARS: Final = 60
 """Known candles in the chart of one forecast; more become too thin to see."""
 
 _NAMED_ROWS: Final[Json] = {"type": "category", "dtick": 1, "tickfont": {"size": 12}}
-"""An axis of rows, the first on top, without room for a row that is not there."""
+"""An axis of named rows, the first on top, without space for a row that does not exist."""
 
 _NUM_TICKS: Final = 7
-_ROW_HEIGHT: Final = 44
+_ROW_HEIGHT: Final = 44  # pixels
 
 
 def error_figure(evaluation: Evaluation, task: str) -> Chart:
-    """Draw the mean absolute error by step of the model and of every baseline, as multiples of naive's.
+    """Draw the mean absolute error by step of the model and of every baseline, relative to naive's.
 
-    The error itself, in per cent, stands in the tooltip: it grows with the step for everybody. Baselines
-    far off are hidden until their name in the legend is clicked.
+    The tooltip shows the error itself, in per cent: it grows with the step for every forecast. Baselines with
+    far larger errors are hidden until their name in the legend is clicked.
     """
     styles = {name: charts.line_style(place) for place, name in enumerate(BASELINES)}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
-    shown = {name: style for name, style in styles.items() if name in evaluation.errors[task]}
-    lines = [_error_line(evaluation, task, name, style) for name, style in shown.items()]
+    errors = evaluation.errors[task]
+    lines = [_error_line(evaluation, task, name, style) for name, style in styles.items() if name in errors]
     x = axis(say("steps ahead"), nticks=11)
     y = axis(say("error ÷ naive"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
 def _error_line(evaluation: Evaluation, task: str, name: str, style: Json) -> Json:
-    errors, naive = (evaluation.error(task, each).by_step for each in (name, NAIVE))
-    ratios = [ours / theirs if theirs else None for ours, theirs in zip(errors, naive, strict=True)]
+    errors = evaluation.error(task, name).by_step
+    naive_errors = evaluation.error(task, NAIVE).by_step
+    ratios = [error / naive if naive else None for error, naive in zip(errors, naive_errors, strict=True)]
     is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
+    steps = range(1, len(ratios) + 1)
+    has_markers = name == MODEL or len(ratios) == 1
+    title = term(name.replace("_", " "))
+    rounded_ratios = [ratio and _rounded(ratio) for ratio in ratios]
+    errors_pct = [_rounded(100 * error) for error in errors]
     return charts.line(
-        term(name.replace("_", " ")),
-        range(1, len(ratios) + 1),
-        [ratio and float(f"{ratio:.6g}") for ratio in ratios],
+        title,
+        steps,
+        rounded_ratios,
         style,
         connectgaps=True,
         visible="legendonly" if is_far else True,
-        mode="lines+markers" if name == MODEL or len(ratios) == 1 else "lines",
-        customdata=[float(f"{100 * error:.6g}") for error in errors],
+        mode="lines+markers" if has_markers else "lines",
+        customdata=errors_pct,
         hovertemplate="%{y:.3f} (%{customdata:.4f} %)",
     )
 
 
+def _rounded(value: float) -> float:
+    """Round to six significant digits, which keeps pages small."""
+    return float(f"{value:.6g}")
+
+
 def learning_figure(history: TrainingHistory, best_epoch: int) -> Chart:
-    """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
-    epochs = [int(one["epoch"]) for one in history]
+    """Draw train and validation loss by epoch, at least one; mark the epoch kept, 0 if untrained."""
+    epochs = [int(row["epoch"]) for row in history]
     mode = "lines" if len(history) > 1 else "markers"
     lines = []
     for name, colour, width in (("train", "$other", 1.5), ("validation", "$blue", 3)):
-        losses = [one[f"{name}_loss"] for one in history]
+        losses = [row[f"{name}_loss"] for row in history]
         style = {"color": colour, "width": width}
         lines.append(charts.line(term(name), epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
-    x = axis(say("training epoch"), dtick=max(1, -(-len(history) // 10)))
+    x = axis(say("training epoch"), dtick=max(1, math.ceil(len(history) / 10)))
     y = axis(say("loss, scaled units"))
-    label: Json = {"text": say("best: {epoch}", epoch=best_epoch), "font": {"color": "$orange"}}
-    label |= {"textangle": 0, "textposition": "end", "yanchor": "top"}
-    label["xanchor"] = "left" if 2 * best_epoch <= len(history) else "right"
+    label: Json = {
+        "text": say("best: {epoch}", epoch=best_epoch),
+        "font": {"color": "$orange"},
+        "textangle": 0,
+        "textposition": "end",
+        "yanchor": "top",
+        "xanchor": "left" if 2 * best_epoch <= len(history) else "right",
+    }
     mark = rule(best_epoch, "$orange", dash="dash") | {"label": label}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
 
 class Dot(NamedTuple):
-    """The model's error on a series, beside another forecast's."""
+    """The model's error on a series, relative to another forecast's."""
 
     name: str  # of the series
     change_pct: float  # by how many per cent it is larger
-    is_sure: bool = True  # whether that is more than chance
+    is_sure: bool = True  # whether the difference is significant
 
 
 def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str], title: str = "") -> Chart:
-    """Draw how much larger errors are than others', in %: rows from top to bottom, a dot a series.
+    """Draw how much larger errors are than others', in per cent.
 
-    What may be luck is hollow. A diamond is the median of its row. Colours are names of the palette, by row.
+    Args:
+        rows: From top to bottom, by the name of the row: a dot for each series; it is hollow where the
+            difference is not significant. A diamond marks the median of a row.
+        colours: By the name of the row, a name of the palette.
+        title: Title of the chart, on pictures.
     """
-    middles = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
-    edge = max([FAR_PCT, *middles.values()])
-    traces = []
-    for row, dots in rows.items():
-        shapes = ["circle" if dot.change_pct <= edge else "triangle-right" for dot in dots]
-        symbols = [shape if dot.is_sure else f"{shape}-open" for shape, dot in zip(shapes, dots, strict=True)]
-        texts = ["" if dot.change_pct <= edge else f"{dot.change_pct:+,.0f} %" for dot in dots]
-        tips = [f"{html.escape(dot.name)}: {dot.change_pct:+,.2f} %" for dot in dots]
-        tip = {"customdata": tips, "hovertemplate": "%{customdata}<extra></extra>", "hoverinfo": None}
-        places = [min(dot.change_pct, edge) for dot in dots]
-        traces.append(charts.marks(places, [row] * len(dots), texts, f"${colours[row]}", symbols, **tip))
-    texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in middles.values()]  # no minus before a zero
-    diamonds = ["diamond-open"] * len(middles)
-    traces.append(charts.marks([*middles.values()], [*middles], texts, "$ink", diamonds))
+    medians = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
+    edge = max([FAR_PCT, *medians.values()])
+    traces = [_dot_trace(row, dots, colours[row], edge) for row, dots in rows.items()]
+    # Adding 0.0 after rounding turns -0.0 into 0.0, so that no minus is written before a zero.
+    texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in medians.values()]
+    diamonds = ["diamond-open"] * len(medians)
+    traces.append(charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds))
     x = axis(say("difference of errors, in %"), zeroline=False)
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
-    rules = [rule(0, "$soft")]
-    return Chart(traces, height, x, y, rules=rules, has_legend=False, title=title)
+    return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
+
+
+def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
+    """Draw the dots of a row; those beyond the edge, in per cent, become arrows there with their number."""
+    places = []
+    symbols = []
+    texts = []
+    tooltips = []
+    for dot in dots:
+        is_beyond = dot.change_pct > edge
+        shape = "triangle-right" if is_beyond else "circle"
+        symbols.append(shape if dot.is_sure else f"{shape}-open")
+        places.append(min(dot.change_pct, edge))
+        texts.append(f"{dot.change_pct:+,.0f} %" if is_beyond else "")
+        tooltips.append(f"{html.escape(dot.name)}: {dot.change_pct:+,.2f} %")
+    return charts.marks(
+        places,
+        [row] * len(dots),
+        texts,
+        f"${colour}",
+        symbols,
+        customdata=tooltips,
+        hovertemplate="%{customdata}<extra></extra>",
+        hoverinfo=None,
+    )
 
 
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
-    """Draw a leaderboard: the errors of each task beside naive's, and beside the best formula's."""
+    """Draw a leaderboard: the errors of each task relative to naive's, and to the best baseline's."""
     naive = {
-        task: median(one.relative_mae for one in those.values()) or math.inf
-        for (task, name), those in compared(rows).items()
+        task: median(comparison.relative_mae for comparison in by_series.values()) or math.inf
+        for (task, name), by_series in compared(rows).items()
         if name == "naive"
     }
     tasks = {term(TASKS[task].title): task for task in sorted(naive, key=naive.__getitem__)}
     colours = {title: TASKS[task].colour for title, task in tasks.items()}
-    titles = {"naive": say("Error beside that of no change"), "best": say("Error beside the best formula's")}
-    return [
-        spread_figure({title: _dots(rows, task, kind) for title, task in tasks.items()}, colours, above)
-        for kind, above in titles.items()
-    ]
+    figures = []
+    for kind, title in (
+        ("naive", say("Error relative to the naive forecast's")),
+        ("best", say("Error relative to the best baseline's")),
+    ):
+        dots = {name: _dots(rows, task, kind) for name, task in tasks.items()}
+        figures.append(spread_figure(dots, colours, title))
+    return figures
 
 
 def _dots(rows: Iterable[LeaderboardRow], task: str, kind: str) -> list[Dot]:
-    those = [(row.series, getattr(row.tasks[task], kind)) for row in rows if task in row.tasks]
-    known = ((name, one) for name, one in those if one.relative_mae is not None)
-    return [Dot(name, change_pct(one.relative_mae), one.is_significant) for name, one in known]
+    """Return a dot for each series that has a ratio; `kind` is an attribute of `TaskScore`."""
+    dots = []
+    for row in rows:
+        if task in row.tasks:
+            comparison = getattr(row.tasks[task], kind)
+            if comparison.relative_mae is not None:
+                dots.append(Dot(row.series, change_pct(comparison.relative_mae), comparison.is_significant))
+    return dots
 
 
 def change_pct(multiple: float) -> float:
-    """Return by how many per cent an error is larger than another, of which it is a multiple.
+    """Return by how many per cent an error is larger than another, given their ratio.
 
     >>> change_pct(1.25), change_pct(1.0000000002)
     (25.0, 0.0)
@@ -159,147 +205,195 @@ def change_pct(multiple: float) -> float:
 
 
 @dataclass(frozen=True)
-class Forecasts:
-    """Forecasts with what they followed on and, where it is known, the actual values; columns are by name."""
+class DrawnForecasts:
+    """Forecasts, the candles before them and, where they are known, the actual values; columns by name."""
 
-    x: Sequence[Any]  # where rows stand, also those only forecast
-    known: Mapping[str, Sequence[float]]  # of the first N rows
-    issued: Sequence[tuple[int, Mapping[str, Sequence[float]]]]  # the row each was issued after, and the next
+    x: Sequence[Any]  # where rows are drawn, also those that are only forecast
+    known_columns: Mapping[str, Sequence[float]]  # of the first N rows
+    issued: Sequence[tuple[int, Mapping[str, Sequence[float]]]]
+    """For each forecast: the number of the last row it knew, and its columns from the next row on."""
 
     @classmethod
     def of(cls, sample: ForecastSample, x: Sequence[Any] | None = None) -> Self:
-        """Take them from a sample; rows stand at their open times unless told otherwise."""
-        times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
+        """Return the forecasts of a sample; rows are drawn at their open times where `x` is None."""
+        times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
         issued = []
-        for one in sample.issued:
-            columns = _columns(one.values)
-            for task, quantiles in one.quantiles.items():
+        for forecast in sample.issued:
+            columns = _columns(forecast.values)
+            for task, quantiles in forecast.quantiles.items():
                 for level, rows in zip(sample.levels, quantiles, strict=True):
-                    named = _columns({task: rows}).items()
-                    columns |= {quantile_column(name, level): values for name, values in named}
-            issued.append((one.last_known, columns))
+                    for name, values in _columns({task: rows}).items():
+                        columns[quantile_column(name, level)] = values
+            issued.append((forecast.last_known, columns))
         return cls(x or [f"{time:%Y-%m-%d %H:%M}" for time in times], _columns(sample.actual), issued)
 
     def paths(self, column: str, start: str | None = None) -> list[Points]:
-        """Return a column of every forecast, led off from the last known value of itself, or of `start`."""
-        known = self.known[start or column]
-        return [
-            (list(self.x[last:][: 1 + len(rows[column])]), [known[last], *rows[column]])
-            for last, rows in self.issued
-        ]
+        """Return a column of every forecast, preceded by the last known value of itself, or of `start`."""
+        known_values = self.known_columns[start or column]
+        paths = []
+        for last, columns in self.issued:
+            values = columns[column]
+            x = list(self.x[last : last + 1 + len(values)])
+            paths.append((x, [known_values[last], *values]))
+        return paths
 
 
 def _columns(rows_by_task: Mapping[str, Rows]) -> dict[str, Sequence[float]]:
-    named = ((TASKS[task].columns, zip(*rows, strict=True)) for task, rows in rows_by_task.items())
-    return {column: values for names, each in named for column, values in zip(names, each, strict=True)}
+    """Return the columns of some tasks by name."""
+    columns: dict[str, Sequence[float]] = {}
+    for task, rows in rows_by_task.items():
+        for place, column in enumerate(TASKS[task].columns):
+            columns[column] = tuple(row[place] for row in rows)
+    return columns
 
 
-def forecast_figure(shown: Forecasts, time: Json, *, has_candles: bool = False, known: str = "") -> Chart:
-    """Draw candles, with forecasts beside what they followed on and, where it is known, the actual values.
+def forecast_figure(
+    forecasts: DrawnForecasts, time: Json, *, has_candles: bool = False, candles_name: str = ""
+) -> Chart:
+    """Draw candles, forecasts and, where they are known, the actual values.
 
-    Other tasks are drawn where the model has them, unitless ones in a panel below. Forecasts are hollow
-    candles, or else closes within fans from low to high. `known` names the candles that are no forecast,
-    `time` is the axis below.
+    Other tasks are drawn where the model has them, unitless ones in a panel below.
+
+    Args:
+        forecasts: What is drawn.
+        time: The axis below.
+        has_candles: Whether forecasts are drawn as hollow candles; otherwise as closes within fans from low
+            to high, or within their intervals.
+        candles_name: Name of the candles that are no forecast, in the legend.
     """
-    others = [task for task in TASKS.values() if task.name != TASK_OHLC and {*task.columns} <= {*shown.known}]
-    below = [task for task in others if not task.is_price]
-    traces = [charts.candles(known or say("actual"), shown.x, shown.known)]
-    traces += [each for task in others if task.is_price for each in _task_lines(shown, task)]
-    levels = levels_of(shown.issued[0][1], CLOSE)
-    for pair in intervals(levels):  # the widest first
-        low, high = (shown.paths(quantile_column(CLOSE, level), CLOSE) for level in pair)
-        named = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
-        traces.append(_fan(named, high, low))
-    if not levels and not has_candles:  # nobody said how often the actual values would stay within
-        ends = (shown.paths(column, CLOSE) for column in (HIGH, LOW))
-        traces.append(_fan(say("forecast low to high (no interval)"), *ends))
+    columns = set(forecasts.known_columns)
+    other_tasks = [
+        task for task in TASKS.values() if task.name != TASK_OHLC and columns.issuperset(task.columns)
+    ]
+    below = [task for task in other_tasks if not task.is_price]
+    traces = [charts.candles(candles_name or say("actual"), forecasts.x, forecasts.known_columns)]
+    for task in other_tasks:
+        if task.is_price:
+            traces += _task_lines(forecasts, task)
+    traces += _fans(forecasts, has_candles=has_candles)
     if has_candles:
-        traces += _hollow(shown)
+        traces += _hollow_candles(forecasts)
     else:
-        points = _broken(shown.paths(CLOSE))
-        style = {"color": "$blue", "width": 2.5}
-        close = say("forecast, close")
-        marker = {"size": 3}
-        traces.append(charts.line(close, *points, style, mode="lines+markers", marker=marker))
-    for each in (each for task in below for each in _task_lines(shown, task)):
-        traces.append(each | {"showlegend": False, "yaxis": "y2"})
-    titled = ", ".join(term(task.title) for task in below)
-    panel = axis(titled, nticks=4, tickformat=charts.SHARES) if below else None
+        traces.append(_close_line(forecasts))
+    for task in below:
+        for line in _task_lines(forecasts, task):
+            traces.append(line | {"showlegend": False, "yaxis": "y2"})
+    titles = ", ".join(term(task.title) for task in below)
+    panel = axis(titles, nticks=4, tickformat=charts.SHARES) if below else None
     price = axis(say("price"), tickformat=",.6~g")
     return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
 
 
 def sample_figure(sample: ForecastSample) -> Chart:
-    """Draw the forecasts of a sample below their dates."""
+    """Draw the forecasts of a sample over their dates."""
     time = axis(type="date", tickformat="%m-%d<br>%H:%M", hoverformat="%Y-%m-%d %H:%M")
-    return forecast_figure(Forecasts.of(sample), time)
+    return forecast_figure(DrawnForecasts.of(sample), time)
 
 
-def _hollow(shown: Forecasts) -> Iterator[Json]:
-    """Draw forecasts as candles of their own, within the bands forecast."""
-    for last, rows in shown.issued:
-        yield charts.candles("forecast", shown.x[last + 1 :], rows, "$blue")
-    if BB_UPPER in shown.known:
-        ends = (shown.paths(column) for column in (BB_UPPER, BB_LOWER))
-        yield _fan("forecast band to band", *ends, showlegend=False)
+def _fans(forecasts: DrawnForecasts, *, has_candles: bool) -> list[Json]:
+    """Draw the intervals of the close, or the forecast low to high where there are no quantiles."""
+    levels = levels_of(forecasts.issued[0][1], CLOSE)
+    fans = []
+    for pair in intervals(levels):  # the widest first, so that the others are drawn over it
+        lower, upper = pair
+        name = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
+        uppers = forecasts.paths(quantile_column(CLOSE, upper), CLOSE)
+        lowers = forecasts.paths(quantile_column(CLOSE, lower), CLOSE)
+        fans.append(_fan(name, uppers, lowers))
+    if not levels and not has_candles:
+        # A forecast low and high are no interval: nothing says how often the close stays within.
+        name = say("forecast low to high (no interval)")
+        fans.append(_fan(name, forecasts.paths(HIGH, CLOSE), forecasts.paths(LOW, CLOSE)))
+    return fans
 
 
-def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: Any) -> Json:
-    """Fill the room between an upper and a lower path of every forecast."""
-    edges = [
-        ([*times, *reversed(times)], [*upper, *reversed(lower)])
-        for (times, upper), (_, lower) in zip(uppers, lowers, strict=True)
-    ]
-    line = charts.line(name, *_broken(edges), {"color": "$blue", "width": 0}, **more)
+def _close_line(forecasts: DrawnForecasts) -> Json:
+    x, y = _joined(forecasts.paths(CLOSE))
+    style = {"color": "$blue", "width": 2.5}
+    return charts.line(say("forecast, close"), x, y, style, mode="lines+markers", marker={"size": 3})
+
+
+def _hollow_candles(forecasts: DrawnForecasts) -> Iterator[Json]:
+    """Draw forecasts as hollow candles, within the forecast bands."""
+    for last, columns in forecasts.issued:
+        yield charts.candles("forecast", forecasts.x[last + 1 :], columns, "$blue")
+    if BB_UPPER in forecasts.known_columns:
+        uppers = forecasts.paths(BB_UPPER)
+        lowers = forecasts.paths(BB_LOWER)
+        yield _fan("forecast band to band", uppers, lowers, showlegend=False)
+
+
+def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **options: Any) -> Json:
+    """Fill the area between an upper and a lower path of every forecast; options are Plotly's."""
+    outlines = []
+    for (times, upper), (_, lower) in zip(uppers, lowers, strict=True):
+        outlines.append(([*times, *reversed(times)], [*upper, *reversed(lower)]))
+    x, y = _joined(outlines)
+    line = charts.line(name, x, y, {"color": "$blue", "width": 0}, **options)
     return line | {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip"}
 
 
-def _task_lines(shown: Forecasts, task: Task) -> Iterator[Json]:
-    """Draw actual values and forecasts of each column of a task; a lone point is joined to what was known."""
-    thin, thick, dash = (1.0, 2.0, "dash") if task.is_price else (1.5, 2.5, None)
+def _task_lines(forecasts: DrawnForecasts, task: Task) -> Iterator[Json]:
+    """Draw actual values and forecasts of each column of a task.
+
+    A forecast of one step is a single point; the path to it begins at the last known value.
+    """
+    known_width = 1.0 if task.is_price else 1.5
+    width = 2.0 if task.is_price else 2.5
+    dash = "dash" if task.is_price else None
     title = term(task.title)
+    known_name = title if task.is_price else say("{task}, actual values", task=title)
+    forecast_name = say("{task}, forecast", task=title)
     for column in task.columns:
-        more: Json = {} if column == task.columns[0] else {"showlegend": False}
-        name = title if task.is_price else say("{task}, actual values", task=title)
-        points = shown.x[: len(shown.known[column])], shown.known[column]
-        yield charts.line(name, *points, {"color": "$other", "width": thin}, connectgaps=True, **more)
-        style = {"color": f"${task.colour}", "width": thick, "dash": dash}
-        named = say("{task}, forecast", task=title)
-        yield charts.line(named, *_broken(shown.paths(column)), style, **more)
+        # One entry in the legend stands for all columns.
+        options: Json = {} if column == task.columns[0] else {"showlegend": False}
+        known_values = forecasts.known_columns[column]
+        known_style = {"color": "$other", "width": known_width}
+        known_x = forecasts.x[: len(known_values)]
+        yield charts.line(known_name, known_x, known_values, known_style, connectgaps=True, **options)
+        x, y = _joined(forecasts.paths(column))
+        style = {"color": f"${task.colour}", "width": width, "dash": dash}
+        yield charts.line(forecast_name, x, y, style, **options)
 
 
-def _broken(paths: Iterable[Points]) -> Points:
-    """Put paths into one line with a break after each."""
-    found = list(paths)
-    x, y = ([value for path in found for value in (*path[part], None)] for part in (0, 1))
+def _joined(paths: Iterable[Points]) -> Points:
+    """Put paths into one line with a break, a None, after each."""
+    x: list[Any] = []
+    y: list[Any] = []
+    for path_x, path_y in paths:
+        x += [*path_x, None]
+        y += [*path_y, None]
     return x, y
 
 
 def issued_on_the_way(sample: ForecastSample) -> Chart:
-    """Draw candles and the forecasts issued on the way; bars are numbered, the last one is 0."""
+    """Draw the candles of a sample and the forecasts issued among them; bars are numbered, the last is 0."""
     times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
-    shown = Forecasts.of(sample, range(1 - len(times), 1))
-    candles = replace(shown, known={name: shown.known[name] for name in OHLC})
+    first = 1 - len(times)
+    forecasts = DrawnForecasts.of(sample, range(first, 1))
+    candles = replace(forecasts, known_columns={name: forecasts.known_columns[name] for name in OHLC})
     title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
-    return forecast_figure(candles, axis(title, ticks=_date_ticks(times, 1 - len(times))))
+    return forecast_figure(candles, axis(title, ticks=_date_ticks(times, first)))
 
 
 def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
-    """Draw a forecast, H rows of `Forecaster.predict`, beside the newest of the N candles before it.
+    """Draw a forecast, H rows of `Forecaster.predict`, after the newest of the N candles before it.
 
-    Bars are numbered, the newest known one 0; the ticks below tell their times.
+    Bars are numbered, the newest known one is 0; the ticks below show their times.
     """
     newest = candles.newest(SHOWN_BARS).to_frame()
     first = 1 - len(newest)
     end = len(forecast) + 1
-    every = [name for task in TASKS.values() for name in task.columns if name in forecast]
-    for name, (values,) in compute_columns(candles, [name for name in every if name not in OHLC]).items():
-        newest[name] = values[-len(newest) :]  # nan where too little came before
-    shown = Forecasts(range(first, end), _by_name(newest), [(len(newest) - 1, _by_name(forecast))])
+    names = [name for task in TASKS.values() for name in task.columns if name in forecast]
+    computed = compute_columns(candles, [name for name in names if name not in OHLC])
+    for name, (values,) in computed.items():
+        newest[name] = values[-len(newest) :]  # nan where too few candles came before
+    issued = [(len(newest) - 1, _by_name(forecast))]
+    forecasts = DrawnForecasts(range(first, end), _by_name(newest), issued)
     ticks = _date_ticks([*newest.index, *forecast.index], first)
     time = axis(ends=(first - 1, end), ticks=ticks, showgrid=False)
-    chart = forecast_figure(shown, time, has_candles=True, known="known")
-    shade = {"type": "rect", "x0": 0.5, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
+    chart = forecast_figure(forecasts, time, has_candles=True, candles_name="known")
+    shade: Json = {"type": "rect", "x0": 0.5, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
     shade |= {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
     return replace(
         chart,
@@ -314,6 +408,6 @@ def _by_name(frame: pd.DataFrame) -> dict[str, Sequence[float]]:
 
 
 def _date_ticks(times: Sequence[datetime], first: int) -> dict[float, str]:
-    """Tell times below an axis of numbered bars, the first of which has the number `first`."""
+    """Return the times below an axis of numbered bars, the first of which has the number `first`."""
     ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
     return {tick + first: f"{times[tick]:%d %b %Y<br>%H:%M}" for tick in ticks}

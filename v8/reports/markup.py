@@ -1,16 +1,16 @@
-"""HTML and SVG as values, and pages of them: whatever is not markup already is escaped on its way in.
+"""HTML and SVG as values, and pages of them: text that is not markup already is escaped.
 
 There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup.
 
-A page is self-contained: nothing is fetched. A content policy allows the page's own three scripts by their
-digest and no other, so even text that slipped through as markup could not run. A chart is drawn when it first
-becomes visible: those in a folded section when the section opens, so a page of forty series opens at once.
-The section of a page of more comes from a file beside it at that moment (`v8.reports.page`); then the policy
-lets the page's own scripts, and nothing else, name another one.
+A page is self-contained: nothing is fetched. A content security policy allows the page's own three scripts by
+their digest and no other, so even text that was taken for markup by mistake could not run. A chart is drawn
+when it first becomes visible, those in a folded section when the section opens, so that a page of forty
+series opens quickly. On a page of more series a section is loaded from its own file at that moment
+(`v8.reports.page`); then the policy allows the page's own scripts, and nothing else, to load another script.
 
-The page counts what it draws and whatever goes wrong in `data-charts` and `data-errors` of its root element,
-where a test in a browser finds it. An address that ends in `#all` opens every section, one that ends in the
-name of a series opens that one.
+The page counts the charts it draws and the errors that occur in `data-charts` and `data-errors` of its root
+element, where a test in a browser reads them. An address that ends in `#all` opens every section, one that
+ends in the name of a series opens that section.
 """
 
 import base64
@@ -31,12 +31,13 @@ from v8.wording import Table
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
 BUTTONS: Final = ("Download plot as a PNG", "Zoom", "Pan", "Reset axes")
-"""What the chart library calls its buttons."""
+"""Labels of the chart library's buttons, to be translated."""
 
-_SAID: Final = re.compile(r"\[\[(.+?)\]\]")
-"""A sentence in a template."""
+_SENTENCE: Final = re.compile(r"\[\[(.+?)\]\]")
+"""A sentence in a template, which is translated."""
 
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
+"""Elements without an end tag."""
 
 
 class Html(str):
@@ -57,60 +58,69 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Html:
     >>> element("p", "a < b", element("b", "c"), class_="note")
     '<p class="note">a &lt; b<b>c</b></p>'
     """
-    shown = "".join(
+    attribute_text = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for name, value in attributes.items()
         if value is not None
     )
     end = "" if tag in _VOID else f"{join(children)}</{tag}>"
-    return Html(f"<{tag}{shown}>{end}")
+    return Html(f"<{tag}{attribute_text}>{end}")
 
 
 def join(parts: Iterable[str]) -> Html:
-    """Put markup and text (escaped) behind one another."""
+    """Concatenate markup and text; text is escaped."""
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
 def filled(package: str, name: str, **values: object) -> Html:
-    """Put values, markup or text (escaped), in the places `{name}` of a template, markup in a package.
+    """Fill the places `{name}` of a template, a file of markup in a package, with values.
 
-    What stands in `[[...]]` is said in the language that holds; it may have such places, too.
+    Args:
+        package: Name of the package.
+        name: Name of the file. What it has in `[[...]]` is translated into the language of the page, and may
+            have places, too.
+        values: By the name of the place: markup, which stays as it is, or anything else, which is escaped.
     """
-    said = _SAID.sub(lambda found: html.escape(term(found[1])), packaged(package, name))
-    told = {key: value if isinstance(value, str) else str(value) for key, value in values.items()}
-    return Html(said.format(**{key: join([value]) for key, value in told.items()}))
+    template = _SENTENCE.sub(lambda match: html.escape(term(match[1])), packaged(package, name))
+    texts = {key: value if isinstance(value, str) else str(value) for key, value in values.items()}
+    return Html(template.format(**{key: join([text]) for key, text in texts.items()}))
 
 
 def shown_table(table: Table, groups: Iterable[tuple[str, int]] = (), class_: str | None = None) -> Html:
     """Write a table, its title as caption, in a box that scrolls if need be.
 
-    Titles are said in the language of the page, cells stay as they are. `groups` are titles above several
-    columns, and how many columns each spans; `class_` is how it looks.
+    Args:
+        table: Its titles are translated into the language of the page, its cells stay as they are.
+        groups: Titles above several columns, each with the number of columns it spans.
+        class_: CSS class of the table; by default `reasons` for prose.
     """
-    parts = [element("caption", term(table.title))] if table.title else []
-    spans = [element("th", term(title), colspan=width, scope="colgroup") for title, width in groups]
-    titles = element("tr", *(element("th", term(title), scope="col") for title in table.columns))
-    parts.append(element("thead", *([element("tr", *spans)] if spans else []), titles))
+    group_row = [element("th", term(title), colspan=width, scope="colgroup") for title, width in groups]
+    title_row = [element("th", term(title), scope="col") for title in table.columns]
+    head = [element("tr", join(title_row))]
+    if group_row:
+        head.insert(0, element("tr", join(group_row)))
     body = []
-    for first, *others in (
-        [cell if isinstance(cell, str) else str(cell) for cell in row] for row in table.rows
-    ):
-        cells = (element("td", cell) for cell in others)
-        body.append(element("tr", element("th", first, scope="row"), *cells))
-    look = class_ or ("reasons" if table.is_prose else None)
-    content = element("table", *parts, element("tbody", *body), class_=look)
+    for row in table.rows:
+        first, *others = [cell if isinstance(cell, str) else str(cell) for cell in row]
+        cells = [element("th", first, scope="row")]
+        cells += [element("td", cell) for cell in others]
+        body.append(element("tr", join(cells)))
+    parts = [element("thead", join(head)), element("tbody", join(body))]
+    if table.title:
+        parts.insert(0, element("caption", term(table.title)))
+    content = element("table", join(parts), class_=class_ or ("reasons" if table.is_prose else None))
     return element("div", content, class_="scroll", data_more=say("scroll sideways for more →"))
 
 
 def folded(title: str, *content: str) -> Html:
     """Fold content away below its title."""
-    return element("details", element("summary", title), *content)
+    return element("details", element("summary", title), join(content))
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
     """Build a list of names, in the language of the page, and values."""
-    items = (element("div", element("dt", term(name)), element("dd", value)) for name, value in pairs)
-    return element("dl", *items)
+    items = [element("div", element("dt", term(name)), element("dd", value)) for name, value in pairs]
+    return element("dl", join(items))
 
 
 def _variables(colours: dict[str, str]) -> str:
@@ -138,24 +148,31 @@ DRAW: Final = Html("\n" + packaged("v8.reports", "draw.js"))
 def document(
     title: str, heading: str, parts: Iterable[str], *, is_demo: bool, has_files: bool = False
 ) -> Html:
-    """Return a whole page; `has_files` tells whether sections lie in files beside it."""
-    head = element(
-        "head",
+    """Return a complete page.
+
+    Args:
+        title: What the browser's tab shows.
+        heading: The headline.
+        parts: Markup, or text, which is escaped.
+        is_demo: Whether to warn that the market was simulated.
+        has_files: Whether sections are in files of their own, next to that of the page.
+    """
+    metadata = [
         element("meta", charset="utf-8"),
         element("meta", name="generator", content=PAGE_GENERATOR),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(has_files=has_files)),
         element("title", title),
-        element("style", STYLE),
-        element("script", WATCH),
-        element("script", plotly_library()),
-    )
-    warning = [element("p", term(DEMO_WARNING), class_="banner", role="alert")] if is_demo else []
-    main = element("main", *warning, element("h1", heading), *parts)
-    body = element("body", main, element("script", DRAW))
-    words = json.dumps({word: term(word) for word in BUTTONS})
-    whole = element("html", head, body, lang=chosen(), data_words=words)
-    return join([Html("<!DOCTYPE html>\n"), whole, "\n"])
+    ]
+    scripts = [element("script", WATCH), element("script", plotly_library())]
+    head = element("head", join(metadata), element("style", STYLE), join(scripts))
+    content = [element("h1", heading), *parts]
+    if is_demo:
+        content.insert(0, element("p", term(DEMO_WARNING), class_="banner", role="alert"))
+    body = element("body", element("main", join(content)), element("script", DRAW))
+    labels = json.dumps({label: term(label) for label in BUTTONS})
+    page = element("html", head, body, lang=chosen(), data_words=labels)
+    return join([Html("<!DOCTYPE html>\n"), page, "\n"])
 
 
 def plot(chart: Chart, label: str) -> Html:
@@ -164,7 +181,7 @@ def plot(chart: Chart, label: str) -> Html:
     return element(
         "figure",
         element("figcaption", label),
-        # Nothing in a script is unescaped by the browser, so the one sign that could end it is written out.
+        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
         element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
         element("div", class_="plot", role="img", aria_label=label, style=f"min-height:{chart.height}px"),
     )
@@ -172,14 +189,18 @@ def plot(chart: Chart, label: str) -> Html:
 
 @cache
 def plotly_library() -> Html:
-    """Return plotly.js, as the installed `plotly` package carries it, about 5 MB."""
+    """Return plotly.js of the installed `plotly` package, about 5 MB."""
     return Html(packaged("plotly", "package_data/plotly.min.js"))
 
 
 @cache
 def _policy(*, has_files: bool) -> str:
-    hashes = (hashlib.sha256(script.encode("utf-8")) for script in (WATCH, plotly_library(), DRAW))
-    digests = " ".join(f"'sha256-{base64.b64encode(each.digest()).decode()}'" for each in hashes)
-    # The file of a section is no part of the page: only a script that is may bring it.
-    bringing = " 'strict-dynamic'" if has_files else ""
-    return f"{_POLICY}; script-src {digests}{bringing}"
+    """Return the content security policy, which allows the page's three scripts by their digests."""
+    sources = []
+    for script in (WATCH, plotly_library(), DRAW):
+        digest = hashlib.sha256(script.encode("utf-8")).digest()
+        sources.append(f"'sha256-{base64.b64encode(digest).decode()}'")
+    if has_files:
+        # The file of a section is not part of the page: only an allowed script may load it.
+        sources.append("'strict-dynamic'")
+    return f"{_POLICY}; script-src {' '.join(sources)}"

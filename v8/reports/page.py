@@ -1,14 +1,14 @@
 """The report of a run as one self-contained page, `report.html`, and the leaderboard of any page.
 
-All text passes through `v8.reports.markup`, which escapes it and makes the page. A series
-has a folded section: forecasts, errors by horizon, training, candles, time.
+All text passes through `v8.reports.markup`, which escapes it and builds the page. Every series has a folded
+section: forecasts, errors by step, training, candles, time.
 
-A section with its charts is 50 to 100 kB, so a page of a thousand would be 80 MB. Beyond `MOST_IN_ONE_FILE`
-series the page holds a line each, and a section comes from its file when its line is opened, such as
-`report/series/BTCUSDT-15m.js`. A page that was opened from a disk may not read files, but it may run one that
-its own script names: so each file is a call of that script's `v8Section` with the name and the markup as two
-texts, and says nothing else but, in its first line, what it was drawn from; one that is up to date is not
-drawn again.
+A section with its charts takes 50 to 100 kB, so a page of a thousand series would take 80 MB. Beyond
+`MOST_IN_ONE_FILE` series the page holds one line for each, and the section is loaded from its own file, such
+as `report/series/BTCUSDT-15m.js`, when the line is opened. A browser that shows a page from the disk may not
+read files, but it may run a script that the page's own script names. So each file calls that script's
+`v8Section` with two strings, the name of the series and the markup. Its first line holds a digest of what it
+was drawn from; a file that is up to date is not drawn again.
 """
 
 import json
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
@@ -34,7 +34,7 @@ from v8.evaluation.leaderboard import (
     rank_results,
 )
 from v8.evaluation.metrics import StepDirection
-from v8.evaluation.significance import ALPHA, BEATS, LOSES, ComparisonResult
+from v8.evaluation.significance import ALPHA, BEATS, LOSES, BaselineComparison, ComparisonResult
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
@@ -46,120 +46,175 @@ from v8.tasks import TASKS
 from v8.version import VERSION
 from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
-if TYPE_CHECKING:
-    from v8.comparison.page import Comparison
-
 MARK: Final = "●"
-"""Stands beside a number that differs from 1 by more than chance."""
+"""Follows a ratio that differs from 1 significantly."""
 
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
-"""What the table of spans shows of each, in the order of its columns."""
+"""Columns of the table of spans, as keys of `metadata.json`."""
 
 SECTIONS_FOLDER: Final = "report/series"
-"""Beside `report.html`."""
+"""Where the files of sections lie, relative to the folder of `report.html`."""
 
 MOST_IN_ONE_FILE: Final = 40
 """A page of so many series, those of the default universe, is one file that can be sent as it is."""
 
 _MAX_STAMP: Final = 200
-"""Letters of the first line, and more."""
+"""Characters read of the first line of a section's file; it is shorter."""
 
 
 def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
-    """Return the whole page of a run and its finished series, in any order.
+    """Return the page of a run and its finished series, in any order.
 
-    Sections are each one's `series_section`, or its `series_line` where the section lies in a file.
+    `sections` holds for each series its `series_section`, or its `series_line` where the section is in a
+    file.
     """
     rows = rank_results(results)
-    reasons = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
-    unevaluated = element("p", say("None was to be evaluated: nothing is known of their errors."))
+    is_demo = not run.is_publishable or any(result.is_demo for result in results)
+    unevaluated: str = ""
+    if not run.is_evaluated:
+        unevaluated = element("p", say("The models of this run were not evaluated."))
+    failed = say(" {num} failed.", num=len(run.reasons)) if run.reasons else ""
+    origin = provenance(
+        source=run.source,
+        created_at=run.created_at,
+        command=run.command,
+        profile_digest=run.profile_digest,
+        versions=run.versions,
+        machine=run.machine,
+    )
     content = filled(
         "v8.reports",
         "run.html",
         opening=_opening(rows) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
-        failed=say(" {num} failed.", num=len(run.reasons)) if run.reasons else "",
-        unevaluated="" if run.is_evaluated else unevaluated,
-        failures=join([element("h2", say("Failed series")), shown_table(reasons)]) if run.reasons else "",
+        failed=failed,
+        unevaluated=unevaluated,
+        failures=_failures(run),
         leaderboard=_leaderboard(rows, sections) if rows else "",
-        provenance=provenance(run),
+        provenance=origin,
     )
-    title = f"v8: {run.profile_name}"
     heading = say("Run of profile {name}", name=run.profile_name)
-    is_demo = not run.is_publishable or any(result.is_demo for result in results)
+    title = f"v8: {run.profile_name}"
     return document(title, heading, [content], is_demo=is_demo, has_files=is_in_files(run))
 
 
 def is_in_files(run: RunRecord) -> bool:
-    """Tell whether the sections of a run lie in files of their own."""
+    """Return whether the sections of a run are in files of their own."""
     return len(run.series) > MOST_IN_ONE_FILE
 
 
+def _failures(run: RunRecord) -> Html:
+    """Show why series failed; empty where none did."""
+    if not run.reasons:
+        return Html()
+    table = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
+    return join([element("h2", say("Failed series")), shown_table(table)])
+
+
 def _opening(rows: Sequence[LeaderboardRow]) -> Html:
-    """Say what series come to, and draw their errors beside those of nothing changed and the best formula."""
-    drawn = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
-    told = opening(*verdict(rows))
-    return filled("v8.reports", "opening.html", verdict=told, charts=drawn, alpha=percent(ALPHA, 0))
-
-
-def provenance(made: "RunRecord | Comparison") -> Html:
-    """List where the numbers of a page come from."""
-    digest = [("profile digest", made.profile_digest)] if isinstance(made, RunRecord) else []
-    return facts(
-        [
-            ("candle source", made.source),
-            ("started", made.created_at),
-            ("command", made.command),
-            *digest,
-            *((say("version of {name}", name=name), str(value)) for name, value in made.versions.items()),
-            *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in made.machine.items()),
-        ]
+    """Give the verdict, and draw the errors relative to the naive forecast's and the best baseline's."""
+    scope, *sentences = verdict(rows)
+    charts = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
+    return filled(
+        "v8.reports",
+        "opening.html",
+        verdict=opening(scope, *sentences),
+        charts=charts,
+        alpha=percent(ALPHA, 0),
     )
 
 
-def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -> Html:
-    """Show one line a series, the median first, then every baseline explained, then the sections.
+def provenance(
+    *,
+    source: str,
+    created_at: str,
+    command: str,
+    versions: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    profile_digest: str | None = None,
+) -> Html:
+    """List where the numbers of a page come from.
 
-    Verdicts and p-values are found by a pointer.
+    Args:
+        source: Name of the candle source.
+        created_at: When the work began, ISO 8601.
+        command: Command line that did it.
+        versions: Versions of packages, by name.
+        machine: Description of the machine, by property.
+        profile_digest: Digest of the profile, where there is one.
     """
-    every = compared(rows)
-    spans = Counter(TASKS[task].title for task, _ in every)
-    head = ["Series", *(f"× {spaced(name)}" for _, name in every), "direction, step 1", "best epoch", "time"]
-    best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
-    middle = [number(median(one.relative_mae for one in those.values())) for those in every.values()]
-    middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
-    lines = [[say("median"), *middle, duration(median(row.total_seconds for row in rows))]]
-    for row in rows:
-        cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
-        for (_, name), those in every.items():
-            one = those.get(row.series)
-            if one:
-                cells.append(marked(one.relative_mae, one.outcome, name, one.corrected_p_value))
-            else:
-                cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
-        cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
-        lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
-    groups = [("", 1), *spans.items(), ("", 3)]
-    shown = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
-    formulas = ((spaced(name), term(about.sentence)) for name, about in BASELINES.items() if name in shown)
+    pairs = [("candle source", source), ("started", created_at), ("command", command)]
+    if profile_digest is not None:
+        pairs.append(("profile digest", profile_digest))
+    pairs += [(say("version of {name}", name=name), str(value)) for name, value in versions.items()]
+    pairs += [(f"machine: {name.replace('_', ' ')}", str(value)) for name, value in machine.items()]
+    return facts(pairs)
+
+
+def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -> Html:
+    """Show the medians, a line for each series, every baseline explained, then the sections.
+
+    A pointer over a ratio shows the outcome and the p-value.
+    """
+    comparisons = compared(rows)
+    num_columns = Counter(TASKS[task].title for task, _ in comparisons)
+    header = ["Series", *(f"× {spaced(name)}" for _, name in comparisons)]
+    header += ["direction, step 1", "best epoch", "time"]
+    lines = [_median_cells(rows, comparisons)]
+    lines += [_leaderboard_cells(row, comparisons) for row in rows]
+    groups = [("", 1), *num_columns.items(), ("", 3)]
+    names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
+    baselines = facts(
+        (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
+    )
     return filled(
         "v8.reports",
         "leaderboard.html",
-        table=shown_table(Table(head, lines), groups=groups, class_="wrapped"),
+        table=shown_table(Table(header, lines), groups=groups, class_="wrapped"),
         mark=MARK,
         num=len(rows),
-        formulas=facts(formulas),
+        baselines=baselines,
         sections=join(sections[row.series] for row in rows),
     )
 
 
+_Comparisons = Mapping[tuple[str, str], Mapping[str, BaselineComparison]]
+"""By task and the name of a baseline: the comparison of each series, as `leaderboard.compared` returns it."""
+
+
+def _median_cells(rows: Sequence[LeaderboardRow], comparisons: _Comparisons) -> list[str]:
+    cells = [say("median")]
+    for by_series in comparisons.values():
+        cells.append(number(median(comparison.relative_mae for comparison in by_series.values())))
+    best_epoch = median(row.best_epoch for row in rows) or 0
+    epochs_run = median(row.epochs_run for row in rows) or 0
+    cells.append(percent(median(row.hit_rate for row in rows)))
+    cells.append(epochs(best_epoch, epochs_run))
+    cells.append(duration(median(row.total_seconds for row in rows)))
+    return cells
+
+
+def _leaderboard_cells(row: LeaderboardRow, comparisons: _Comparisons) -> list[str]:
+    cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
+    for (_, name), by_series in comparisons.items():
+        comparison = by_series.get(row.series)
+        if comparison:
+            p = comparison.corrected_p_value
+            cells.append(marked(comparison.relative_mae, comparison.outcome, name, p))
+        else:
+            # The naive forecast is compared in every task, so the profile of this row lacks the task.
+            cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
+    cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
+    return [*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)]
+
+
 def marked(multiple: float | None, outcome: ComparisonResult, name: str, p: float | None) -> Html:
-    """Show a multiple, coloured and marked where it is better or worse and no luck; a pointer finds p."""
+    """Show a ratio of errors, coloured and marked where it is significant; a pointer shows outcome and p."""
     style = {BEATS: "better", LOSES: "worse"}.get(outcome)
     mark = element("span", MARK if style else "", class_="mark")
-    said = say("{told}, corrected p {p}", told=in_words(outcome, name), p=p_value(p))
-    return element("span", number(multiple), mark, class_=style, title=said)
+    tooltip = say("{outcome}, corrected p {p}", outcome=in_words(outcome, name), p=p_value(p))
+    return element("span", number(multiple), mark, class_=style, title=tooltip)
 
 
 def _ends(interval: tuple[float, float] | None) -> str:
@@ -167,57 +222,63 @@ def _ends(interval: tuple[float, float] | None) -> str:
 
 
 def series_section(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
-    """Return the folded section of one series; `sample` is None beside models that were saved without."""
-    return element("details", _summary(result), series_body(result, history, sample), id=result.series)
+    """Return the folded section of one series; `sample` is None where a model was saved without forecasts."""
+    body = series_body(result, history, sample)
+    return element("details", _summary(result), body, id=result.series)
 
 
 def series_line(result: SeriesResult) -> Html:
-    """Return the folded section of one series whose body comes from its file when it is opened."""
-    said = say("Comes from {folder} beside this page.", folder=SECTIONS_FOLDER)
-    lost = say("{file} is not beside this page.", file=section_file(result.series))
-    waiting = element("p", said, class_="soft far", data_lost=lost)
-    file = quote(section_file(result.series))
-    return element("details", _summary(result), waiting, id=result.series, data_file=file)
+    """Return the folded section of one series whose body is loaded from its file when it is opened."""
+    file = section_file(result.series)
+    waiting = say("Comes from {folder} beside this page.", folder=SECTIONS_FOLDER)
+    missing = say("{file} is not beside this page.", file=file)
+    body = element("p", waiting, class_="soft far", data_lost=missing)
+    return element("details", _summary(result), body, id=result.series, data_file=quote(file))
 
 
 def _summary(result: SeriesResult) -> Html:
     """Compare one series with naive and with the baseline that is best on this series alone."""
     evaluation = result.evaluation
-    told = []
+    summaries = []
     for task in evaluation.tasks:
-        those = (evaluation.against(task, one) for one in (NAIVE, evaluation.best_baseline(task)))
-        said = dict.fromkeys(in_words(one.outcome, one.name) for one in those)
-        told.append(f"{titled(task)} {', '.join(said)}")
-    return element("summary", result.series, element("span", "; ".join(told)))
+        outcomes: list[str] = []
+        for name in (NAIVE, evaluation.best_baseline(task)):
+            comparison = evaluation.against(task, name)
+            outcome = in_words(comparison.outcome, comparison.name)
+            if outcome not in outcomes:
+                outcomes.append(outcome)
+        summaries.append(f"{titled(task)} {', '.join(outcomes)}")
+    return element("summary", result.series, element("span", "; ".join(summaries)))
 
 
 def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
-    """Return what is in the section of one series, drawn from what `series_section` gets."""
+    """Return the content of the section of one series; arguments as for `series_section`."""
     evaluation = result.evaluation
-    charts = (
-        plot(
-            figures.error_figure(evaluation, task),
-            say("{task}: mean absolute error ÷ naive's", task=titled(task)),
-        )
-        for task in evaluation.tasks
-    )
+    charts = []
+    tables: list[Html] = []
+    for task in evaluation.tasks:
+        label = say("{task}: mean absolute error ÷ naive's", task=titled(task))
+        charts.append(plot(figures.error_figure(evaluation, task), label))
+    for task in evaluation.errors:
+        tables += _error_tables(evaluation, task)
     # What did not occur among the candles is left out: zeros, empty lists and None.
-    found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
-    times = (result.seconds | {"all": result.total_seconds}).items()
+    candles = [(spaced(name), _written(value)) for name, value in result.candle_report.items() if value]
+    seconds = {**result.seconds, "all": result.total_seconds}
+    times = facts((spaced(stage), duration(stage_s)) for stage, stage_s in seconds.items())
     return filled(
         "v8.reports",
         "series.html",
         forecasts=_forecasts(sample),
         charts=join(charts),
-        errors=join(each for task in evaluation.errors for each in _error_tables(evaluation, task)),
-        intervals=_intervals(result.quantiles) if result.quantiles else "",
-        importance=_importance(result.importance) if result.importance else "",
+        errors=join(tables),
+        intervals=_intervals(result.quantiles),
+        importance=_importance(result.importance),
         direction=_direction(evaluation),
         training=join(_training(result, history)),
         spans=join(_split(result.split)),
         source=result.source,
-        candles=facts(found),
-        times=facts((spaced(stage), duration(took)) for stage, took in times),
+        candles=facts(candles),
+        times=times,
     )
 
 
@@ -225,18 +286,19 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
         return element("p", say("No forecasts are kept beside this model."))
     num_steps = len(next(iter(sample.issued[0].values.values())))
-    spans = say(
-        "the forecast low to high. It is no interval: nothing says how often the actual values stay within."
-    )
     names = interval_names(sample.levels)
     if names:
-        told = say(" and ").join(names)
         spans = say(
-            "the {told} interval of the close: so often should the actual values be in it.", told=told
+            "the {names} interval of the close: the share of actual values that should lie within it.",
+            names=say(" and ").join(names),
+        )
+    else:
+        spans = say(
+            "the forecast low to high. It is no interval: nothing says how often the actual values stay within."
         )
     note = say(
         "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
-        "shaded area opens at the close it knew last and spans {spans}",
+        "shaded area starts at the last known close and spans {spans}",
         num=len(sample.open_time_s),
         every=say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps),
         spans=spans,
@@ -245,112 +307,123 @@ def _forecasts(sample: ForecastSample | None) -> Html:
 
 
 def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
-    """Show the errors of the model, naive and the best baseline, and fold away those of all others."""
+    """Show the errors of the model, naive and the best baseline; the other baselines are folded away."""
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
-    head = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
-    head += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
+    header = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
+    header += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
     for name in (MODEL, *evaluation.tasks[task].significance):
         errors = evaluation.errors[task][name]
-        beside = [ABSENT] * 3
-        if name != MODEL:
-            absolute = number(evaluation.relative_error(task, "mae", name))
-            squared = number(evaluation.relative_error(task, "rmse", name))
-            beside = [absolute, p_value(evaluation.against(task, name).p_value), squared]
-        cells = [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
-        cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
-        rows[name] = [term(spaced(name)), *cells, *beside]
+        cells = [term(spaced(name))]
+        cells += [percent(errors.mae_return.overall, 4), percent(errors.rmse_return.overall, 4)]
+        cells += [price(errors.mae_price.overall), price(errors.rmse_price.overall)]
+        if name == MODEL:
+            cells += [ABSENT, ABSENT, ABSENT]
+        else:
+            cells.append(number(evaluation.relative_error(task, "mae", name)))
+            cells.append(p_value(evaluation.against(task, name).p_value))
+            cells.append(number(evaluation.relative_error(task, "rmse", name)))
+        rows[name] = cells
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
-    yield from _few_first(Table(head, (), title), rows, evaluation.best_baseline(task))
-
-
-def _few_first(table: Table, rows: Mapping[str, list[str]], best: str) -> Iterator[Html]:
-    """Show what stands beside model, naive and the best baseline, and fold away the rows of all others."""
-    few = [rows[name] for name in dict.fromkeys((MODEL, NAIVE, best)) if name in rows]
-    yield shown_table(Table(table.columns, few, table.title))
-    others = [row for row in rows.values() if row not in few]
+    first = [
+        rows[name] for name in dict.fromkeys((MODEL, NAIVE, evaluation.best_baseline(task))) if name in rows
+    ]
+    yield shown_table(Table(header, first, title))
+    others = [row for row in rows.values() if row not in first]
     if others:
-        said = say("{num} more formulas", num=len(others))
-        yield folded(said, shown_table(Table(table.columns, others)))
+        yield folded(say("{num} more baselines", num=len(others)), shown_table(Table(header, others)))
 
 
-def _intervals(evaluated: QuantileEvaluation) -> Html:
-    """Show how the quantiles of one series did, beside those of the baselines."""
+def _intervals(evaluated: QuantileEvaluation | None) -> Html:
+    """Show the errors of a series' quantiles, compared with the baselines'; empty without quantiles."""
+    if evaluated is None:
+        return Html()
     names = interval_names(evaluated.levels)
-    within = [say("within {interval}", interval=name) for name in names]
-    widths = [say("width of {interval}", interval=name) for name in names]
-    each = [title for pair in zip(within, widths, strict=True) for title in pair]
-    head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
+    header = ["", "CRPS"]
+    for name in names:
+        header += [say("within {interval}", interval=name), say("width of {interval}", interval=name)]
+    header += ["model's CRPS ÷ its", "p of it"]
     tables = []
-    for task, about in evaluated.tasks.items():
-        title = titled(task)
+    for task, quantiles in evaluated.tasks.items():
         rows = []
-        for name, errors in about.errors.items():
+        for name, errors in quantiles.errors.items():
             cells = [term(spaced(name)), percent(errors.crps, 4)]
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
-            test = about.significance.get(name)
-            told = [number(about.relative_error(name)), p_value(test.p_value)] if test else [ABSENT] * 2
-            rows.append([*cells, *told])
-        tables.append(shown_table(Table(head, rows, say("{task}, over all steps", task=title))))
+            test = quantiles.significance.get(name)
+            if test:
+                cells += [number(quantiles.relative_error(name)), p_value(test.p_value)]
+            else:
+                cells += [ABSENT, ABSENT]
+            rows.append(cells)
+        title = say("{task}, over all steps", task=titled(task))
+        tables.append(shown_table(Table(header, rows, title)))
     return filled("v8.reports", "intervals.html", tables=join(tables))
 
 
-def _importance(found: Importance) -> Html:
-    """Show how much more a model errs without each kind of inputs."""
-    rows = [[term(kind), *cells] for kind, *cells in importance_rows([found])]
-    table = Table(["inputs", *map(titled, next(iter(found.values())))], rows)
+def _importance(importance: Importance | None) -> Html:
+    """Show how much larger the error is without each kind of inputs; empty where it was not measured."""
+    if not importance:
+        return Html()
+    rows = [[term(kind), *cells] for kind, *cells in importance_rows([importance])]
+    tasks = next(iter(importance.values()))
+    table = Table(["inputs", *map(titled, tasks)], rows)
     return filled("v8.reports", "importance.html", table=shown_table(table))
 
 
 def _direction(evaluation: Evaluation) -> Html:
-    head = ["step", "hit rate", "95 %", "always up", "windows counted"]
-    head += ["worth, independent", "actual values flat", "forecast flat"]
-    return shown_table(Table(head, map(_direction_cells, evaluation.direction)))
+    header = ["step", "hit rate", "95 %", "always up", "windows counted"]
+    header += ["worth, independent", "actual values flat", "forecast flat"]
+    return shown_table(Table(header, [_direction_cells(step) for step in evaluation.direction]))
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
-    always_up = step.num_rises / step.num_counted if step.num_counted else None
+    share_of_rises = step.num_rises / step.num_counted if step.num_counted else None
+    shares = [percent(step.rate), _ends(step.interval), percent(share_of_rises)]
     counts = (step.num_counted, round(step.num_effective), step.num_flat_actual, step.num_flat_forecast)
-    shares = [percent(step.rate), _ends(step.interval), percent(always_up)]
     return [str(step.step), *shares, *map(count, counts)]
 
 
 def _training(result: SeriesResult, history: TrainingHistory) -> Iterator[Html]:
-    best = result.best_epoch
-    run = result.epochs_run
-    kept = say("Weights of epoch {best} of {run} were kept.", best=best, run=run)
-    if run == 0:
-        kept = say("There is no network: the formula was fitted to the train span.")
-    elif best == 0:
-        kept = say("None of {run} epochs beat the untrained network, which was kept.", run=run)
-    yield element("p", kept)
+    """Say which weights the model has, and draw its losses by epoch."""
+    if result.epochs_run == 0:
+        sentence = say("There is no network: the baseline was fitted to the train span.")
+    elif result.best_epoch == 0:
+        sentence = say(
+            "None of {run} epochs beat the untrained network, which was kept.", run=result.epochs_run
+        )
+    else:
+        sentence = say(
+            "Weights of epoch {best} of {run} were kept.", best=result.best_epoch, run=result.epochs_run
+        )
+    yield element("p", sentence)
     if history:
-        curve = figures.learning_figure(history, best)
+        curve = figures.learning_figure(history, result.best_epoch)
         yield plot(curve, say("Loss per epoch and the epoch kept (dashed)"))
 
 
 def _split(split: Mapping[str, Any]) -> Iterator[Html]:
+    """Show the table of spans, then the other facts about the split."""
     spans = {name: span for name, span in split.items() if isinstance(span, Mapping)}
-    rows = [[term(name), *(_shown(span.get(key)) for key in _SPAN_KEYS)] for name, span in spans.items()]
+    rows = [[term(name), *(_written(span.get(key)) for key in _SPAN_KEYS)] for name, span in spans.items()]
     yield shown_table(Table(["span", *map(spaced, _SPAN_KEYS)], rows))
-    yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
+    yield facts((spaced(name), _written(value)) for name, value in split.items() if name not in spans)
 
 
-def _shown(value: object) -> str:
+def _written(value: object) -> str:
     """Write a JSON value for people, nested ones on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{term(spaced(str(name)))} {_shown(item)}" for name, item in value.items())
+        return ", ".join(f"{term(spaced(str(name)))} {_written(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return "; ".join(_shown(item) for item in value)
+        return "; ".join(_written(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return count(value) if isinstance(value, int) else f"{value:.4g}"
     return ABSENT if value is None else term(str(value))
 
 
 def section_file(series: str) -> str:
-    """Return where the section of a series lies, beside the page.
+    """Return where the section of a series lies, relative to the page.
 
     >>> section_file("BTCUSDT-15m")
     'report/series/BTCUSDT-15m.js'
@@ -358,21 +431,36 @@ def section_file(series: str) -> str:
     return f"{SECTIONS_FOLDER}/{series}.js"
 
 
-def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html], *, is_anew: bool) -> None:
-    """Write the section of a series beside the page of a run, atomically.
+def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html], *, is_forced: bool) -> None:
+    """Write the section of a series to its file in the folder of a run, atomically.
 
-    It is drawn anew if asked, or if it was drawn from other files than lie in `served`, the model shown.
+    Args:
+        run: Run folder.
+        series: Name of the series.
+        served: Folder of the model shown; the section is drawn again where its files changed.
+        draw: Returns the markup of the section, see `series_body`.
+        is_forced: Whether to draw it even if the file is up to date.
     """
-    parts = [VERSION.encode("ascii"), chosen().encode("ascii")]
+    sources = [VERSION.encode("ascii"), chosen().encode("ascii")]
     for name in (METADATA_FILE, HISTORY_FILE, FORECASTS_FILE):
-        with suppress(FileNotFoundError):  # older models have no forecasts beside them
-            parts.append(read_given(served / name, MAX_FILE_BYTES))
+        with suppress(FileNotFoundError):  # models of older versions were saved without forecasts
+            sources.append(read_given(served / name, MAX_FILE_BYTES))
+    stamp = f"// drawn from {digest_bytes(*sources)}"
     file = run / section_file(series)
-    stamp = f"// drawn from {digest_bytes(*parts)}"
-    if not is_anew:
-        with suppress(OSError), open_given(file) as stream:
-            if stream.readline(_MAX_STAMP) == f"{stamp}\n".encode():
-                return
-    # ASCII only, and nothing in it that ends a script.
-    name, markup = (json.dumps(text).replace("<", "\\u003c") for text in (series, draw()))
+    if not is_forced and _has_stamp(file, stamp):
+        return
+    name = _javascript_string(series)
+    markup = _javascript_string(draw())
     write_text(file, f"{stamp}\nv8Section({name}, {markup});\n")
+
+
+def _has_stamp(file: Path, stamp: str) -> bool:
+    """Return whether the first line of a file is this stamp."""
+    with suppress(OSError), open_given(file) as stream:
+        return stream.readline(_MAX_STAMP) == f"{stamp}\n".encode()
+    return False
+
+
+def _javascript_string(text: str) -> str:
+    """Write a text as a string of JavaScript: in ASCII, and without the sign that could end a script."""
+    return json.dumps(text).replace("<", "\\u003c")

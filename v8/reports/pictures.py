@@ -1,7 +1,7 @@
-"""Charts as PNG files, for READMEs and chats where a page cannot go: those of a run, and one forecast.
+"""Charts as PNG files, for READMEs and chats, which show no page: those of a run, and of one forecast.
 
-They are the charts of `v8.reports.figures`, drawn with Matplotlib from the JSON that Plotly draws. Drawings
-are made without pyplot, so nothing global changes and no display is needed.
+They are the charts of `v8.reports.figures`, drawn with Matplotlib from the JSON that Plotly draws. Drawing
+does without pyplot, so it changes no global state and needs no display.
 """
 
 import html
@@ -41,7 +41,7 @@ _NOTE_LETTERS: Final = 160
 _FAN_OPACITY: Final = 0.18
 
 _POINTS: Final = 0.75
-"""Points of a pixel, the unit of widths and sizes of charts."""
+"""Points per pixel: charts state widths and sizes in pixels, Matplotlib in points."""
 
 _BODY_BARS: Final = 0.66
 """Width of a candle's body, in bars."""
@@ -54,33 +54,38 @@ def write_pictures(
 ) -> list[Path]:
     """Write the PNG files of a run, each atomically, and return them; none without finished series.
 
-    The title stands on every picture, which travels alone. The sample is of the best series that has one.
+    Every picture has the title, because it may be shown without its page. The sample is of the best series
+    that has one.
     """
-    files = [folder / LEADERBOARD_PICTURE] if rows else []
-    for file in files:
+    files = []
+    if rows:
+        file = folder / LEADERBOARD_PICTURE
         draw_leaderboard(file, title, rows)
+        files.append(file)
     if sample:
-        files.append(folder / "forecasts.png")
-        said = f"{title}: {sample.series}, end of the test span"
-        _write_png(files[-1], _drawn(said, [figures.issued_on_the_way(sample)], inches=(10.0, 4.0)))
+        file = folder / "forecasts.png"
+        picture_title = f"{title}: {sample.series}, end of the test span"
+        _write_png(file, _drawn(picture_title, [figures.issued_on_the_way(sample)], inches=(10.0, 4.0)))
+        files.append(file)
     return files
 
 
 def draw_leaderboard(file: Path, title: str, rows: Sequence[LeaderboardRow]) -> None:
-    """Draw the errors of a leaderboard beside naive's and the best baseline's as PNG, atomically."""
-    said = f"{title}: errors of {len(rows):,} series; left of 0 is smaller, filled is more than chance"
-    _write_png(file, _drawn(said, figures.verdict_figures(rows), inches=(12.0, 4.0)))
+    """Draw the errors of a leaderboard relative to naive's and the best baseline's as PNG, atomically."""
+    picture_title = f"{title}: errors of {len(rows):,} series; left of 0 is lower, filled is significant"
+    _write_png(file, _drawn(picture_title, figures.verdict_figures(rows), inches=(12.0, 4.0)))
 
 
 def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes: Sequence[str] = ()) -> None:
     """Draw a forecast, H rows of `Forecaster.predict`, after the N candles before it, as PNG, atomically.
 
-    Notes are sentences under the picture. Raises `ArtifactError` if the file cannot be written.
+    Notes are sentences below the picture. Raises `ArtifactError` if the file cannot be written.
     """
     chart = figures.issued_figure(candles, forecast)
     title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
+    height = 6.4 if chart.below else 5.0
     try:
-        _write_png(file, _drawn(title, [chart], inches=(10.0, 6.4 if chart.below else 5.0), notes=notes))
+        _write_png(file, _drawn(title, [chart], inches=(10.0, height), notes=notes))
     except OSError as error:
         rule = "must be a file that can be written"
         got = error.strerror or "an output error"
@@ -92,31 +97,32 @@ def _write_png(file: Path, sheet: Figure) -> None:
     """Write a sheet, atomically."""
     drawing = io.BytesIO()
     picture = io.BytesIO()
-    about = PngInfo()
+    info = PngInfo()
     sheet.savefig(drawing, dpi=_DPI, format="png")
-    about.add_text("Software", PICTURE_SOFTWARE)
-    # With 256 colours it looks the same and takes a third of the room.
-    Image.open(drawing).convert("RGB").quantize().save(picture, "PNG", optimize=True, pnginfo=about)
+    info.add_text("Software", PICTURE_SOFTWARE)
+    # With 256 colours it looks the same and takes a third of the bytes.
+    Image.open(drawing).convert("RGB").quantize().save(picture, "PNG", optimize=True, pnginfo=info)
     write_bytes(file, picture.getvalue())
 
 
 def _drawn(
-    title: str, drawn: Sequence[Chart], *, inches: tuple[float, float], notes: Sequence[str] = ()
+    title: str, charts: Sequence[Chart], *, inches: tuple[float, float], notes: Sequence[str] = ()
 ) -> Figure:
     """Draw charts side by side, with notes below; the first one's legend is for all."""
     sheet = Figure(figsize=inches, layout="constrained")
-    # In a place of their own: a legend outside of panels would cover what else stands below them.
+    # Notes have a subfigure of their own: a legend below the panels would cover them otherwise.
     lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_LETTERS)]
-    room = _NOTE_INCHES * len(lines) / inches[1]
-    ((above,), (below,)) = sheet.subfigures(2, 1, squeeze=False, height_ratios=[1 - room, room or 1e-3])
+    notes_share = _NOTE_INCHES * len(lines) / inches[1]
+    height_ratios = [1 - notes_share, notes_share or 1e-3]
+    ((above,), (below,)) = sheet.subfigures(2, 1, squeeze=False, height_ratios=height_ratios)
     style: dict[str, Any] = {"va": "top", "fontsize": 7.5, "color": LIGHT["soft"], "parse_math": False}
     below.text(0.01, 0.97, "\n".join(lines), **style)
     above.suptitle(title, fontsize=11)
-    heights = [3, 1] if any(one.below for one in drawn) else [1]
-    panels = above.subplots(len(heights), len(drawn), squeeze=False, sharex="col", height_ratios=heights)
-    for column, chart in zip(panels.T, drawn, strict=True):
+    heights = [3, 1] if any(chart.below for chart in charts) else [1]
+    panels = above.subplots(len(heights), len(charts), squeeze=False, sharex="col", height_ratios=heights)
+    for column, chart in zip(panels.T, charts, strict=True):
         _draw(list(column), chart)
-    if drawn[0].has_legend:
+    if charts[0].has_legend:
         _add_legend(above, panels[:, 0])
     return sheet
 
@@ -132,72 +138,88 @@ def _draw(panels: Sequence[Axes], chart: Chart) -> None:
     if layout.get("yaxis2", {}).get("rangemode") == "tozero":
         panels[1].set_ylim(bottom=0)
     panels[0].set_title(chart.title, fontsize=10)
-    time = layout["xaxis"]
+    x_axis = layout["xaxis"]
     last = panels[-1]
-    last.set_xlabel(_title(time))
-    if "range" in time:
-        last.set_xlim(*time["range"])
-    if "tickvals" in time:
-        labels = [text.replace("<br>", "\n") for text in time["ticktext"]]
-        last.set_xticks(time["tickvals"], labels, fontsize=8)
+    last.set_xlabel(_title(x_axis))
+    if "range" in x_axis:
+        left, right = x_axis["range"]
+        last.set_xlim(left, right)
+    if "tickvals" in x_axis:
+        labels = [text.replace("<br>", "\n") for text in x_axis["ticktext"]]
+        last.set_xticks(x_axis["tickvals"], labels, fontsize=8)
 
 
-def _title(about: Json) -> str:
-    return str(about.get("title", {}).get("text", ""))
+def _title(axis: Json) -> str:
+    return str(axis.get("title", {}).get("text", ""))
 
 
-def _decorate(axes: Axes, about: Json, layout: Json) -> None:
+def _decorate(axes: Axes, y_axis: Json, layout: Json) -> None:
+    """Draw grid, title, ticks and the lines and areas across a panel."""
     if layout["xaxis"].get("showgrid", True):
         axes.grid(color=LIGHT["rule"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_ylabel(_title(about))
-    if about.get("tickformat") == SHARES:
+    axes.set_ylabel(_title(y_axis))
+    if y_axis.get("tickformat") == SHARES:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    if "range" in about:
-        axes.set_ylim(*about["range"])
+    if "range" in y_axis:
+        bottom, top = y_axis["range"]
+        axes.set_ylim(bottom, top)
     for shape in layout.get("shapes", ()):
         if shape["type"] == "rect":
-            style = {"color": shape["fillcolor"], "alpha": shape["opacity"]}
-            axes.axvspan(shape["x0"], shape["x1"], **style, linewidth=0)
+            axes.axvspan(
+                shape["x0"], shape["x1"], color=shape["fillcolor"], alpha=shape["opacity"], linewidth=0
+            )
         else:
             axes.axvline(shape["x0"], **_stroke(shape["line"]))
 
 
-def _stroke(about: Json) -> dict[str, Any]:
-    dash = _DASHES[about.get("dash", "solid")]
-    return {"color": about["color"], "linewidth": about["width"] * _POINTS, "linestyle": dash}
+def _stroke(line: Json) -> dict[str, Any]:
+    """Return Matplotlib's options for a line in Plotly's terms."""
+    dash = _DASHES[line.get("dash", "solid")]
+    return {"color": line["color"], "linewidth": line["width"] * _POINTS, "linestyle": dash}
 
 
 def _add_legend(sheet: Figure | SubFigure, panels: Iterable[Axes]) -> None:
     """Put one legend below the panels, where it covers nothing."""
-    named = {
-        label: handle
-        for axes in panels
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    columns = min(len(named), max(1, int(sheet.bbox.width / sheet.dpi / 2)))
-    style: dict[str, Any] = {"ncols": columns, "fontsize": 8, "handlelength": 3}
-    sheet.legend(named.values(), named.keys(), loc="outside lower center", **style)
+    handles_by_label: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        handles_by_label.update(zip(labels, handles, strict=True))
+    width_inches = sheet.bbox.width / sheet.dpi
+    num_columns = min(len(handles_by_label), max(1, int(width_inches / 2)))
+    sheet.legend(
+        list(handles_by_label.values()),
+        list(handles_by_label),
+        loc="outside lower center",
+        ncols=num_columns,
+        fontsize=8,
+        handlelength=3,
+    )
 
 
 def _draw_trace(axes: Axes, trace: Json) -> None:
-    marker = trace.get("marker", {})
     if trace["type"] == "candlestick":
         _draw_candles(axes, trace)
-    elif "symbol" in marker:
+    elif "symbol" in trace.get("marker", {}):
         _draw_dots(axes, trace)
     else:
-        # None becomes nan, which breaks a line.
-        points = np.array([trace["x"], trace["y"]], np.float64)
-        label = html.unescape(trace["name"])
-        shown: dict[str, Any] = {"label": label if trace.get("showlegend", True) else None}
-        if "fill" in trace:
-            axes.fill(*points, color=trace["line"]["color"], alpha=_FAN_OPACITY, linewidth=0, **shown)
-        else:
-            shown |= {"marker": "o" if trace["mode"] == "lines+markers" else None}
-            shown |= {"markersize": marker.get("size", 5) * _POINTS}
-            axes.plot(*points, **_stroke(trace["line"]), **shown)
+        _draw_line(axes, trace)
+
+
+def _draw_line(axes: Axes, trace: Json) -> None:
+    """Draw a line, or fill the area within it."""
+    # None becomes nan, which breaks a line.
+    x = np.array(trace["x"], np.float64)
+    y = np.array(trace["y"], np.float64)
+    label = html.unescape(trace["name"]) if trace.get("showlegend", True) else None
+    if "fill" in trace:
+        colour = trace["line"]["color"]
+        axes.fill(x, y, color=colour, alpha=_FAN_OPACITY, linewidth=0, label=label)
+    else:
+        marker = "o" if trace["mode"] == "lines+markers" else None
+        size = trace.get("marker", {}).get("size", 5) * _POINTS
+        axes.plot(x, y, **_stroke(trace["line"]), label=label, marker=marker, markersize=size)
 
 
 def _draw_dots(axes: Axes, trace: Json) -> None:
@@ -206,20 +228,24 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
     rows = [html.unescape(row) for row in trace["y"]]
     colour = trace["marker"]["color"]
     symbols = trace["marker"]["symbol"]
-    # All rows in their order, before some are drawn.
+    # The axis learns all rows in their order, before dots of some rows are drawn.
     axes.yaxis.update_units(rows)  # type: ignore[no-untyped-call]
     for kind, shape in (("circle", "o"), ("triangle", ">"), ("diamond", "D")):
         chosen = [row for row, symbol in enumerate(symbols) if symbol.startswith(kind)]
         fills = ["none" if symbols[row].endswith("-open") else colour for row in chosen]
-        places = [x[row] for row in chosen], [rows[row] for row in chosen]
-        axes.scatter(*places, marker=shape, facecolors=fills, edgecolors=colour)
-    for at, row, text in zip(x, rows, trace["text"], strict=True):
+        chosen_x = [x[row] for row in chosen]
+        chosen_rows = [rows[row] for row in chosen]
+        axes.scatter(chosen_x, chosen_rows, marker=shape, facecolors=fills, edgecolors=colour)
+    for place, row, text in zip(x, rows, trace["text"], strict=True):
         if text:
-            axes.annotate(text, (at, row), (0, 7), textcoords="offset points", ha="center", fontsize=7)
+            axes.annotate(text, (place, row), (0, 7), textcoords="offset points", ha="center", fontsize=7)
 
 
 def _draw_candles(axes: Axes, trace: Json) -> None:
-    opened, high, low, close = (np.array(trace[name]) for name in ("open", "high", "low", "close"))
+    opened = np.array(trace["open"])
+    high = np.array(trace["high"])
+    low = np.array(trace["low"])
+    close = np.array(trace["close"])
     styles = [trace["increasing" if rises else "decreasing"] for rises in close >= opened]
     edges = [style["line"]["color"] for style in styles]
     fills = [style["fillcolor"] for style in styles]
@@ -228,5 +254,14 @@ def _draw_candles(axes: Axes, trace: Json) -> None:
     least = 1e-3 * float(high.max() - low.min())
     heights = np.maximum(np.abs(close - opened), least)
     bottoms = np.minimum(opened, close)
-    style: dict[str, Any] = {"color": fills, "edgecolor": edges, "linewidth": 0.8, "zorder": 3}
-    axes.bar(trace["x"], heights, _BODY_BARS, bottoms, **style, label=trace["name"])
+    axes.bar(
+        trace["x"],
+        heights,
+        _BODY_BARS,
+        bottoms,
+        color=fills,
+        edgecolor=edges,
+        linewidth=0.8,
+        zorder=3,
+        label=trace["name"],
+    )

@@ -1,8 +1,9 @@
-"""The verdict: what a reader has to know first, in sentences that ask for no statistics.
+"""The verdict: the sentences a reader needs first, which ask for no knowledge of statistics.
 
-It opens reports, back-tests and model cards, and what a terminal prints after a run. Its numbers are those of
-the tables below it: errors as medians over what is evaluated, and how sure they are by the rule of
-`v8.evaluation.significance`. A *formula* is any forecast without a network; the naive one is that nothing changes.
+It opens reports, back-tests and model cards, and it is what a terminal prints after a run. Its numbers are
+those of the tables below it: errors as medians over the evaluated series, and their significance by the rule
+of `v8.evaluation.significance`. A *baseline* is any forecast without a network; the naive one says that nothing
+changes.
 """
 
 import math
@@ -29,114 +30,150 @@ from v8.wording import ABSENT, Table, count, moment, number, percent
 
 
 @dataclass(frozen=True)
-class Beside:
-    """The model's error beside another forecast's."""
+class RelativeError:
+    """The model's error relative to another forecast's, and whether the difference is significant."""
 
-    multiple: float | None  # median; None where the other made no error
-    outcomes: Sequence[ComparisonResult]  # of each series, or of all in one test
+    multiple: float | None  # median of the ratio of the errors, unitless; None where the other has no error
+    outcomes: Sequence[ComparisonResult]  # of each series, or of all series in one test
 
     @classmethod
-    def of(cls, *those: BaselineComparison) -> "Beside":
-        """Sum up series."""
-        return cls(median(one.relative_mae for one in those), [one.outcome for one in those])
+    def of(cls, *comparisons: BaselineComparison) -> "RelativeError":
+        """Sum up the comparisons of several series."""
+        multiple = median(comparison.relative_mae for comparison in comparisons)
+        return cls(multiple, [comparison.outcome for comparison in comparisons])
 
     @property
-    def is_sure(self) -> bool:
-        """Whether all say the same, and that it is more than chance."""
+    def is_unanimous(self) -> bool:
+        """Whether every outcome is significant and in the same direction."""
         return set(self.outcomes) in ({BEATS}, {LOSES})
 
     @property
-    def sureness(self) -> str:
-        """In words; nothing where both err alike."""
-        num = len(self.outcomes)
-        smaller = self.outcomes.count(BEATS)
-        larger = self.outcomes.count(LOSES)
-        sure = smaller + larger
-        if sure and sure == (smaller if (self.multiple or 1.0) < 1.0 else larger):
-            return say("sure") if num == 1 else say("sure for {n} of {num} series", n=sure, num=num)
-        if sure and num == 1:  # a median is no mean
-            return say("its mean is surely smaller") if smaller else say("its mean is surely larger")
-        if sure:
-            told = {"smaller": smaller, "larger": larger, "num": num}
-            return say("surely smaller for {smaller} of {num} series, surely larger for {larger}", **told)
+    def significance(self) -> str:
+        """Whether the difference is significant, in words; empty where the errors are equal."""
+        num_lower = self.outcomes.count(BEATS)
+        num_higher = self.outcomes.count(LOSES)
+        if num_lower or num_higher:
+            return self._significance_of(num_lower, num_higher)
         if self.multiple and is_equal(self.multiple, 1.0):
             return ""
         if set(self.outcomes) == {UNKNOWN}:
-            return say("not known yet: too few candles to tell")
-        return say("no real difference")
+            return say("not known yet: too few candles for a test")
+        return say("not significant")
 
-    def rated(self, told: str) -> str:
-        """Put how sure it is behind what is told."""
-        rating = self.sureness
-        if not rating:
-            return told
-        if {BEATS, LOSES} & set(self.outcomes):
-            return say("{told} ({rating})", told=told, rating=rating)
-        return say("{told}: {rating}", told=told, rating=rating)
+    def _significance_of(self, num_lower: int, num_higher: int) -> str:
+        """Say of how many series, at least one, the error is significantly lower or higher."""
+        num_series = len(self.outcomes)
+        is_median_lower = (self.multiple or 1.0) < 1.0
+        is_as_the_median_says = num_higher == 0 if is_median_lower else num_lower == 0
+        if is_as_the_median_says and num_series == 1:
+            return say("significant")
+        if is_as_the_median_says:
+            num_significant = num_lower + num_higher
+            return say("significant for {n} of {num} series", n=num_significant, num=num_series)
+        if num_series > 1:
+            return say(
+                "significantly lower for {lower} of {num} series, significantly higher for {higher}",
+                lower=num_lower,
+                higher=num_higher,
+                num=num_series,
+            )
+        # One test compares means, which may differ in the other direction than the medians.
+        if num_lower:
+            return say("its mean is significantly lower")
+        return say("its mean is significantly higher")
+
+    def with_significance(self, comparison: str) -> str:
+        """Append the significance to a comparison in words."""
+        significance = self.significance
+        if not significance:
+            return comparison
+        if BEATS in self.outcomes or LOSES in self.outcomes:
+            return say("{comparison} ({significance})", comparison=comparison, significance=significance)
+        return say("{comparison}: {significance}", comparison=comparison, significance=significance)
 
 
 @dataclass(frozen=True)
 class TaskVerdict:
-    """How a model does on one task."""
+    """The error of a model on one task, relative to the naive forecast and to the best baseline."""
 
     task: str
-    naive: Beside
-    best: Beside | None = None  # the best formula; None where that is the naive one
+    naive: RelativeError
+    best: RelativeError | None = None  # None where the naive forecast is the best baseline
 
     @classmethod
-    def pooled(cls, task: str, told: TaskResult) -> "TaskVerdict":
-        """Judge what one test says of many series and folds."""
-        best = Beside(told.against_best, [told.outcome])
-        naive = Beside(told.relative_mae, [outcome_of(told.relative_mae or 0.0, 1.0, told.p_naive)])
-        return cls(task, best) if told.best == NAIVE else cls(task, naive, best)
+    def pooled(cls, task: str, result: TaskResult) -> "TaskVerdict":
+        """Put the result of one test over many series and folds into words."""
+        best = RelativeError(result.against_best, [result.outcome])
+        if result.best == NAIVE:
+            return cls(task, best)
+        outcome = outcome_of(result.relative_mae or 0.0, 1.0, result.p_naive)
+        return cls(task, RelativeError(result.relative_mae, [outcome]), best)
 
     def __str__(self) -> str:
-        told = beside_naive(self.naive.multiple)
+        comparison = relative_to_naive(self.naive.multiple)
         if self.best is None:
-            told = self.naive.rated(say("{told}, and no formula does better", told=told))
+            sentence = say("{comparison}, and no baseline is better", comparison=comparison)
+            sentence = self.naive.with_significance(sentence)
         else:
-            best = self.best.rated(_beside_best(self.best.multiple))
-            if self.naive.is_sure or self.naive.sureness == self.best.sureness:  # once is enough
-                told = say("{told}, {best}", told=told, best=best)
+            best = self.best.with_significance(_relative_to_best(self.best.multiple))
+            # The significance is said once where it is the same for both, and where it goes without saying.
+            if self.naive.is_unanimous or self.naive.significance == self.best.significance:
+                sentence = say("{naive}, {best}", naive=comparison, best=best)
             else:
-                told = say("{told}; {best}", told=self.naive.rated(told), best=best)
-        return say("{task}: {told}.", task=titled(self.task), told=told)
+                naive = self.naive.with_significance(comparison)
+                sentence = say("{naive}; {best}", naive=naive, best=best)
+        return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
 
 
 def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
-    """Say what rows, at least one, are about, and how their model does on each task."""
-    about = say("Median of {num} series, on candles that training had not seen:", num=len(rows))
+    """Name the series of a leaderboard of at least one row, then give the verdict of each task."""
     if len(rows) == 1:
-        about = say("{series}, on candles that training had not seen:", series=rows[0].series)
+        scope = say("{series}, on candles that training had not seen:", series=rows[0].series)
+    else:
+        scope = say("Median of {num} series, on candles that training had not seen:", num=len(rows))
     if any(row.is_demo for row in rows):
-        about = say("A simulated market, no real coin. {about}", about=about)
-    found: dict[str, list[Beside]] = {}
-    for (task, _), those in compared(rows).items():
-        found.setdefault(task, []).append(Beside.of(*those.values()))
-    return [about, *furthest_first(TaskVerdict(task, *beside) for task, beside in found.items())]
+        scope = say("A simulated market, no real coin. {scope}", scope=scope)
+    errors_by_task: dict[str, list[RelativeError]] = {}
+    for (task, _), comparisons in compared(rows).items():
+        errors_by_task.setdefault(task, []).append(RelativeError.of(*comparisons.values()))
+    verdicts = []
+    for task, errors in errors_by_task.items():
+        verdicts.append(TaskVerdict(task, naive=errors[0], best=errors[1] if len(errors) > 1 else None))
+    return [scope, *best_first(verdicts)]
 
 
-def furthest_first(those: Iterable[TaskVerdict]) -> list[str]:
-    """Say first where a model is furthest ahead of naive, and last what cannot be compared."""
-    return [*map(str, sorted(those, key=lambda one: one.naive.multiple or math.inf))]
+def best_first(verdicts: Iterable[TaskVerdict]) -> list[str]:
+    """Order verdicts by the error relative to naive's, the lowest first; what has none comes last."""
+    ordered = sorted(verdicts, key=lambda task_verdict: task_verdict.naive.multiple or math.inf)
+    return [str(task_verdict) for task_verdict in ordered]
 
 
 def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
-    """Put renewed models beside those that served, and the best baseline, by their errors over naive's."""
+    """Compare newly trained models with those that served, and with the best baseline, by relative error."""
     rows = []
-    for one in sorted(decisions, key=lambda one: one.series):
-        new = one.challenger
-        old = one.champion
-        best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
-        told = [", ".join(map(number, each.multiples.values())) for each in (new, old)]
-        times = [moment(each.trained_until) for each in (new, old)]
-        span = (
-            f"{moment(one.evaluated_from)} to {moment(one.evaluated_until)}"
-            if one.evaluated_until
-            else ABSENT
+    for decision in sorted(decisions, key=lambda decision: decision.series):
+        challenger = decision.challenger
+        champion = decision.champion
+        baselines = [f"{number(best.multiple)} {best.name}" for best in decision.baselines.values()]
+        new_errors = ", ".join(map(number, challenger.multiples.values()))
+        old_errors = ", ".join(map(number, champion.multiples.values()))
+        best_errors = ", ".join(baselines)
+        span = ABSENT
+        if decision.evaluated_until:
+            span = f"{moment(decision.evaluated_from)} to {moment(decision.evaluated_until)}"
+        rows.append(
+            [
+                decision.series,
+                moment(challenger.trained_until),
+                moment(champion.trained_until),
+                decision.stale,
+                new_errors or ABSENT,
+                old_errors or ABSENT,
+                best_errors or ABSENT,
+                count(decision.num_windows),
+                span,
+            ]
         )
-        errors = (each or ABSENT for each in (*told, best))
-        rows.append([one.series, *times, one.stale, *errors, count(one.num_windows), span])
     header = (
         "series",
         "newest candle",
@@ -151,14 +188,14 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
     return Table(header, rows, title)
 
 
-def opening(about: str, *sentences: str) -> Html:
-    """Open a page with what it comes to."""
-    told = (element("p", sentence) for sentence in sentences)
-    return element("div", element("p", about, class_="soft"), *told, class_="verdict")
+def opening(scope: str, *sentences: str) -> Html:
+    """Return the box at the top of a page: what the sentences are about, and the sentences."""
+    paragraphs = [element("p", sentence) for sentence in sentences]
+    return element("div", element("p", scope, class_="soft"), *paragraphs, class_="verdict")
 
 
 def titled(task: str) -> str:
-    """Return what readers call a task."""
+    """Return the title of a task, in the language of the page."""
     return term(TASKS[task].title)
 
 
@@ -167,27 +204,28 @@ def in_words(outcome: ComparisonResult, name: str) -> str:
     return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {name}"
 
 
-def beside_naive(multiple: float | None) -> str:
-    """Say how a model errs, by its error as a multiple of naive's."""
+def relative_to_naive(multiple: float | None) -> str:
+    """Put into words a model's error relative to naive's, a ratio, or None where naive has no error."""
     if multiple is None:
-        return say("an error, though if nothing changed there was none")
+        return say("an error, where the naive forecast has none")
     if is_equal(multiple, 1.0):
-        return say("the same error as if nothing changed")
+        return say("the same error as the naive forecast")
     if multiple < 1.0:
-        return say("{share} smaller error than if nothing changed", share=_share(multiple))
-    return say("{share} larger error than if nothing changed", share=_share(multiple))
+        return say("{share} lower error than the naive forecast", share=_share(multiple))
+    return say("{share} higher error than the naive forecast", share=_share(multiple))
 
 
-def _beside_best(multiple: float | None) -> str:
+def _relative_to_best(multiple: float | None) -> str:
     if multiple is None:
-        return say("and the best formula made none")
+        return say("and the best baseline has none")
     if is_equal(multiple, 1.0):
-        return say("the same as the best formula")
+        return say("the same as the best baseline")
     if multiple < 1.0:
-        return say("{share} smaller than the best formula", share=_share(multiple))
-    return say("{share} larger than the best formula", share=_share(multiple))
+        return say("{share} lower than the best baseline", share=_share(multiple))
+    return say("{share} higher than the best baseline", share=_share(multiple))
 
 
 def _share(multiple: float) -> str:
+    """Write how far a ratio is from 1, in per cent."""
     share = abs(1.0 - multiple)
     return percent(share) if share >= 0.0005 else say("less than 0.1 %")

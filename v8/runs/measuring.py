@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from v8.artifacts.comparison_results import WARM
 from v8.artifacts.run_folder import read_run
 from v8.comparison.measurement import measurement_of
-from v8.comparison.page import WARM
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu
 from v8.machine.processes import MeasurementRequest, handle_request, send_message

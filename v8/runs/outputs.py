@@ -182,7 +182,7 @@ class RunOutputs:
         draw = partial(page.series_body, result, finished.history, finished.sample)
 
         def write_section(file: Path) -> None:
-            page.write_section(self._run, name, folder, draw, is_anew=self._redraws_all)
+            page.write_section(self._run, name, folder, draw, is_forced=self._redraws_all)
 
         self._write_files({page.section_file(name): write_section})
         return page.series_line(result)

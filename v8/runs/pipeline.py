@@ -25,7 +25,7 @@ from v8.runs.jobs import Job, TrainingSettings
 from v8.runs.observers import RunObserver
 from v8.runs.stages import AnyTrainer, SeriesInProgress
 from v8.training.formula import FormulaTrainer
-from v8.training.trainer import First, Trainer
+from v8.training.trainer import InitialWeights, Trainer
 
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say when memory is full."""
@@ -103,7 +103,7 @@ class SeriesPipeline:
 
         return isolated(job.series, prepare)
 
-    def _first_weights(self, job: Job) -> First | None:
+    def _first_weights(self, job: Job) -> InitialWeights | None:
         """Read the trained weights of the model that a job begins from; None draws them.
 
         Raises:

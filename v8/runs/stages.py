@@ -42,7 +42,7 @@ from v8.runs.jobs import Job
 from v8.runs.observers import RunObserver
 from v8.storage import write_with
 from v8.training.formula import FormulaTrainer
-from v8.training.trainer import First, Member, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
@@ -70,7 +70,7 @@ class SeriesInProgress:
     """
 
     def __init__(
-        self, job: Job, store: FeatureStore, observer: RunObserver, first_weights: First | None
+        self, job: Job, store: FeatureStore, observer: RunObserver, first_weights: InitialWeights | None
     ) -> None:
         self.series = job.series
         self._job = job
@@ -83,17 +83,17 @@ class SeriesInProgress:
         with self._stage("windows"):
             self._data = prepare_series(table, job.profile)
 
-    def member(self) -> Member:
+    def member(self) -> FleetMember:
         """Return what the trainer needs of this series."""
         self._observer.on_event(StageStarted(self.series, "train"))
         num_epochs = self._job.profile.training.epochs
-        return Member(
+        return FleetMember(
             data=self._data,
             seed=self._job.seed,
             checkpoint=self._checkpoint,
             on_epoch=lambda record: self._observer.on_event(EpochEnded(self.series, record, num_epochs)),
-            tell=lambda sentence: self._observer.on_event(Note(sentence)),
-            first=self._first_weights,
+            warn=lambda sentence: self._observer.on_event(Note(sentence)),
+            initial_weights=self._first_weights,
         )
 
     def finish(

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from v8.artifacts.backtest_results import BacktestResults, read_cells, results_of
 from v8.artifacts.nested_runs import PLAN_FILE, BacktestPlan, Fold
 from v8.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
 from v8.evaluation.evaluation import MODEL
@@ -35,7 +36,6 @@ from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.machine.resources import resource_scope
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
-from v8.reports.backtest import BacktestResults, read_cells, results_of
 from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold
 from v8.runs.events import Note
 from v8.runs.jobs import Engine

@@ -1,11 +1,12 @@
-"""A formula in place of a network: its published model, and what fits it.
+"""The formula of family `range_paths`, which takes the place of a network: its published model, and its fit.
 
-The published model takes raw candles in and gives price units out, with stock Keras operations inside. No
-network and no scaling: the window tells the ranges behind, a dense layer the ranges ahead, and one
-multiplication with the bars that past windows lent makes the paths of `v8.baselines.ranges`. What was
-fitted are weights, so models of one profile differ in weights alone.
+The published model maps raw candles to forecasts in price units with stock Keras operations. It has no
+network and no scaling: past ranges are computed from the window, a dense layer forecasts the ranges of the
+bars ahead, and a product with bars resampled from past windows gives the paths of `v8.baselines.ranges`. All
+fitted numbers are weights, so models of one profile differ in weights alone.
 
-Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths, R ranges behind.
+Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths, R past ranges, K known
+closes.
 """
 
 import time
@@ -24,22 +25,22 @@ from v8.networks import serving
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN
-from v8.training.trainer import Member, Results, TrainingResult
+from v8.training.trainer import FleetMember, Results, TrainingResult
 from v8.windows.dataset import SeriesData
 
 FLOORS: Final = "floors"
-"""Name of the layer that holds the smallest deviation and the smallest volatility told apart."""
-RANGE_AHEAD: Final = "range_ahead"  # name of the layer that forecasts the log range of each coming bar
+"""Name of the layer with the smallest deviation and the smallest forecast volatility."""
+RANGE_AHEAD: Final = "range_ahead"  # name of the layer that forecasts the log range of each bar ahead
 PATHS: Final = PATH_LAYERS[1]
-"""Name of the layer that holds the bars which past windows lent."""
+"""Name of the layer with the bars resampled from past windows."""
 Weights = Sequence[NDArray[np.float32]]
 
 
 class FormulaModel(PublishedModel):
     """The published model of one series: a graph that several may share, and its own fitted numbers.
 
-    They are the floor of deviations and the smallest volatility that is forecast, unitless, coefficients and
-    constants of the range ahead, and the bars that were lent.
+    These are the smallest deviation and the smallest forecast volatility, unitless; the coefficients and the
+    constants of the ranges ahead; and the resampled bars.
     """
 
     def __init__(self, model: keras.Model, weights: Weights) -> None:
@@ -49,36 +50,39 @@ class FormulaModel(PublishedModel):
     @property
     def _model(self) -> keras.Model:
         """The shared model with this series' weights."""
-        floors, *ahead, resampled = self._weights
-        for name, weights in {FLOORS: [floors], RANGE_AHEAD: ahead, PATHS: [resampled]}.items():
-            self._shared.get_layer(name).set_weights(weights)
+        floors, coefficients, constants, bars = self._weights
+        self._shared.get_layer(FLOORS).set_weights([floors])
+        self._shared.get_layer(RANGE_AHEAD).set_weights([coefficients, constants])
+        self._shared.get_layer(PATHS).set_weights([bars])
         return self._shared
 
 
 def build_formula(profile: Profile) -> keras.Model:
-    """Build the model of a profile of family `range_paths`, without its numbers.
+    """Build the model of a profile of family `range_paths`, without its fitted numbers.
 
     It maps `window` (B, T, F), raw features in the profile's order, float32, to a dict, task to (B, H, C),
     float32, quote currency (volatility unitless).
     """
     window_BTF = keras.Input((profile.lookback_bars, len(profile.features)), name="window")
-    high_BT, low_BT, close_BT = (
-        ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW, CLOSE)
-    )
+    high_BT = ops.take(window_BTF, profile.features.index(HIGH), axis=2)
+    low_BT = ops.take(window_BTF, profile.features.index(LOW), axis=2)
+    close_BT = ops.take(window_BTF, profile.features.index(CLOSE), axis=2)
     row_B2 = serving.looked_up(ops.take(close_BT, 0, axis=1), 2, FLOORS)
-    floor_B1, least_B1 = (ops.take(row_B2, [place], axis=1) for place in range(2))
+    floor_B1 = ops.take(row_B2, [0], axis=1)
+    least_B1 = ops.take(row_B2, [1], axis=1)
     ahead = serving.dense_ahead(profile, RANGE_AHEAD)
     paths = serving.untrained("bh,phc->bhcp", (profile.horizon_bars, len(OHLC), NUM_PATHS), PATHS)
     deviations_BR = serving.candle_deviations(high_BT, low_BT, RANGE_BARS)
-    moved_BHCP = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
-    known = [*range(profile.lookback_bars - BAND_PERIOD_BARS, profile.lookback_bars)]
-    history_BK = ops.take(close_BT, known, axis=1)
+    ranges_BH = ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1))))
+    moved_BHCP = paths(ranges_BH)
+    known_bars = list(range(profile.lookback_bars - BAND_PERIOD_BARS, profile.lookback_bars))
+    history_BK = ops.take(close_BT, known_bars, axis=1)
     tasks = profile.shape.tasks
-    made = path_quantiles(ops, (MEDIAN,), tasks, history_BK, moved_BHCP)
+    medians = path_quantiles(ops, (MEDIAN,), tasks, history_BK, moved_BHCP)
     last_B11 = ops.expand_dims(ops.take(history_BK, [BAND_PERIOD_BARS - 1], axis=1), -1)
     least_B11 = ops.expand_dims(least_B1, -1)
     outputs = {
-        task.name: task.coherent(ops, ops.squeeze(made[task.name], axis=2), last_B11, least_B11)
+        task.name: task.coherent(ops, ops.squeeze(medians[task.name], axis=2), last_B11, least_B11)
         for task in tasks
     }
     return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
@@ -87,7 +91,7 @@ def build_formula(profile: Profile) -> keras.Model:
 class FormulaTrainer:
     """Fits the formula of a profile to series, as `v8.training.trainer` trains networks.
 
-    It publishes float32 only, has no parts of steps, and calls `check` before every fit, which may raise.
+    It publishes float32 only and has no micro-batches. `check` is called before every fit and may raise.
     """
 
     def __init__(
@@ -107,11 +111,11 @@ class FormulaTrainer:
 
     @property
     def num_parameters(self) -> int:
-        """Fitted numbers of one series; the mirror images of paths are none of their own."""
+        """Number of fitted numbers of one series; half of the paths are mirrored and have none."""
         per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
         return self.profile.horizon_bars * per_step + 1
 
-    def fit_fleet(self, members: Sequence[Member]) -> Results:
+    def fit_fleet(self, members: Sequence[FleetMember]) -> Results:
         """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
         for place, member in enumerate(members):
             self._check()
@@ -127,7 +131,13 @@ class FormulaTrainer:
 
 
 def _fitted_weights(data: SeriesData) -> list[NDArray[np.float32]]:
+    """Fit the train span; return the weights of a `FormulaModel`."""
     fitted = fit_range_paths(data.spans["train"])
     least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
-    weights = [[fitted.floor, least_volatility]], fitted.path_LH[1:], fitted.path_LH[0], fitted.resampled_PHC
-    return [np.array(one, np.float32) for one in weights]
+    weights = [
+        [[fitted.floor, least_volatility]],
+        fitted.path_LH[1:],
+        fitted.path_LH[0],
+        fitted.resampled_PHC,
+    ]
+    return [np.array(weight, np.float32) for weight in weights]

@@ -1,14 +1,15 @@
-"""What feeds the compiled step: tables that lie on its device, and indices of one epoch after another.
+"""Input of the compiled step: tables on its device, and the indices of one epoch after another.
 
-On TensorFlow the indices come from `tf.data`: one data set of epochs, counted from the next one. Each
-element is the indices of a whole epoch, some kilobytes, and is ready before the epoch in front of it ends.
-One iterator serves all epochs. The data set holds no windows: cut out there they doubled the processor time
-of a training; cut out in the compiled step they cost less than with NumPy (docs/research/training.md).
+On TensorFlow the indices come from `tf.data`: one data set of epochs, counted from the next one. Each element
+is the indices of a complete epoch, some kilobytes, and is ready before the previous epoch ends. One iterator
+serves all epochs. The data set holds no windows: cutting them in the pipeline doubled the processor time of a
+training; cutting them in the compiled step costs less than with NumPy (docs/research/training.md).
 
-The order is NumPy's, `epoch_order`, and not a shuffle of TensorFlow: another order would give other weights,
-and one seed has to give one order on both backends. So the data set calls Python with `tf.numpy_function`,
-once an epoch, in a thread that no signal of Python reaches. `v8.machine.interruption` says what happened
-where Ctrl-C met `from_generator`, which also makes the C library return freed memory at once; this does not.
+The order is NumPy's, `epoch_order`, not a shuffle of TensorFlow: a seed has to give the same order on both
+backends, and another order gives other weights. So the data set calls Python with `tf.numpy_function`, once
+an epoch, in a thread that no signal of Python reaches. `v8.machine.interruption` says what happened when
+Ctrl-C interrupted `from_generator`, which also makes the C library return freed memory immediately; this does
+not.
 
 Shape legend: S batches, B batch, M model.
 """
@@ -26,7 +27,7 @@ from v8.windows.batches import EpochOrders, FleetWindows, Indices, Tables
 
 
 def on_device(windows: FleetWindows) -> Tables:
-    """Copy the tables of a fleet to where the backend computes, as its tensors."""
+    """Copy the tables of a fleet to the device, as tensors of the backend."""
     return windows.tables(ops.convert_to_tensor)
 
 
@@ -42,31 +43,32 @@ def epoch_iterator(orders: EpochOrders) -> Iterator[Indices]:
 def epoch_dataset(orders: EpochOrders) -> Any:
     """Return the `tf.data.Dataset` of epochs: elements are indices (S, B, M), int32, on the host.
 
-    Whoever reads it keeps the orders: the data set does not.
+    The caller must keep `orders` as long as it reads the data set, which does not.
     """
     tensorflow = backend()
     shape = orders.shape
-    # TensorFlow keeps what it is to call until the process ends, and anchors of long series are megabytes.
+    # TensorFlow keeps the function until the process ends, and the window indices of long series take
+    # megabytes.
     indices_of = WeakMethod(orders.indices)
 
-    def numbered(epoch: NDArray[np.int64]) -> Indices:
+    def indices_of_epoch(epoch: NDArray[np.int64]) -> Indices:
         indices = indices_of()
         if indices is None:
             raise RuntimeError("the orders of a data set of epochs must live as long as it is read")
         return indices(int(epoch))
 
-    def ordered(epoch: Any) -> Any:
-        indices_SBM = tensorflow.numpy_function(numbered, [epoch], tensorflow.int32)
+    def indices_tensor(epoch: Any) -> Any:
+        indices_SBM = tensorflow.numpy_function(indices_of_epoch, [epoch], tensorflow.int32)
         return tensorflow.ensure_shape(indices_SBM, shape)
 
     options = tensorflow.data.Options()
     options.deterministic = True
     options.threading.private_threadpool_size = 1
-    # There is nothing to tune, and the end of a pass would wait until the tuner wakes: up to two seconds.
+    # There is nothing to tune, and the end of a pass would wait for the tuner's thread, up to two seconds.
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    # Nothing here is for AutoGraph, which would leave files that it compiles among the passing ones.
-    plain = tensorflow.autograph.experimental.do_not_convert(ordered)
+    # AutoGraph has nothing to convert here, and would leave compiled files in the temporary folder.
+    plain = tensorflow.autograph.experimental.do_not_convert(indices_tensor)
     with tensorflow.device("CPU:0"):
         counted = tensorflow.data.Dataset.counter(np.int64(orders.start))
         return counted.map(plain).prefetch(1).with_options(options)

@@ -1,12 +1,13 @@
-"""What this machine computes, where and how fast: a matmul, a stock Keras step, our step.
+"""Speed of this machine: of matrix products, of training steps of plain Keras, and of ours.
 
-Threads belong to a process and are fixed once the backend has started, so whoever compares thread
-settings measures in one process each (`v8.machine.processes`) and sets its environment before. Speeds are
-medians over short stretches of work, which other programs disturb less than a mean.
+The number of threads is fixed once the backend has started, so thread settings are compared in processes of
+their own (`v8.machine.processes`), whose environment is set before. Speeds are medians over short stretches
+of work, because other programs disturb a median less than a mean.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -31,31 +32,34 @@ from v8.windows.dataset import table_columns
 
 CPU_MATMUL_SIZE = 1_024
 GPU_MATMUL_SIZE = 8_192
-"""Rows and columns of square matrices large enough to show a device's best, small enough to be quick."""
-NUM_STRETCHES = 8  # a measurement is cut into about so many stretches, whose median counts
+"""Rows of square matrices: large enough to reach a device's highest speed, small enough to be quick."""
+NUM_STRETCHES = 8  # a measurement is the median of about so many stretches
 NUM_WARMING_STEPS = 2
-"""Steps before the clock: the first compiles, the second meets arrays that the device has made."""
-NUM_ROUNDS = 3  # turns in which number formats are compared
+"""Steps before the measurement: the first compiles, the second has inputs that are on the device."""
+NUM_ROUNDS = 3  # rounds in which number formats are compared
 WORTHWHILE_SHARE = 0.95
-"""A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
-DRAWN_ROWS = 8_192  # of a longer series the rows are drawn once and repeated
-FLEET_PROBE_S = 0.1  # time to measure one fleet size; a GPU does thousands of small products in it
+"""A fleet with this share of the best speed is large enough: smaller fleets end and repack sooner."""
+DRAWN_ROWS = 8_192  # rows drawn for a longer series; they are repeated
+FLEET_PROBE_S = 0.1  # time to measure one fleet size; a GPU computes thousands of small products in it
 
 
 Line: TypeAlias = dict[str, Any]
 """One measurement as JSON values."""
 Work: TypeAlias = Callable[[int], Any]
-"""Does a number of repetitions, waits for the last of them and returns a tensor that it left."""
+"""Does a number of repetitions, waits for the last one and returns one of its tensors."""
 
 
-def _chain(step: Callable[[Any], Any], state: Any, left: Callable[[Any], Any] = lambda state: state) -> Work:
-    """Repeat a step that takes its own result, so that no repetition runs beside another."""
+def _repeated(
+    step: Callable[[Any], Any], state: Any, tensor_of: Callable[[Any], Any] = lambda state: state
+) -> Work:
+    """Repeat a step whose input is its own last result, so that repetitions cannot run in parallel."""
 
     def work(num_repetitions: int) -> Any:
         nonlocal state
         for _ in range(num_repetitions):
             state = step(state)
-        tensor = left(state)
+        tensor = tensor_of(state)
+        # Copying one number waits until the device has finished.
         ops.convert_to_numpy(tensor[(0,) * len(tensor.shape)])
         return tensor
 
@@ -63,29 +67,34 @@ def _chain(step: Callable[[Any], Any], state: Any, left: Callable[[Any], Any] = 
 
 
 def describe_backend() -> Line:
-    """Tell `backend`, `versions`, models of `gpus`, and the `cuda` and `cudnn` it was built for or brings."""
-    name, (cuda, cudnn) = backend_name(), cuda_versions()
+    """Return `backend`, `versions`, models of `gpus`, and the versions of `cuda` and `cudnn` it uses."""
+    name = backend_name()
+    cuda, cudnn = cuda_versions()
     versions = {"keras": keras.__version__, name: backend().__version__}
     return {"backend": name, "versions": versions, "cuda": cuda, "cudnn": cudnn, "gpus": gpu_models()}
 
 
 def matmul_speed(seconds: float, *, size: int | None = None) -> Line:
-    """Measure single-precision products of square matrices for about so long, with this process' threads.
+    """Measure single-precision products of square matrices for about `seconds`, with this process' threads.
 
-    They are as the backend does them by default: an NVIDIA GPU may round the factors to TF32 on the way.
-    Returns `gflop_per_s`, `size`, `milliseconds` and `device`, where a result lay.
+    The backend's defaults hold: an NVIDIA GPU may round the factors to TF32. Returns `gflop_per_s`, `size`
+    (rows of a matrix), `milliseconds` of a product and `device`.
     """
     size = size or (GPU_MATMUL_SIZE if has_gpu() else CPU_MATMUL_SIZE)
     draws = np.random.default_rng(0)
-    # A reflection is orthogonal: it neither grows nor shrinks what it is applied to, however often.
+    # A reflection is orthogonal, so that repeated products neither grow nor shrink.
     axis = draws.standard_normal((size, 1), np.float32)
     axis /= np.linalg.norm(axis)
     reflection = ops.convert_to_tensor(np.eye(size, dtype=np.float32) - 2 * axis * axis.T)
     product = ops.convert_to_tensor(draws.standard_normal((size, size), np.float32))
-    work = _chain(lambda product: ops.matmul(product, reflection), product)
+    work = _repeated(lambda product: ops.matmul(product, reflection), product)
     rate = median_rate(work, seconds)
-    done = {"gflop_per_s": rate * 2 * size**3 / 1e9, "size": size, "milliseconds": 1e3 / rate}
-    return done | {"device": device_of(work(0))}
+    return {
+        "gflop_per_s": rate * 2 * size**3 / 1e9,
+        "size": size,
+        "milliseconds": 1e3 / rate,
+        "device": device_of(work(0)),
+    }
 
 
 def step_speed(
@@ -97,27 +106,42 @@ def step_speed(
     num_models: int = 1,
     is_short: bool = False,
 ) -> Line:
-    """Measure training steps on one batch, which stays on the device, for about so long, after compiling.
+    """Measure training steps on one batch, which stays on the device, after compiling.
 
-    The path is "stock" for `train_on_batch` of the profile's network in stock Keras, which trains one, or
-    "ours" for the trainer's compiled step of a fleet.
+    Args:
+        path: "stock" for `train_on_batch` of the profile's network in plain Keras, which trains one model, or
+            "ours" for the trainer's compiled step of a fleet.
+        profile: The profile.
+        precision: Number format, see `Trainer`.
+        seconds: About how long to measure.
+        num_models: Models of the fleet.
+        is_short: Whether to measure the network of `shortened`.
 
     Returns:
-        The path, number format and number of models, whether it was the network of `shortened`;
-        `windows_per_s` of all models together, useful `gflop_per_s` by `training_flop_per_window`,
-        `compile_s` until the first step was through, the `device` of the trained state, and `how`: which
-        layers did it, and how they were compiled.
+        The arguments `path`, `precision`, `num_models` and `is_short`; `windows_per_s` of all models
+        together, `gflop_per_s` by `training_flop_per_window`, `compile_s` until the first steps were
+        finished, the `device` of the trained state, and `how`: which layers were used, and how they were
+        compiled.
     """
     profile = shortened(profile) if is_short else profile
-    work, how = {"stock": _stock_steps, "ours": _our_steps}[path](profile, precision, num_models)
+    make_work = {"stock": _keras_steps, "ours": _our_steps}[path]
+    work, how = make_work(profile, precision, num_models)
     started = time.perf_counter()
-    device = device_of(work(NUM_WARMING_STEPS))  # now: a later step may take over the tensor's memory
+    device = device_of(work(NUM_WARMING_STEPS))  # asked now: a later step may reuse the tensor's memory
     compile_s = time.perf_counter() - started
     windows_per_s = median_rate(work, seconds) * num_models * profile.training.windows_per_step
     gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
-    asked = {"path": path, "precision": precision, "num_models": num_models, "is_short": is_short}
-    speeds = {"windows_per_s": windows_per_s, "gflop_per_s": gflop_per_s, "compile_s": compile_s}
-    return {**asked, **speeds, "device": device, "how": how}
+    return {
+        "path": path,
+        "precision": precision,
+        "num_models": num_models,
+        "is_short": is_short,
+        "windows_per_s": windows_per_s,
+        "gflop_per_s": gflop_per_s,
+        "compile_s": compile_s,
+        "device": device,
+        "how": how,
+    }
 
 
 def format_speeds(
@@ -129,10 +153,10 @@ def format_speeds(
     is_short: bool,
     is_of_processor: bool = False,
 ) -> dict[str, float]:
-    """Compare the number formats of our training step, in turns of about so many seconds each.
+    """Compare the number formats of our training step, in turns of about `seconds` each.
 
-    `is_of_processor` counts seconds of the processor, which other programs hardly lengthen. Returns windows/s
-    by format: the best of some rounds, because other programs only slow.
+    With `is_of_processor` the seconds are processor time, which other programs hardly affect. Returns
+    windows/s by format: the best of some rounds, because other programs can only make a round slower.
     """
     clock = time.process_time if is_of_processor else time.perf_counter
     profile = shortened(profile) if is_short else profile
@@ -147,48 +171,51 @@ def format_speeds(
     return {name: windows * max(each[name] for each in rounds) for name in works}
 
 
-def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
-    network = stock_network(profile, precision)
+def _keras_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
+    network = keras_network(profile, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
     x_BTF = x_BMTF[:, 0]
     y_BHC = {task: y_BMHC[task][:, 0] for task in profile.tasks}
     weights = network.trainable_variables[0]
-    work = _chain(lambda _: network.train_on_batch(x_BTF, y_BHC), None, lambda _: weights.value)
+    work = _repeated(lambda _: network.train_on_batch(x_BTF, y_BHC), None, lambda _: weights.value)
     return work, f"stock keras.layers, jit_compile={network.jit_compile}"
 
 
 def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     program = Trainer(profile, precision=precision).program(num_models)
     rates = np.full(num_models, profile.training.learning_rate, np.float32)
-    everyone = np.ones(num_models, bool)
+    is_active = np.ones(num_models, bool)
     tables, indices_BM = random_tables(profile, num_models)
     tables = keras.tree.map_structure(ops.convert_to_tensor, tables)
     state = initial_state(program.fleet, precision)
 
     def step(state: FleetState) -> FleetState:
-        return program.step(state, rates, everyone, tables, indices_BM)
+        return program.step(state, rates, is_active, tables, indices_BM)
 
-    work = _chain(step, state, lambda state: state.window_sum)
+    work = _repeated(step, state, lambda state: state.window_sum)
     kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, StackedLSTM))
-    shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    return work, f"our recurrence ({shown}), one XLA program"
+    layers = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+    return work, f"our recurrence ({layers}), one XLA program"
 
 
 def measured_fleet_size(
     profile: Profile, num_series: int, *, speed_of: Callable[[int], float] | None = None
 ) -> int:
-    """Choose how many series share one program: the smallest size tried within 5 % of the best.
+    """Choose how many series share one program: the smallest size within 5 % of the best speed.
 
-    A step of the recurrent loop multiplies, for every model, (batch, units) by (units, 4 units). How many
-    models' products a device does per second tells where larger fleets stop to gain; None measures it.
+    A step of the recurrent loop multiplies, for every model, (batch, units) by (units, 4 units). `speed_of`
+    maps a size to such products per second, from which follows where larger fleets are no faster; None
+    measures it.
     """
 
     def products_per_s(size: int) -> float:
         units = profile.network.first_units
         draws = np.random.default_rng(0)
-        shapes = ((size, profile.training.batch_size, units), (size, units, 4 * units))
-        state, kernel = (ops.convert_to_tensor(draws.standard_normal(shape, np.float32)) for shape in shapes)
-        work = _chain(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
+        state_shape = (size, profile.training.batch_size, units)
+        kernel_shape = (size, units, 4 * units)
+        state = ops.convert_to_tensor(draws.standard_normal(state_shape, np.float32))
+        kernel = ops.convert_to_tensor(draws.standard_normal(kernel_shape, np.float32))
+        work = _repeated(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
         work(1)
         return size * median_rate(work, FLEET_PROBE_S)
 
@@ -197,19 +224,19 @@ def measured_fleet_size(
     return next(size for size in sizes if speeds[size] >= WORTHWHILE_SHARE * max(speeds.values()))
 
 
-def stock_network(profile: Profile, precision: str) -> keras.Model:
-    """Build and compile the profile's network as a user of plain Keras would."""
+def keras_network(profile: Profile, precision: str) -> keras.Model:
+    """Build and compile the profile's network as a user of plain Keras does."""
     network = build_network(profile, seed=0, precision=precision)
     network.compile(
-        stock_optimizer(profile.training),
-        loss={task: each.loss for task, each in profile.tasks.items()},
-        loss_weights={task: each.weight for task, each in profile.tasks.items()},
+        keras_optimizer(profile.training),
+        loss={task: settings.loss for task, settings in profile.tasks.items()},
+        loss_weights={task: settings.weight for task, settings in profile.tasks.items()},
     )
     return network
 
 
-def stock_optimizer(settings: TrainingSettings) -> keras.optimizers.Optimizer:
-    """Return the optimiser of Keras that a profile's settings mean, without its schedule."""
+def keras_optimizer(settings: TrainingSettings) -> keras.optimizers.Optimizer:
+    """Return Keras' optimiser for the settings of a profile, without the schedule."""
     bound = "clipvalue" if settings.gradient_clip == "value" else "global_clipnorm"
     clip = {bound: settings.clip_norm}
     if settings.optimizer == "adamw":
@@ -218,9 +245,9 @@ def stock_optimizer(settings: TrainingSettings) -> keras.optimizers.Optimizer:
 
 
 def shortened(profile: Profile) -> Profile:
-    """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile.
+    """Return the profile with one LSTM and one dense layer, as wide as its first layer: quick to compile.
 
-    A network that does less work than that stays as it is.
+    A profile whose network needs less computation than that is returned as it is.
     """
     width = (profile.network.first_units,)
     sizes = {"encoder_units": width, "dense_units": width}
@@ -244,9 +271,9 @@ def random_batch(
 
 
 def random_tables(profile: Profile, num_models: int) -> tuple[Tables, Indices]:
-    """Draw tables of as many rows as a series of the profile has, standard normal, and indices of a batch.
+    """Draw tables with the rows of a series of the profile, standard normal, and the indices of a batch.
 
-    NumPy arrays, windows of weight 1. The program that a step on them compiles is that of a training.
+    They are NumPy arrays; all windows have weight 1. A step on them compiles the same program as a training.
     """
     draws = np.random.default_rng(0)
     num_rows = padded_rows(profile.newest_bars - warmup_bars(table_columns(profile)))
@@ -254,33 +281,35 @@ def random_tables(profile: Profile, num_models: int) -> tuple[Tables, Indices]:
 
     def table(*shape: int) -> NDArray[np.float32]:
         drawn = draws.standard_normal((num_models, num_drawn, *shape), np.float32)
-        return np.tile(drawn, (1, -(-num_rows // num_drawn), *(1 for _ in shape)))[:, :num_rows]
+        num_copies = math.ceil(num_rows / num_drawn)
+        return np.tile(drawn, (1, num_copies, *(1 for _ in shape)))[:, :num_rows]
 
+    num_features = len(profile.features)
+    inputs_MNF = table(num_features)
+    targets_MNHC = {task.name: table(profile.horizon_bars, len(task.columns)) for task in profile.shape.tasks}
     tables = Tables(
-        inputs_MNF=table(len(profile.features)),
-        targets_MNHC={
-            task.name: table(profile.horizon_bars, len(task.columns)) for task in profile.shape.tasks
-        },
+        inputs_MNF=inputs_MNF,
+        targets_MNHC=targets_MNHC,
         weights_MN=np.ones((num_models, num_rows), np.float32),
         steps_T=np.arange(1 - profile.lookback_bars, 1, dtype=np.int32),
-        close_F=np.zeros(len(profile.features), np.int32),
-        is_anchored_F=np.zeros(len(profile.features), np.float32),
+        close_F=np.zeros(num_features, np.int32),
+        is_anchored_F=np.zeros(num_features, np.float32),
     )
     shape = (profile.training.windows_per_step, num_models)
     return tables, draws.integers(profile.lookback_bars - 1, num_rows, shape, np.int32)
 
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return repetitions per second: the median over stretches of about `seconds` in all."""
+    """Return repetitions per second: the median over stretches of together about `seconds`."""
     num_repetitions = 1
     rates = list[float]()
     end = clock() + seconds
     while not rates or clock() < end:
         started = clock()
         work(num_repetitions)
-        taken = clock() - started
-        if taken * NUM_STRETCHES < seconds:
+        stretch_s = clock() - started
+        if stretch_s * NUM_STRETCHES < seconds:
             num_repetitions *= 2
         else:
-            rates.append(num_repetitions / taken)
+            rates.append(num_repetitions / stretch_s)
     return statistics.median(rates)

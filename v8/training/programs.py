@@ -1,15 +1,15 @@
-"""Compiled programs, kept for the next process.
+"""A cache of compiled programs for later processes.
 
-XLA takes most of a start: seconds to a minute for one step of training. TensorFlow can read programs from a
-folder and write them there (`--tf_xla_persistent_cache_directory`), but it trusts what it finds, and training
-fails where it cannot write. So a process gives it a folder that passes with the process. What was kept under
-`V8_HOME/programs` is copied into it, each file checked by its digest; what TensorFlow adds is kept after
-compiling, if the place takes it. A program serves the versions, the processor and the settings that compiled
-it, and those alone: they name its folder. TensorFlow compares the whole program before it takes one, so that
-a changed profile is compiled anew. What is read is the machine code that was written: results stay equal to
-the bit.
+Compilation by XLA is most of the start-up time: seconds to a minute for one training step. TensorFlow can
+read compiled programs from a folder and write them there (`--tf_xla_persistent_cache_directory`), but it does
+not check them, and training fails where it cannot write. So each process gives it a temporary folder. The
+cache under `V8_HOME/programs` is copied into it, each file checked by its digest; what TensorFlow adds is
+copied back after compiling, if the cache can be written. The folder of a program in the cache is named by the
+versions, the processor and the settings that it was compiled for. TensorFlow compares the complete program
+before it uses one, so a changed profile is compiled again. The machine code is read as it was written:
+results are equal to the bit.
 
-A GPU's programs are not kept here, and nothing of JAX.
+Programs for a GPU are not cached here, and none of JAX.
 """
 
 import atexit
@@ -30,21 +30,26 @@ from v8.storage import digest_bytes, digest_json, home, passing_folder, read_giv
 
 PROGRAMS_FORMAT: Final = 1
 FIRST_VERSION: Final = Version("2.21")
-"""The oldest TensorFlow that was seen to read the programs of a CPU back."""
+"""The oldest TensorFlow for which reading programs of a CPU was tested."""
 MOST_PROGRAMS: Final = 24
-"""Programs kept of one machine and its settings, the newest; one of `aligned` has 4 MB."""
+"""Programs in the cache for one machine and its settings, the newest; one of `aligned` has 4 MB."""
 FREE_BYTES: Final = 1 << 30
-"""With less room for passing files than that, TensorFlow only reads: a full disk would end the training."""
+"""With less free space for the temporary folder, TensorFlow only reads: a full disk would end the
+training."""
 _FLAGS: Final = "TF_XLA_FLAGS"
 _DIRECTORY: Final = "--tf_xla_persistent_cache_directory"
 _SETTINGS: Final = (
-    *(_FLAGS, "XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS"),
-    *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"),
+    _FLAGS,
+    "XLA_FLAGS",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OMP_NUM_THREADS",
 )
-"""Variables that change what is compiled."""
+"""Environment variables that affect compilation."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_]{1,200}\.pb")
 _PLAIN: Final = re.compile(r"[\w./:+@-]+")
-"""What a path may hold: TensorFlow takes its flags apart at blanks."""
+"""Characters that a path may have: TensorFlow splits its flags at blanks."""
 _DIGEST_BYTES: Final = 64
 _MAX_BYTES: Final = 1 << 30
 _open: "list[_Programs]" = []
@@ -54,11 +59,11 @@ atexit.register(_until_exit.close)
 
 @contextmanager
 def kept_programs() -> Iterator[None]:
-    """Let the TensorFlow that the block starts find compiled programs, and keep those that it adds.
+    """Let the TensorFlow that is imported in the block use the cache, and add its new programs to the cache.
 
-    Where TensorFlow has been started, is too old or is told of a folder by the user, nothing is kept.
+    The cache is not used where TensorFlow is imported already, is too old or has a folder set by the user.
     """
-    programs = _opened() if _can_be_kept() else None
+    programs = _opened() if _can_be_used() else None
     before = os.environ.get(_FLAGS)
     if programs is None:
         yield
@@ -75,80 +80,84 @@ def kept_programs() -> Iterator[None]:
 
 
 def keep_new_programs() -> None:
-    """Keep what was compiled since; called as soon as that is so, because a process may be killed later."""
+    """Add new programs to the cache; called right after compiling, because a process may be killed later."""
     for programs in _open:
-        with suppress(OSError):  # they only save time
+        with suppress(OSError):  # the cache only saves time
             programs.keep()
 
 
 class _Programs:
-    """The programs of one machine: kept as a digest and what TensorFlow wrote, passed on as it wants them.
+    """The programs of one machine: in the cache, each with its digest, and in TensorFlow's temporary folder.
 
-    A file that is damaged or cannot be copied is compiled anew.
+    A program whose file is damaged or cannot be copied is compiled again.
     """
 
-    def __init__(self, kept: Path, passing: Path) -> None:
-        self._kept = kept
-        self._passing = passing
-        self._known: set[str] = set()
+    def __init__(self, cache: Path, temporary: Path) -> None:
+        self._cache = cache
+        self._temporary = temporary
+        self._cached_names: set[str] = set()
         for file in self._newest()[:MOST_PROGRAMS]:
             with suppress(OSError):
                 content = read_given(file, _MAX_BYTES)
                 digest = content[:_DIGEST_BYTES]
                 program = content[_DIGEST_BYTES:]
                 if digest == digest_bytes(program).encode("ascii"):
-                    aside = passing / f"{file.name}.aside"
+                    aside = temporary / f"{file.name}.aside"
                     aside.write_bytes(program)
-                    aside.replace(passing / file.name)
-                    self._known.add(file.name)
+                    aside.replace(temporary / file.name)
+                    self._cached_names.add(file.name)
 
     @property
     def flags(self) -> str:
-        """What TensorFlow is told of the folder."""
-        is_full = shutil.disk_usage(self._passing).free < FREE_BYTES
+        """TensorFlow's flags for the temporary folder."""
+        is_full = shutil.disk_usage(self._temporary).free < FREE_BYTES
         return (
-            f"{_DIRECTORY}={self._passing} --tf_xla_persistent_cache_device_types=CPU"
+            f"{_DIRECTORY}={self._temporary} --tf_xla_persistent_cache_device_types=CPU"
             f" --tf_xla_persistent_cache_read_only={str(is_full).lower()}"
         )
 
     def keep(self) -> None:
-        """Keep what was added, and let the oldest go."""
-        added = {file.name for file in self._passing.glob("*.pb")} - self._known
+        """Add new programs to the cache, and remove the oldest."""
+        added = {file.name for file in self._temporary.glob("*.pb")} - self._cached_names
         for name in sorted(filter(_NAME.fullmatch, added)):
-            program = (self._passing / name).read_bytes()
-            write_cache(self._kept / name, digest_bytes(program).encode("ascii") + program)
-            self._known.add(name)
+            program = (self._temporary / name).read_bytes()
+            write_cache(self._cache / name, digest_bytes(program).encode("ascii") + program)
+            self._cached_names.add(name)
         if added:
             for file in self._newest()[MOST_PROGRAMS:]:
                 file.unlink(missing_ok=True)
 
     def _newest(self) -> list[Path]:
-        with suppress(OSError):  # there may be no folder, and others keep programs, too
-            found = [one for one in self._kept.iterdir() if _NAME.fullmatch(one.name) and one.is_file()]
-            return sorted(found, key=lambda file: (-file.stat().st_mtime_ns, file))
+        """List the files of the cache, the newest first."""
+        with suppress(OSError):  # the folder may not exist, and other processes change it, too
+            files = [file for file in self._cache.iterdir() if _NAME.fullmatch(file.name) and file.is_file()]
+            return sorted(files, key=lambda file: (-file.stat().st_mtime_ns, file))
         return []
 
 
 def _opened() -> _Programs | None:
-    """Return the programs that were kept; None where the place for them cannot be written."""
+    """Return the programs of this machine; None where the cache cannot be written."""
     place = home() / "programs"
     settings = {name: os.environ.get(name, "") for name in _SETTINGS}
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
-        # TensorFlow knows the folder for as long as the process lives.
-        passing = _until_exit.enter_context(passing_folder("passing", place))
-        if _PLAIN.fullmatch(str(passing)):
+        # TensorFlow uses the folder until the process ends.
+        temporary = _until_exit.enter_context(passing_folder("passing", place))
+        if _PLAIN.fullmatch(str(temporary)):
             key = digest_json({"format": PROGRAMS_FORMAT, **identity(), **settings})[:16]
-            return _Programs(place / key, passing)
+            return _Programs(place / key, temporary)
     return None
 
 
-def _can_be_kept() -> bool:
+def _can_be_used() -> bool:
+    """Return whether the TensorFlow of this process can use the cache."""
     try:
         is_new = Version(version("tensorflow")) >= FIRST_VERSION
     except PackageNotFoundError:
         return False
-    is_wanted = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
-    is_ours = _DIRECTORY not in os.environ.get(_FLAGS, "")
-    is_told_apart = processor_flags() != ""  # another processor might not know the machine code
-    return is_new and is_wanted and is_ours and is_told_apart and "tensorflow" not in sys.modules
+    is_backend = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+    has_own_folder = _DIRECTORY in os.environ.get(_FLAGS, "")
+    # Another processor might lack instructions of the machine code.
+    is_processor_known = processor_flags() != ""
+    is_imported = "tensorflow" in sys.modules
+    return is_new and is_backend and not has_own_folder and is_processor_known and not is_imported

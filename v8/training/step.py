@@ -1,14 +1,16 @@
 """One optimiser step of a whole fleet as a pure function of state and batch, compiled by XLA.
 
-Every array of the state has the model axis first. The models share nothing: each has its own learning
-rate, step count, gradient norm, loss scale and windows, and a model that is not active keeps all of its
-state, its dropout draws included. A model that diverges fills its own weights with NaN and no others.
+Every array of the state has the model axis first. The models share nothing: each has its own learning rate,
+step count, gradient norm, loss scale and windows, and a model that is not active keeps all of its state, its
+dropout draws included. A model that diverges fills its own weights with NaN and no others.
 
 Adam is that of keras.optimizers.Adam (Kingma & Ba 2015, epsilon outside the corrected root), and AdamW that
-of keras.optimizers.AdamW (Loshchilov & Hutter 2019): weights shrink by rate x decay before Adam's step.
-A batch may be gathered in parts, one after another: gradients, losses and draws are those of its windows.
+of keras.optimizers.AdamW (Loshchilov & Hutter 2019): weights shrink by rate x decay before Adam's step. With
+gradient accumulation a batch is computed in micro-batches, one after another; its gradient is the mean over
+all of its windows.
 
-Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
+Shape legend: B batch, M model, P parameters of one model, T lookback, F features, H horizon, C columns of a
+task.
 """
 
 import math
@@ -40,16 +42,19 @@ GOOD_STEPS_TO_DOUBLE = 2_000
 class FleetState(NamedTuple):
     """Everything a step changes; a tuple, because both backends compile functions of tuples.
 
-    The weights stand in one array, (M, P), as `flattened` lays them, and so do Adam's moments: a call hands
-    every array in and out, which costs as much as much arithmetic, and one loop over all is what Adam is. All
-    others but the constants have shape (M,).
+    The weights of a model are one row of an array, in the order of `flattened`, and so are Adam's moments:
+    each array more costs time in every call, and Adam computes the same for all numbers.
 
     Args:
+        weights: Trainable numbers, shape (M, P).
         constants: Dropout seeds and draws.
-        loss_scale: Factor of each model's loss under float16.
-        num_good_steps: Since the scale last changed.
-        loss_sum: Of the epoch's windows, scaled units.
-        window_sum: Weight of the epoch's windows.
+        means: First moments of the gradient, shape (M, P).
+        squares: Second moments of the gradient, shape (M, P).
+        num_steps: Steps taken, shape (M,), float32.
+        loss_scale: Factor of each model's loss under float16, shape (M,).
+        num_good_steps: Steps without overflow since the scale last changed, shape (M,), int32.
+        loss_sum: Weighted sum of the losses of the epoch's windows, scaled units, shape (M,).
+        window_sum: Sum of the weights of the epoch's windows, shape (M,).
     """
 
     weights: Tensor
@@ -63,15 +68,15 @@ class FleetState(NamedTuple):
     window_sum: Tensor
 
     def on_host(self) -> "FleetState":
-        """Return the state as NumPy arrays, which a device hands over at once."""
+        """Return the state as NumPy arrays, copied from the device in one transfer."""
         return keras.tree.map_structure(np.asarray, self)
 
     def take(self, places: int | Sequence[int]) -> "FleetState":
-        """Copy the part of one model, without the model axis, or of several as a smaller fleet; NumPy."""
+        """Copy the state of one model, without the model axis, or of several as a smaller fleet; NumPy."""
         return keras.tree.map_structure(lambda array: np.asarray(array)[places].copy(), self)
 
     def put(self, place: int, part: "FleetState") -> "FleetState":
-        """Return the state with the part of one model replaced; NumPy."""
+        """Return the state with that of one model replaced; NumPy."""
 
         def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
             return np.concatenate([array[:place], own[None], array[place + 1 :]])
@@ -103,12 +108,12 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
 
 
 def flattened(arrays: Sequence[Tensor]) -> Tensor:
-    """Lay arrays with the model axis first, (M, ...), one after another: (M, P)."""
+    """Concatenate arrays with the model axis first, (M, ...), to (M, P)."""
     return ops.concatenate([ops.reshape(array, (array.shape[0], -1)) for array in arrays], axis=1)
 
 
 def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
-    """Take weights (M, P) that `flattened` laid apart, in the shapes and order of `fleet`'s own."""
+    """Split weights (M, P), as `flattened` returns them, into the shapes and order of the fleet's own."""
     arrays = []
     first = 0
     for weight in fleet.trainable_variables:
@@ -120,14 +125,14 @@ def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
 
 
 def compiled_table_step(
-    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+    fleet: keras.Model, profile: Profile, precision: str, num_micro_batches: int | None = None
 ) -> Callable[..., FleetState]:
     """Compile `step(state, learning_rate_M, is_active_M, tables, indices_BM) -> state`.
 
     It cuts its windows out of the tables of the fleet, which stay on the device (`v8.windows.batches`), and
-    does with them what `compiled_step` does. Indices are int32.
+    then does what `compiled_step` does. Indices are int32.
     """
-    step = optimiser_step(fleet, profile, precision, num_parts)
+    step = optimiser_step(fleet, profile, precision, num_micro_batches)
 
     def table_step(
         state: FleetState, learning_rate_M: Tensor, is_active_M: Tensor, tables: Tables, indices_BM: Tensor
@@ -139,28 +144,31 @@ def compiled_table_step(
 
 
 def compiled_step(
-    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+    fleet: keras.Model, profile: Profile, precision: str, num_micro_batches: int | None = None
 ) -> Callable[..., FleetState]:
-    """Compile `optimiser_step`, which takes windows as they are: to measure it, or to try it by hand."""
-    return _compiled(optimiser_step(fleet, profile, precision, num_parts))
+    """Compile `optimiser_step`, which takes windows directly: for measurements and tests."""
+    return _compiled(optimiser_step(fleet, profile, precision, num_micro_batches))
 
 
 def optimiser_step(
-    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+    fleet: keras.Model, profile: Profile, precision: str, num_micro_batches: int | None = None
 ) -> Callable[..., FleetState]:
     """Return `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`, not compiled.
 
-    The fleet lends its structure only; weights live in the state. Learning rates are float32, active models
-    bool; targets `y` are by task (B, M, H, C); window weights are 0 for padding, and a model without any does
-    not take the step. Under `mixed_float16` losses are scaled, and a model skips a step that overflows. A
-    batch is gathered in `num_parts`; None as the profile says for a GPU.
+    Learning rates are float32, active models bool; targets `y` are by task, (B, M, H, C); window weights are
+    0 for padding, and a model whose windows all have weight 0 does not take the step. Under `mixed_float16`
+    losses are scaled, and a model skips a step whose gradient overflows.
+
+    Args:
+        fleet: Gives the structure only; the weights are in the state.
+        profile: Tasks and training settings.
+        precision: "float32", "mixed_bfloat16" or "mixed_float16".
+        num_micro_batches: Micro-batches of a batch; None as the profile says for a GPU.
     """
     is_scaled = precision == "mixed_float16"
     settings = profile.training
-    parts = num_parts or settings.num_parts(is_on_gpu=True)
-    forward: Call = partial(fleet.stateless_call, training=True)
-    if settings.checkpoint_activations:
-        forward = checkpointed(fleet)
+    num_parts = num_micro_batches or settings.num_parts(is_on_gpu=True)
+    gradient_function = _gradient_function(fleet, profile)
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
         state: FleetState,
@@ -170,39 +178,63 @@ def optimiser_step(
         y: Any,
         weight_BM: Tensor,
     ) -> FleetState:
-        def gathered(part: Any, constants: list[Tensor]) -> Any:
-            x_BMTF, y, weight_BM = part
-            # A taught fleet is shown the candles to come, too; it reads each after the forecast of that bar.
-            inputs = {WINDOW: x_BMTF, ACTUAL: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
-
-            def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                forecast, drawn = forward(weights, constants, inputs)
-                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
-                return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
-
-            gradients, handed_on = gradients_of(loss_of, weights)
-            return flattened(gradients), handed_on
-
         weights = unflattened(fleet, state.weights)
+
+        def gradients(micro_batch: Any, constants: list[Tensor]) -> Any:
+            return gradient_function(weights, state.loss_scale, micro_batch, constants)
+
         window_sum_M = ops.sum(weight_BM, axis=0)
-        gradient_MP, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), parts)
+        batch = (x_BMTF, y, weight_BM)
+        gradient_MP, (loss_M, constants) = _accumulated(gradients, state, batch, num_parts)
         gradient_MP = gradient_MP / state.loss_scale[:, None] if is_scaled else gradient_MP
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
         is_taken_M = is_active_M
         if is_scaled:
             is_taken_M = ops.logical_and(is_active_M, ops.all(ops.isfinite(gradient_MP), axis=1))
         updated = _adam(state, _clipped(gradient_MP, settings), learning_rate_M, settings.weight_decay)
+        # A model that does not take the step keeps all of its numbers.
         changed = {name: _chosen(is_taken_M, new, getattr(state, name)) for name, new in updated.items()}
-        scale = _rescaled(state, is_active_M, is_taken_M) if is_scaled else {}
+        if is_scaled:
+            changed |= _rescaled(state, is_active_M, is_taken_M)
         return state._replace(
             constants=_chosen(is_active_M, list(constants), state.constants),
             loss_sum=state.loss_sum + ops.where(is_active_M, loss_M * window_sum_M, 0.0),
             window_sum=state.window_sum + ops.where(is_active_M, window_sum_M, 0.0),
             **changed,
-            **scale,
         )
 
     return step
+
+
+def _gradient_function(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
+    """Return a function from weights, loss scales, micro-batch and constants to the gradient of the loss.
+
+    A micro-batch is (x_BMTF, y, weight_BM). The result is the gradient, (M, P), scaled as the loss, and
+    (loss_M, new constants).
+    """
+    forward: Call = partial(fleet.stateless_call, training=True)
+    if profile.training.checkpoint_activations:
+        forward = checkpointed(fleet)
+
+    def gradient_function(
+        weights: Sequence[Tensor], loss_scale_M: Tensor, micro_batch: Any, constants: list[Tensor]
+    ) -> Any:
+        x_BMTF, y, weight_BM = micro_batch
+        inputs = x_BMTF
+        if isinstance(fleet.input, dict):
+            # With teacher forcing the fleet also gets the actual candles of the horizon; the decoder reads
+            # each of them only after it has forecast that bar.
+            inputs = {WINDOW: x_BMTF, ACTUAL: y[TASK_OHLC]}
+
+        def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            forecast, new_constants = forward(weights, constants, inputs)
+            loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
+            return ops.sum(loss_M * loss_scale_M), (loss_M, new_constants)
+
+        gradients, losses_and_constants = gradients_of(loss_of, weights)
+        return flattened(gradients), losses_and_constants
+
+    return gradient_function
 
 
 def compiled_loss(
@@ -210,8 +242,13 @@ def compiled_loss(
 ) -> Callable[..., Any]:
     """Compile `loss(weights_MP, tables, indices_BM) -> (loss sums, window sums)`, dropout off, each (M,).
 
-    Tables and indices are those of `compiled_table_step`. The weights are of the state of `trained`; `places`
-    tells where each trainable array of the evaluated fleet stands there.
+    Args:
+        fleet: The fleet that is evaluated.
+        profile: Tasks and their losses.
+        trained: The fleet whose state holds the weights; with teacher forcing another one than `fleet`.
+        places: Place of each trainable array of `fleet` among those of `trained`.
+
+    Tables and indices are those of `compiled_table_step`.
     """
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
@@ -227,29 +264,31 @@ def compiled_loss(
     return _compiled(loss_of)
 
 
-def _in_parts(
-    gathered: Callable[[Any, list[Tensor]], Any], state: FleetState, batch: Any, num_parts: int
+def _accumulated(
+    gradients: Callable[[Any, list[Tensor]], Any], state: FleetState, batch: Any, num_micro_batches: int
 ) -> Any:
-    """Gather the gradients of a batch, part after part, as means over its windows.
+    """Compute the gradient of a batch by gradient accumulation, the mean over all of its windows.
 
-    `gathered` maps a part and the fleet's constants to gradients and (loss_M, constants).
+    `gradients` maps a micro-batch and the constants to the gradient, (M, P), and (loss_M, new constants); the
+    result is the same for the batch. Dropout draws continue from one micro-batch to the next.
     """
-    if num_parts == 1:
-        return gathered(batch, state.constants)
-    parts = keras.tree.map_structure(
-        lambda array: ops.reshape(array, (num_parts, -1, *array.shape[1:])), batch
+    if num_micro_batches == 1:
+        return gradients(batch, state.constants)
+    micro_batches = keras.tree.map_structure(
+        lambda array: ops.reshape(array, (num_micro_batches, -1, *array.shape[1:])), batch
     )
 
     def add(number: Tensor, sums: Any) -> Any:
         gradient_MP, loss_M, constants = sums
-        part = keras.tree.map_structure(lambda array: ops.take(array, number, axis=0), parts)
-        part_MP, (part_loss_M, constants) = gathered(part, constants)
+        part = keras.tree.map_structure(lambda array: ops.take(array, number, axis=0), micro_batches)
+        part_MP, (part_loss_M, constants) = gradients(part, constants)
+        # The share of the batch's weight that these windows have.
         share_M = ops.sum(part[-1], axis=0) / ops.maximum(ops.sum(batch[-1], axis=0), 1.0)
         gradient_MP = gradient_MP + share_M[:, None] * part_MP
         return gradient_MP, loss_M + share_M * part_loss_M, list(constants)
 
     sums = (ops.zeros_like(state.weights), ops.zeros_like(state.window_sum), list(state.constants))
-    gradient_MP, loss_M, constants = ops.fori_loop(0, num_parts, add, sums)
+    gradient_MP, loss_M, constants = ops.fori_loop(0, num_micro_batches, add, sums)
     return gradient_MP, (loss_M, constants)
 
 
@@ -269,7 +308,7 @@ def _adam(
 
 
 def _clipped(gradient_MP: Tensor, settings: TrainingSettings) -> Tensor:
-    """Bound each model's gradient as its profile says: its norm, or every value of it."""
+    """Clip each model's gradient as its profile says: by its norm, or by value."""
     clip_norm = settings.clip_norm
     if clip_norm is None:
         return gradient_MP
@@ -280,17 +319,17 @@ def _clipped(gradient_MP: Tensor, settings: TrainingSettings) -> Tensor:
 
 
 def _chosen(is_new_M: Tensor, new: Any, old: Any) -> Any:
-    """Take the new arrays of some models, the old ones of all others."""
+    """Return the new arrays of some models, and the old ones of all others."""
 
-    def chosen(one: Tensor, other: Tensor) -> Tensor:
-        is_new = ops.reshape(is_new_M, (-1, *(1,) * (len(one.shape) - 1)))
-        return ops.where(is_new, one, other)
+    def chosen(new_array: Tensor, old_array: Tensor) -> Tensor:
+        is_new = ops.reshape(is_new_M, (-1, *(1,) * (len(new_array.shape) - 1)))
+        return ops.where(is_new, new_array, old_array)
 
     return keras.tree.map_structure(chosen, new, old)
 
 
 def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dict[str, Tensor]:
-    """Halve the loss scale after an overflow, double it after a run of good steps, per model."""
+    """Halve each model's loss scale after an overflow, double it after `GOOD_STEPS_TO_DOUBLE` good steps."""
     num_good_M = ops.where(is_taken_M, state.num_good_steps + 1, 0)
     is_due_M = num_good_M >= GOOD_STEPS_TO_DOUBLE
     grown_M = ops.where(is_due_M, state.loss_scale * 2.0, state.loss_scale)
@@ -302,18 +341,20 @@ def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dic
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of arrays by XLA."""
     if backend_name() == "jax":
         return backend().jit(function)
-    if has_gpu():  # where a call that is named as an operation was never tried
+    if has_gpu():  # `_Compiled` was tested on CPUs only
         return backend().function(function, autograph=False, jit_compile=True)
     return _Compiled(function)
 
 
 class _Compiled:
-    """A function of many arrays, compiled by TensorFlow and XLA, whose calls cost little.
+    """A function of many arrays, compiled by TensorFlow and XLA, with little overhead per call.
 
-    A `tf.function` looks at the type of every array anew in each call, which takes as long as a small step.
-    Here the first argument always has the layout of its first call, and only the others are looked at.
+    A `tf.function` examines the type of every array in each call, which takes as long as a small step. Here
+    the arrays of the first argument, the state, always have the same shapes, so only the other arguments are
+    examined.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -327,14 +368,14 @@ class _Compiled:
             self._traced[key] = self._trace(arguments, arrays)
         traced, result = self._traced[key]
         dtypes = [tensor.dtype for tensor in traced.outputs]
-        found = backend().raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=traced)
-        return keras.tree.pack_sequence_as(result, found)
+        outputs = backend().raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=traced)
+        return keras.tree.pack_sequence_as(result, outputs)
 
     def _trace(self, arguments: Any, arrays: Sequence[Tensor]) -> tuple[Any, Any]:
         """Return the traced function of flat arrays and a structure like its result."""
         function = backend().function
         results = list[Any]()
-        # The traced function lives on, and the arrays of this call, tables of a series, must not.
+        # The traced function stays in memory, and it must not keep the arrays of this call, whole tables.
         structure = keras.tree.map_structure(lambda array: 0, arguments)
 
         def flat(*arrays: Tensor) -> list[Tensor]:
@@ -343,12 +384,12 @@ class _Compiled:
 
         compiled = function(flat, autograph=False, jit_compile=True)
 
-        def calling(*arrays: Tensor) -> Any:
-            """Call it: named as an operation's function itself, it would run without being compiled."""
+        def call_compiled(*arrays: Tensor) -> Any:
+            """Call the compiled function: run directly by the operation, it would not be compiled by XLA."""
             return compiled(*arrays)
 
-        specs = map(backend().TensorSpec.from_tensor, arrays)
-        traced = function(calling, autograph=False).get_concrete_function(*specs)
+        specs = [backend().TensorSpec.from_tensor(array) for array in arrays]
+        traced = function(call_compiled, autograph=False).get_concrete_function(*specs)
         return traced, keras.tree.map_structure(lambda tensor: 0, results.pop())
 
 
@@ -358,14 +399,14 @@ def fleet_loss(
     forecast: Mapping[str, Any],
     weight_BM: Any,
 ) -> Any:
-    """Return each model's loss, (M,), float32, unitless: weighted means over windows and tasks.
+    """Return each model's loss, (M,), float32, unitless: the weighted sum over tasks of means over windows.
 
     Args:
         tasks: Loss and weight per task.
         actual: Scaled targets per task, shape (B, M, H, C).
         forecast: Scaled outputs per task, same shapes.
-        weight_BM: Weight of each window; 0 leaves it out, whatever it holds. Equal to Keras' reduction
-            "mean_with_sample_weight".
+        weight_BM: Weight of each window; 0 leaves it out, even if it holds NaN. The mean is that of Keras'
+            reduction "mean_with_sample_weight".
 
     Raises:
         ValueError: If actual values and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
@@ -381,7 +422,7 @@ def fleet_loss(
                 f"got {tuple(actual[task].shape)} and {tuple(forecast[task].shape)}"
             )
         residual = ops.cast(actual[task], "float32") - ops.cast(forecast[task], "float32")
-        # Masking the error instead would let NaN in filling reach the gradient, as 0 * NaN.
+        # If the error was masked instead, NaN in padding would reach the gradient, as 0 * NaN.
         residual = ops.where(weight_BM[:, :, None, None] > 0, residual, 0.0)
         error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))
         total_M = total_M + settings.weight * ops.sum(error_BM * weight_BM, axis=0) / divisor_M
@@ -394,5 +435,5 @@ def _elementwise(loss: str, residual: Any) -> Any:
     size = ops.abs(residual)
     if loss == "mae":
         return size
-    turned = HUBER_TURN * (size - 0.5 * HUBER_TURN)
-    return ops.where(size <= HUBER_TURN, 0.5 * ops.square(residual), turned)
+    linear = HUBER_TURN * (size - 0.5 * HUBER_TURN)
+    return ops.where(size <= HUBER_TURN, 0.5 * ops.square(residual), linear)

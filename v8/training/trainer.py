@@ -1,12 +1,12 @@
 """Trains series of one profile as a fleet: one compiled program with a leading model axis.
 
-A fleet of one is the ordinary case on a CPU; on a GPU all models of a profile share the program. Each
-member keeps its own seed, order, learning rate, patience, best weights, checkpoint and end, and none
-can touch another: a member that diverges stops with a reason while the others go on. The program takes
-weights and batches as arguments, so the next fleet of the same size needs no compilation.
+A fleet of one is the usual case on a CPU; on a GPU all models of a profile share the program. Each member has
+its own seed, order of windows, learning rate, patience, best weights, checkpoint and end, and members do not
+affect each other: one that diverges stops with a reason while the others go on. The program takes weights and
+batches as arguments, so the next fleet of the same size needs no compilation.
 
-When half of the members have finished, the rest move into a smaller program if that pays for its
-compilation.
+When half of the members have finished, the others move into a smaller program if that saves more time than
+its compilation takes.
 """
 
 import math
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,10 +38,10 @@ from v8.windows.batches import FleetWindows, Indices, Tables, num_batches
 from v8.windows.dataset import SeriesData
 
 VALIDATION_BATCH = 64
-"""Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
-_DROPPED = "It is dropped, and the series trains from its first epoch"
+"""Windows in a validation batch; the mean over windows does not depend on it."""
+_IGNORED = "It is ignored, and the series trains from its first epoch"
 CHECKPOINT_SHARE = 0.05
-"""Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
+"""Largest share of the time for writing checkpoints; a resumed run repeats the epochs since the last one."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,16 @@ class TrainingResult:
 
     Args:
         stopped_by: "epochs", "early stopping", or "fit" for a formula.
-        weights: Best trainable arrays in the network's order.
-        seconds: Time of this process per stage, build, compile, train, validate, shared evenly by a fleet.
-        device: Where the weights lay after the first step, such as "GPU:0"; its peak is that of this process.
-        history: One record an epoch, those before a resume included.
-        untrained_loss: Validation loss of the constant forecast, or the champion, that the network starts as.
-        best_epoch: Epoch whose weights are kept; 0 means that training never beat what it started as.
+        weights: Trainable arrays of the best epoch, in the network's order.
+        seconds: Seconds of this process per stage (build, compile, train, validate), divided by the number of
+            members.
+        device: Where the weights were after the first step, such as "GPU:0".
+        peak_memory_bytes: Peak of this process on the device.
+        history: A record for each epoch, those before a resume included.
+        untrained_loss: Validation loss before the first epoch: of the constant forecast, or of the champion
+            whose weights training starts from.
+        best_epoch: Epoch whose weights are kept; 0 means that no epoch was better than the start.
+        best_validation_loss: Its validation loss, scaled units.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
     """
 
@@ -72,50 +76,56 @@ class TrainingResult:
 
     @property
     def windows_per_s(self) -> float:
-        """This member's train windows over training time, median of its epochs; 0 without epochs."""
-        return float(np.median([record.windows_per_s for record in self.history] or [0.0]))
+        """This member's train windows per second of training, median of its epochs; 0 without epochs."""
+        if not self.history:
+            return 0.0
+        return float(np.median([record.windows_per_s for record in self.history]))
 
 
 Results: TypeAlias = Iterator[tuple[int, TrainingResult | DivergedError]]
-"""The place of each series that ends, and what came of it."""
+"""For each series that ends: its place among the members, and its result or why it diverged."""
 
-First: TypeAlias = tuple[str, Sequence[NDArray[np.float32]]]
-"""Sha256 of a finished model, and the trained weights of its network, which another one begins from."""
+InitialWeights: TypeAlias = tuple[str, Sequence[NDArray[np.float32]]]
+"""Sha256 of a finished model, and the trained weights of its network, from which another training starts."""
 
 
 @dataclass(frozen=True)
-class Member:
-    """One series of a fleet, with the seed of its weights, order and dropout.
+class FleetMember:
+    """One series of a fleet.
 
     Args:
-        checkpoint: File to continue from and to write; None keeps nothing.
-        first: What its weights begin as; None draws them by the seed.
-        tell: Told what is wrong with the checkpoint, one sentence; training goes on without.
+        data: Its windows and targets.
+        seed: Of its initial weights, of the order of its windows and of its dropout.
+        checkpoint: File to continue from and to write; None for no checkpoints.
+        on_epoch: Called after every epoch with its record.
+        warn: Called with one sentence if the checkpoint cannot be read or written; training goes on without.
+        initial_weights: Weights to start from; None draws them by the seed.
     """
 
     data: SeriesData
     seed: int
     checkpoint: Path | None = None
     on_epoch: Callable[[EpochRecord], None] = lambda record: None
-    tell: Callable[[str], None] = lambda sentence: None
-    first: First | None = None
+    warn: Callable[[str], None] = lambda sentence: None
+    initial_weights: InitialWeights | None = None
 
 
 class Program(NamedTuple):
-    """What is compiled once for a number of models."""
+    """The compiled functions for a number of models."""
 
     fleet: keras.Model
-    step: Callable[..., FleetState]
-    loss: Callable[..., Any]
+    step: Callable[..., FleetState]  # see `compiled_table_step`
+    loss: Callable[..., Any]  # see `compiled_loss`
 
 
 class Trainer:
     """The compiled programs of a profile, one per fleet size.
 
     Args:
+        profile: The profile.
         precision: "float32", "mixed_bfloat16" or "mixed_float16", see `choose_precision` and `products_of`.
         check: Called before every batch; may raise to stop there.
-        num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
+        num_parts: Micro-batches of one optimiser step; None as the profile says for a GPU.
     """
 
     def __init__(
@@ -132,34 +142,35 @@ class Trainer:
         self.products = products_of(precision, is_on_gpu=has_gpu(), processor_flags=processor_flags())
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.network = networks.build_network(profile, seed=0, precision=precision)
-        self._trained = self.network
+        # The network as it is trained; with teacher forcing it has a second input, `actual`.
+        self._training_network = self.network
         if networks.has_teacher_forcing(profile):
-            self._trained = networks.build_network(
+            self._training_network = networks.build_network(
                 profile, seed=0, precision=precision, uses_teacher_forcing=True
             )
         self._programs: dict[int, Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[tuple[int, int], str] = {}
-        """Where the state lay after its first step, by models and rows of the tables; they are compiled."""
+        """The device of each compiled program, by the number of models and the rows of the tables."""
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers of one network."""
+        """Number of trainable numbers of one network."""
         return int(self.network.count_params())
 
     @cached_property
     def without_twins(self) -> list[str]:
-        """Layers of the network, by name, that keep it from being trained in a fleet of several."""
-        return networks.without_twins(self._trained)
+        """Names of the layers because of which the network cannot be trained in a fleet of several."""
+        return networks.without_twins(self._training_network)
 
-    def fit_fleet(self, members: Sequence[Member]) -> Results:
+    def fit_fleet(self, members: Sequence[FleetMember]) -> Results:
         """Train several series as one program; yield place in `members` and result, as each one ends."""
         return _FleetFit(self, members).run()
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> ServingModel:
         """Return the published model of a series: raw window in, price units out, always float32.
 
-        All series of a structure share one graph: the model of the series before can no longer be used.
+        All series of a structure share one graph: afterwards the model of the previous series cannot be used.
         """
         structure = data.scaling.structure
         if structure not in self._serving:
@@ -167,29 +178,43 @@ class Trainer:
             self._serving[structure] = ServingGraph(self.profile, data.scaling, network)
         return ServingModel(self._serving[structure], data.scaling, weights)
 
-    def first_state(self, members: Sequence[Member]) -> FleetState:
-        """Return the first state of a fleet: weights by each seed and heads at constants, or a champion's."""
-        build = partial(
-            networks.build_network, self.profile, precision=self.precision, uses_teacher_forcing=True
-        )
-        drawn = []
+    def first_state(self, members: Sequence[FleetMember]) -> FleetState:
+        """Return the initial state of a fleet.
+
+        Weights are drawn by each member's seed, with heads at the constant forecast, or are its
+        `initial_weights`.
+        """
+        member_networks = []
         for member in members:
             start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
-            drawn.append(build(seed=member.seed, start=start))
-            if member.first:
-                places = networks.counterparts(self.network, self._trained)
-                for place, weight in zip(places, member.first[1], strict=True):
-                    drawn[-1].trainable_variables[place].assign(weight)
+            network = networks.build_network(
+                self.profile,
+                seed=member.seed,
+                start=start,
+                precision=self.precision,
+                uses_teacher_forcing=True,
+            )
+            if member.initial_weights:
+                _, weights = member.initial_weights
+                places = networks.counterparts(self.network, self._training_network)
+                for place, weight in zip(places, weights, strict=True):
+                    network.trainable_variables[place].assign(weight)
+            member_networks.append(network)
         fleet = self.program(len(members)).fleet
-        networks.load(fleet, drawn)
+        networks.load(fleet, member_networks)
         return initial_state(fleet, self.precision)
 
     def train_batch(
         self, state: FleetState, learning_rates: Any, is_active: Any, tables: Tables, indices_BM: Indices
     ) -> FleetState:
-        """Take one optimiser step of the active models, (M,), bool, at learning rates (M,), float32.
+        """Take one optimiser step of the active models.
 
-        The indices of its windows point into tables that lie on the device.
+        Args:
+            state: State of the fleet.
+            learning_rates: Shape (M,), float32.
+            is_active: Which models take the step, shape (M,), bool.
+            tables: Tables of the fleet, on the device.
+            indices_BM: Indices of the batch's windows in the tables.
         """
         self.check()
         step = self.program(len(learning_rates)).step
@@ -200,45 +225,51 @@ class Trainer:
     ) -> NDArray[np.float64]:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
         loss = self.program(len(state.window_sum)).loss
+        # All batches are started before the first result is awaited: a device computes meanwhile.
         sums = [loss(state.weights, tables, indices_BM) for indices_BM in indices_SBM]
-        totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
-        return np.asarray(totals[0] / totals[1])
+        pairs = [
+            [np.asarray(loss_sum_M, np.float64), np.asarray(num_windows_M, np.float64)]
+            for loss_sum_M, num_windows_M in sums
+        ]
+        loss_sum_M, num_windows_M = np.sum(pairs, axis=0)
+        return np.asarray(loss_sum_M / num_windows_M)
 
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """Bring one model's trainable arrays from a fleet's state into the network's order."""
+        """Return one model's trainable arrays of a fleet's state in the network's order."""
         fleet = self.program(1).fleet
-        arrays = [keras.ops.convert_to_numpy(one)[0] for one in unflattened(fleet, weights_P[None])]
+        arrays = [keras.ops.convert_to_numpy(array)[0] for array in unflattened(fleet, weights_P[None])]
         return [arrays[place] for place in networks.counterparts(self.network, fleet)]
 
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            stacked = partial(networks.stack_for_device, num_models=num_models, products=self.products)
-            fleet = stacked(self._trained)
+            fleet = networks.stack_for_device(self._training_network, num_models, products=self.products)
             step = compiled_table_step(fleet, self.profile, self.precision, self.num_parts)
-            # What is published has no teacher, and is evaluated without.
-            evaluated = fleet if self._trained is self.network else stacked(self.network)
-            loss = compiled_loss(evaluated, self.profile, fleet, networks.counterparts(evaluated, fleet))
+            # Validation is without teacher forcing, like the published model.
+            validated = fleet
+            if self._training_network is not self.network:
+                validated = networks.stack_for_device(self.network, num_models, products=self.products)
+            loss = compiled_loss(validated, self.profile, fleet, networks.counterparts(validated, fleet))
             self._programs[num_models] = Program(fleet, step, loss)
         return self._programs[num_models]
 
 
 @dataclass
 class _Running:
-    """One member of a fleet under way."""
+    """The training of one member."""
 
-    place: int
-    member: Member
+    place: int  # among the members
+    member: FleetMember
     progress: Progress
-    best_weights: NDArray[np.float32]
-    resumed_from: int = 0
-    is_active: bool = True
+    best_weights: NDArray[np.float32]  # of its best epoch, shape (P,)
+    resumed_from: int = 0  # last epoch of the checkpoint it continues; 0 for none
+    is_active: bool = True  # whether it still trains
 
 
 class _FleetFit:
-    """A fleet from its first or next epoch until its last member has ended."""
+    """The training of a fleet, from its first or next epoch until its last member ends."""
 
-    def __init__(self, trainer: Trainer, members: Sequence[Member]) -> None:
+    def __init__(self, trainer: Trainer, members: Sequence[FleetMember]) -> None:
         self._trainer = trainer
         self._members = members
         self._settings = trainer.profile.training
@@ -247,24 +278,25 @@ class _FleetFit:
         self._started = time.perf_counter()
 
     def run(self) -> Results:
-        """Train epoch by epoch."""
-        self._begin()
-        yield from self._ended()
+        """Train epoch by epoch; yield the members that end."""
+        self._start()
+        yield from self._finished_members()
         while self._active:
             epoch_s = self._run_epoch()
-            yield from self._ended()
+            yield from self._finished_members()
             self._repack(epoch_s)
 
     @property
     def _active(self) -> list[int]:
-        """Where in the state the members are that still train."""
+        """Places in the state of the members that still train."""
         return [index for index, running in enumerate(self._running) if running.is_active]
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
+        """Build and compile, measure the loss before training, and read checkpoints."""
         with collected_later():
             with self._clock("build"):
                 self._state = self._trainer.first_state(self._members)
-                self._lay_tables([member.data for member in self._members])
+                self._copy_tables([member.data for member in self._members])
             key = len(self._members), self._windows.num_rows
             if key not in self._trainer.devices:
                 self._trainer.devices[key] = self._compile()
@@ -272,28 +304,25 @@ class _FleetFit:
             with self._clock("validate"):
                 losses = self._validation_losses()
         keep_new_programs()
-        self._running = [
-            _Running(
-                place,
-                member,
-                Progress(float(loss), LossPatience(self._settings.learning_rate, best_loss=float(loss))),
-                best_weights=self._state.take(place).weights,
-            )
-            for place, (member, loss) in enumerate(zip(self._members, losses, strict=True))
-        ]
+        self._running: list[_Running] = []
+        for place, member in enumerate(self._members):
+            loss = float(losses[place])
+            patience = LossPatience(self._settings.learning_rate, best_loss=loss)
+            weights = self._state.take(place).weights
+            self._running.append(_Running(place, member, Progress(loss, patience), best_weights=weights))
         for running in self._running:
             if running.member.checkpoint and running.member.checkpoint.exists():
                 self._restore(running, running.member.checkpoint)
-        self._count_epochs()
+        self._prepare_epochs()
 
-    def _lay_tables(self, fleet: Sequence[SeriesData]) -> None:
-        """Copy to the device what windows are cut from, for as long as the fleet trains."""
+    def _copy_tables(self, fleet: Sequence[SeriesData]) -> None:
+        """Copy the tables from which windows are cut to the device, for as long as the fleet trains."""
         self._windows = FleetWindows(fleet)
         self._tables = on_device(self._windows)
         self._validation_SBM = self._windows.span_indices("validation", VALIDATION_BATCH)
 
-    def _count_epochs(self) -> None:
-        """Begin with the next epoch of each member; the orders of all later ones follow."""
+    def _prepare_epochs(self) -> None:
+        """Create the iterator over the window indices of each epoch, from each member's next epoch on."""
         seeds = [running.member.seed for running in self._running]
         first_epochs = [running.progress.epoch + 1 for running in self._running]
         self._epochs = epoch_iterator(self._windows.epochs(seeds, first_epochs))
@@ -302,17 +331,18 @@ class _FleetFit:
         return self._trainer.validation_losses(self._state, self._tables, self._validation_SBM)
 
     def _compile(self) -> str:
-        """Run a new program once, so that later times hold no compilation; return where the result lay."""
+        """Run a new program once, so that later times include no compilation; return the device."""
         num = len(self._members)
         with self._clock("compile"):
             indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
             rates = np.zeros(num, np.float32)
             active = np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
-            np.asarray(state.window_sum)  # lets the device finish
+            np.asarray(state.window_sum)  # waits until the device has finished
             return device_of(state.weights)
 
     def _run_epoch(self) -> float:
+        """Train and validate for one epoch; return the seconds that took."""
         started = time.perf_counter()
         with self._clock("train"):
             train_losses, rates = self._train()
@@ -323,7 +353,7 @@ class _FleetFit:
         state = self._state.on_host()  # one transfer for all members
         for index in self._active:
             running = self._running[index]
-            part = state.take(index)
+            member_state = state.take(index)
             record = EpochRecord(
                 epoch=running.progress.epoch + 1,
                 train_loss=float(train_losses[index]),
@@ -334,73 +364,88 @@ class _FleetFit:
                 is_best=False,
             )
             running.progress = running.progress.after(record, self._settings)
-            evaluated = running.progress.history[-1]
-            if evaluated.is_best:
-                running.best_weights = part.weights
-            if evaluated.is_finite:
-                self._save(running, part)
-                running.member.on_epoch(evaluated)
+            final_record = running.progress.history[-1]
+            if final_record.is_best:
+                running.best_weights = member_state.weights
+            if final_record.is_finite:
+                self._save(running, member_state)
+                running.member.on_epoch(final_record)
         return epoch_s
 
     def _train(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Run an epoch; return the losses and the last learning rates, each of shape (M,)."""
+        """Train for one epoch; return the mean losses and the last learning rates, each of shape (M,)."""
         active = np.array([running.is_active for running in self._running])
         self._state = self._state.with_empty_sums()
-        num_windows = [running.member.data.num_windows("train") for running in self._running]
-        num_steps = [num_batches(each, self._settings.windows_per_step) for each in num_windows]
+        num_steps = [
+            num_batches(running.member.data.num_windows("train"), self._settings.windows_per_step)
+            for running in self._running
+        ]
         for step, indices_BM in enumerate(next(self._epochs)):
             rates = np.zeros(len(active), np.float32)
-            for index, (running, num) in enumerate(zip(self._running, num_steps, strict=True)):
-                epoch = running.progress.epoch  # after its last one nothing moves
-                last = min(step, num - 1)
-                rate = running.progress.patience.learning_rate
-                done = last / num
-                then = (last + 1) / num
-                rates[index] = rate_at(self._settings, rate, epoch + done, epoch + then)
+            for index, running in enumerate(self._running):
+                rates[index] = self._learning_rate(running.progress, step, num_steps[index])
             self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
         return losses, rates
 
-    def _ended(self) -> Results:
-        """Yield the members that are through, and leave them inactive."""
+    def _learning_rate(self, progress: Progress, step: int, num_steps: int) -> float:
+        """Return a member's learning rate in a step of the epoch, from 0, of its own number of steps.
+
+        A shorter series than the fleet's longest has no windows in the last steps; its rate stays that of its
+        own last step.
+        """
+        own_step = min(step, num_steps - 1)
+        epochs_before = progress.epoch + own_step / num_steps
+        epochs_after = progress.epoch + (own_step + 1) / num_steps
+        return rate_at(self._settings, progress.patience.learning_rate, epochs_before, epochs_after)
+
+    def _finished_members(self) -> Results:
+        """Yield the members that have finished or diverged, and mark them as inactive."""
         for running in [self._running[index] for index in self._active]:
             error = _divergence(running)
             if error or running.progress.is_over(self._settings):
                 running.is_active = False
-                if not self._active:  # the fleet is evaluated next, and its windows may be gigabytes
+                if not self._active:  # its models are evaluated next, and the windows may take gigabytes
                     del self._windows, self._tables, self._epochs
                 yield running.place, error or self._result(running)
 
     def _result(self, running: _Running) -> TrainingResult:
         progress = running.progress
+        patience = progress.patience
+        num_members = len(self._members)
         return TrainingResult(
             history=progress.history,
             untrained_loss=progress.untrained_loss,
-            best_epoch=progress.patience.best_epoch,
-            best_validation_loss=progress.patience.best_loss,
-            stopped_by="early stopping" if progress.patience.is_out(self._settings) else "epochs",
+            best_epoch=patience.best_epoch,
+            best_validation_loss=patience.best_loss,
+            stopped_by="early stopping" if patience.is_out(self._settings) else "epochs",
             weights=self._trainer.network_weights(running.best_weights),
             resumed_from_epoch=running.resumed_from,
-            seconds={stage: seconds / len(self._members) for stage, seconds in self._seconds.items()},
+            seconds={stage: seconds / num_members for stage, seconds in self._seconds.items()},
             device=self._device,
             peak_memory_bytes=peak_bytes_of(self._device),
         )
 
     def _repack(self, epoch_s: float) -> None:
-        """Go on with those that still train, if that saves more time than compiling their program takes."""
-        kept = self._active
-        num = len(self._running)
-        if not kept or len(kept) > num // 2:
-            return
-        left = max(self._settings.epochs - self._running[index].progress.epoch for index in kept)
-        if left * epoch_s * (1.0 - len(kept) / num) > self._seconds["compile"]:
-            self._running = [self._running[index] for index in kept]
-            self._state = self._state.take(kept)
-            self._lay_tables([running.member.data for running in self._running])
-            self._count_epochs()
+        """Move the active members into a smaller program, if that saves more time than compiling it takes.
 
-    def _save(self, running: _Running, part: FleetState) -> None:
+        The last epoch took `epoch_s` seconds.
+        """
+        active = self._active
+        num_running = len(self._running)
+        if not active or len(active) > num_running // 2:
+            return
+        epochs_left = max(self._settings.epochs - self._running[index].progress.epoch for index in active)
+        saved_s = epochs_left * epoch_s * (1.0 - len(active) / num_running)
+        if saved_s > self._seconds["compile"]:
+            self._running = [self._running[index] for index in active]
+            self._state = self._state.take(active)
+            self._copy_tables([running.member.data for running in self._running])
+            self._prepare_epochs()
+
+    def _save(self, running: _Running, state: FleetState) -> None:
+        """Write a member's checkpoint, unless checkpoints have taken more than their share of the time."""
         path = running.member.checkpoint
         elapsed = time.perf_counter() - self._started
         if path is None or self._saving_s > CHECKPOINT_SHARE * elapsed:
@@ -408,37 +453,42 @@ class _FleetFit:
         started = time.perf_counter()
         identity = self._identity(running.member)
         try:
-            Checkpoint(identity, part, running.best_weights, running.progress).save(path)
+            Checkpoint(identity, state, running.best_weights, running.progress).save(path)
         except StorageError as error:
-            running.member.tell(f"Checkpoints cannot be written ({error.got}): a stop costs these epochs.")
+            running.member.warn(f"Checkpoints cannot be written ({error.got}): a stop costs these epochs.")
         self._saving_s += time.perf_counter() - started
 
     def _restore(self, running: _Running, path: Path) -> None:
+        """Continue a member from its checkpoint, or warn if it cannot be read or is not this member's."""
         try:
-            stored = Checkpoint.load(path, self._identity(running.member))
-            stored.require_fit(self._state.take(running.place))
+            checkpoint = Checkpoint.load(path, self._identity(running.member))
+            checkpoint.require_fit(self._state.take(running.place))
         except ArtifactError as error:
-            why = f"{path.name} {error.rule}; got {error.got}"
-            running.member.tell(f"{shown(f'{running.member.data.series}: {why}', 300)}. {_DROPPED}.")
+            reason = f"{running.member.data.series}: {path.name} {error.rule}; got {error.got}"
+            running.member.warn(f"{shown(reason, 300)}. {_IGNORED}.")
             return
-        self._state = self._state.put(running.place, stored.state)
-        running.progress = stored.progress
-        running.best_weights = stored.best_weights
-        running.resumed_from = stored.progress.epoch
+        self._state = self._state.put(running.place, checkpoint.state)
+        running.progress = checkpoint.progress
+        running.best_weights = checkpoint.best_weights
+        running.resumed_from = checkpoint.progress.epoch
 
-    def _identity(self, member: Member) -> dict[str, Any]:
-        return {
+    def _identity(self, member: FleetMember) -> dict[str, Any]:
+        """Return what a checkpoint must have in common with a member for it to continue from it."""
+        identity: dict[str, Any] = {
             "profile": member.data.profile.digest,
             "data": member.data.table.digest,
             "seed": member.seed,
             "precision": self._trainer.precision,
             "backend": backend_name(),
-            **({"started_from": member.first[0]} if member.first else {}),
         }
+        if member.initial_weights:
+            digest, _ = member.initial_weights
+            identity["started_from"] = digest
+        return identity
 
     @contextmanager
     def _clock(self, stage: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
+        """Add the seconds of a block to a stage."""
         started = time.perf_counter()
         try:
             yield
@@ -447,12 +497,20 @@ class _FleetFit:
 
 
 def _divergence(running: _Running) -> DivergedError | None:
-    last = running.progress.history[-1] if running.progress.history else None
-    if last is None or last.is_finite:
+    """Return the error of a member whose last losses are not finite; None otherwise."""
+    if not running.progress.history:
         return None
-    is_validation = math.isfinite(last.train_loss)
-    stage, loss = ("validation", last.validation_loss) if is_validation else ("training", last.train_loss)
-    where = str(running.member.data.series)
-    rule = f"the {stage} loss must be a finite number"
-    fix = "Lower learning_rate, set clip_norm, or train with param:precision float32"
-    return DivergedError(where=where, rule=rule, got=f"{loss} in epoch {last.epoch}", fix=fix)
+    last = running.progress.history[-1]
+    if last.is_finite:
+        return None
+    stage = "training"
+    loss = last.train_loss
+    if math.isfinite(last.train_loss):
+        stage = "validation"
+        loss = last.validation_loss
+    return DivergedError(
+        where=str(running.member.data.series),
+        rule=f"the {stage} loss must be a finite number",
+        got=f"{loss} in epoch {last.epoch}",
+        fix="Lower learning_rate, set clip_norm, or train with param:precision float32",
+    )
