@@ -19,7 +19,7 @@ import yaml
 from v8.comparison.command import all_profiles
 from v8.evaluation.evaluation import Evaluation
 from v8.profile import Profile, load_profile, profile_names
-from v8.comparison.measurement import turns
+from v8.comparison.measurement import profile_order
 
 REPOSITORY = Path(__file__).parents[2]
 BARS = 700
@@ -281,5 +281,5 @@ def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: P
 
 def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:
     profiles = [make_profile(name=name) for name in "abc"]
-    orders = ["".join(profile.name for profile in turns(profiles, repeat)) for repeat in (1, 2, 3, 4)]
+    orders = ["".join(profile.name for profile in profile_order(profiles, repeat)) for repeat in (1, 2, 3, 4)]
     assert orders == ["abc", "bca", "cab", "abc"]

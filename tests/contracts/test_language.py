@@ -24,7 +24,7 @@ from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
 from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.trading.rules import RULES
+from v8.trading.rules import TRADING_RULES
 from v8.wording import spaced
 
 WORTH_FIGURES = (
@@ -45,7 +45,12 @@ TERMS = {
     *(BREAK_RULE, NOTE, QUANTILE_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *(CLAIM_NOTE, *CLAIMED.values()),
-    *(word for rule in RULES.values() for word in (rule.title, rule.unit, rule.without) if word),
+    *(
+        word
+        for rule in TRADING_RULES.values()
+        for word in (rule.title, rule.unit, rule.without_forecast)
+        if word
+    ),
     *("rule, unit", "best other way", "its gain", "no forecast", "model − best, 95 %"),
     *("Gain of a day, mean over series; more is better", *WORTH_FIGURES),
     # Stages and spans.

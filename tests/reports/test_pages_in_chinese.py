@@ -20,8 +20,8 @@ from v8.baselines.baselines import BASELINES
 from v8.comparison.page import comparison_page
 from v8.language import language
 from v8.reports.backtest import backtest_page, results_of
-from v8.trading.page import worth_page
-from v8.trading.rules import Terms, worth_of
+from v8.trading.page import trading_page
+from v8.trading.rules import TradingTerms, evaluate_trading
 from v8.wording import spaced
 
 NAMES = (
@@ -151,7 +151,8 @@ def pages(
 
     worths = {
         days: replace(
-            worth_of([replace(wandering(days), series=name) for name in names], Terms()), is_demo=True
+            evaluate_trading([replace(wandering(days), series=name) for name in names], TradingTerms()),
+            is_demo=True,
         )
         for days in (5, 12)
     }
@@ -161,8 +162,8 @@ def pages(
         return str(comparison_page(profiles.compared(*pair, failures={"range_paths": "41"}, **changes)))
 
     return {
-        "worth": lambda: worth_page(worths[12]),
-        "worth of few days": lambda: worth_page(worths[5]),
+        "worth": lambda: trading_page(worths[12]),
+        "worth of few days": lambda: trading_page(worths[5]),
         "report": report,
         "back-test": backtest,
         "comparison": lambda: comparison(epochs=None),

@@ -126,10 +126,10 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_workshop(
     monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
     profile, trainers = read_metadata(made.first).trained_profile, []
     monkeypatch.setattr("v8.runs.local.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
-    wanted = cluster._wanted()
-    with cluster._sign_in(tmp_path) as sign, ExitStack() as end_of_worker:
+    wanted = cluster._environment()
+    with cluster._marker_file(tmp_path) as sign, ExitStack() as end_of_worker:
         monkeypatch.setattr(cluster, "_until_exit", end_of_worker)
-        end_of_worker.callback(cluster._bench.cache_clear)
+        end_of_worker.callback(cluster._training_thread.cache_clear)
         for name in (FIRST, SECOND):
             shard = pickle.dumps([make_job(profile, name, tmp_path)])
             told = [event for events in cluster._serve(wanted, str(sign), shard, 1) for event in events]

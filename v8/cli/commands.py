@@ -247,11 +247,11 @@ def worth(
     names = _names(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
-    from v8.cli.forecasts import print_worth
-    from v8.trading.rules import BPS, Terms
+    from v8.cli.forecasts import print_trading
+    from v8.trading.rules import BPS, TradingTerms
 
-    terms = Terms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
-    print_worth(run, terms=terms, names=names, open_source=open_source)
+    terms = TradingTerms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
+    print_trading(run, terms=terms, names=names, open_source=open_source)
 
 
 def publish(
@@ -350,15 +350,16 @@ def predict(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
     from v8.cli.forecasts import draw_forecasts, print_forecasts
-    from v8.forecasts.issuing import issue_each
+    from v8.forecasts.issuing import issue_forecasts
     from v8.hub.opening import open_place
 
     models = open_place(where, revision=revision, is_offline=offline)
     wanted = asked or models.series
     is_many = is_many or len(wanted) > 1
     cli.require_plot(plot, wanted, is_many=is_many, is_overwriting=overwrite)
-    given = {"bars": bars, "is_any_age": allow_old, "num_paths": paths}
-    issue = partial(issue_each, models, wanted, candles, **given)
+    issue = partial(
+        issue_forecasts, models, wanted, candles, bars=bars, is_any_age=allow_old, num_paths=paths
+    )
     draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
@@ -400,7 +401,7 @@ def update(
     candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
     book = Ledger.open(ledger or DEFAULT_LEDGER) if ledger or DEFAULT_LEDGER.exists() else None
     renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), book, start)
-    chosen = renewal.chosen(asked)
+    chosen = renewal.select_series(asked)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")
@@ -451,12 +452,12 @@ def forecast(
         got = "a simulated market, which has none"
         raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
-    from v8.cli.forecasts import issue_forecasts
+    from v8.cli.forecasts import forecast_into_ledger
     from v8.ledger.watching import ServingModels
 
     find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
     again = partial(cli.open_candles, source, data_dir)
-    raise Exit(issue_forecasts(where, find, ledger, again, receiver, is_for_ever=every))
+    raise Exit(forecast_into_ledger(where, find, ledger, again, receiver, is_for_ever=every))
 
 
 def track(
@@ -549,9 +550,9 @@ def backtest(
     results = evaluate_folds(out, wanted, candles, train_all)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
-        from v8.cli.forecasts import export_forecasts, print_worth
+        from v8.cli.forecasts import export_forecasts, print_trading
         from v8.reports.backtest import write_backtest
-        from v8.trading.rules import Terms
+        from v8.trading.rules import TradingTerms
 
         if forecasts:
             wanted_table = {"form": form, "open_source": lambda _: candles}
@@ -560,7 +561,9 @@ def backtest(
             )
             exit_code = max(exit_code, export_code)
         if is_worth:
-            write_backtest(out, results, print_worth(out, terms=Terms(), open_source=lambda _: candles))
+            write_backtest(
+                out, results, print_trading(out, terms=TradingTerms(), open_source=lambda _: candles)
+            )
     raise Exit(exit_code)
 
 
@@ -617,7 +620,7 @@ def search(
         source=candles,
         train_all=train_all,
         show=printing.open_display,
-        tell=printing.print_lines,
+        notify=printing.print_lines,
         is_redone=is_redone,
     )
     search_settings(started, trials, hours)
@@ -653,12 +656,17 @@ def serve(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(where))
 
     from v8.app.command import serve_page
-    from v8.app.places import LedgerReader, Place
+    from v8.app.places import LedgerReader, ModelSource
 
-    place = Place(where, revision, is_offline=offline)
-    tracks = LedgerReader(ledger, where)
-    limits = {"origins": tuple(cors or ()), "most_a_minute": rate}
-    serve_page(place, candles, tracks, (host, port), is_open=is_open, **limits)
+    serve_page(
+        ModelSource(where, revision, is_offline=offline),
+        candles,
+        LedgerReader(ledger, where),
+        (host, port),
+        is_open=is_open,
+        origins=tuple(cors or ()),
+        max_per_minute=rate,
+    )
 
 
 def doctor(

@@ -27,7 +27,7 @@ from v8.machine.interruption import set_last_words, watch_interrupts
 from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
-from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
+from v8.promotion.renewal import STALENESS_RULES, GenerationResult, Renewal, StalenessReport, StalenessRule
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
 from v8.reports.verdict import change_table
@@ -138,17 +138,17 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def stale_rule(when: str, max_age_days: float | None) -> Rule:
+def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
     """Return which models are stale, as `--when` and `--max-age` say.
 
     Raises `ProfileError` if they cannot mean anything.
     """
-    require_one_of("--when", when, RULES, fix="Choose one of these")
+    require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
         fix = "Write for example --max-age 7, or leave it out"
         raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
-    return Rule(when, max_age_days)
+    return StalenessRule(when, max_age_days)
 
 
 def newest_source(run: Path) -> str:
@@ -159,7 +159,7 @@ def newest_source(run: Path) -> str:
 
 def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
     """Renew what is stale, and say whether every series could be looked at and trained."""
-    set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
+    set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
     with FolderLock(renewal.run):
         came = []
         for one in renewal.renew(chosen, train_all, printing.open_display):
@@ -174,26 +174,26 @@ def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bo
 def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
     """Print what is stale and would be trained."""
     begun: set[Series] = set()
-    for generation, undecided in renewal.unfinished(chosen):
+    for generation, undecided in renewal.unfinished_generations(chosen):
         print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
         begun.update(undecided)
     left = [one for one in chosen if one not in begun]
     if left:
-        _print(looked := renewal.look(left))
+        _print(looked := renewal.check_staleness(left))
         if looked.stale:
             plan = renewal.plan(renewal.next_generation(looked.stale), [*looked.stale])
             printing.print_plan(plan, renewal.source)
 
 
-def _print(came: Looked | Renewed) -> None:
-    if isinstance(came, Looked):
+def _print(came: StalenessReport | GenerationResult) -> None:
+    if isinstance(came, StalenessReport):
         rows = [
             (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no")
-            for one in came.standings
+            for one in came.assessments
         ]
         header = ("series", "generation", "newest candle", "live record × naive", "stale")
         print_table(Table(header, rows, "What serves"))
-        print_lines(*(f"{one.series}: {one.why}." for one in came.standings))
+        print_lines(*(f"{one.series}: {one.reason}." for one in came.assessments))
     else:
         print_decisions(came)
     if came.failures:
@@ -201,7 +201,7 @@ def _print(came: Looked | Renewed) -> None:
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
 
 
-def print_decisions(renewed: Renewed) -> None:
+def print_decisions(renewed: GenerationResult) -> None:
     """Print how good new and old models were, and which serve."""
     what = "error as a multiple of naive's on candles that neither has seen"
     print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {what}"))

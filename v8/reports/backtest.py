@@ -28,8 +28,8 @@ from v8.reports.page import marked
 from v8.reports.verdict import TaskVerdict, furthest_first, in_words, opening, titled
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.trading.page import worth_section
-from v8.trading.rules import Worth
+from v8.trading.page import trading_section
+from v8.trading.rules import TradingResults
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 2
@@ -131,7 +131,7 @@ def results_of(
     return BacktestResults(**vars(summarize_folds(cells)), plan=plan, failures=those)
 
 
-def write_backtest(path: Path, results: BacktestResults, worth: Worth | None = None) -> list[Path]:
+def write_backtest(path: Path, results: BacktestResults, worth: TradingResults | None = None) -> list[Path]:
     """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
     files = [path / RESULTS_FILE, path / PAGE_FILE]
     write_json(files[0], results.to_json())
@@ -226,7 +226,7 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
             yield [about, *furthest_first(TaskVerdict.pooled(*told) for told in pool.tasks.items())]
 
 
-def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
+def backtest_page(results: BacktestResults, worth: TradingResults | None = None) -> Html:
     """Return the page, and in it what forecasts are worth in money where that was asked for."""
     plan = results.plan
     tasks = results.tasks
@@ -250,7 +250,7 @@ def backtest_page(results: BacktestResults, worth: Worth | None = None) -> Html:
         verdicts=join(opening(*told) for told in verdicts(results)),
         picture=_picture(results),
         headline=headline(results),
-        worth=join(worth_section(worth)) if worth else "",
+        worth=join(trading_section(worth)) if worth else "",
         folds=_beside_table("fold", tasks, folds),
         ends=join([element("h2", say("The best and the worst series")), ends]) if len(ranked) > 1 else "",
         series=_beside_table("series", tasks, ranked),

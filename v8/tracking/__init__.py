@@ -1,8 +1,8 @@
-"""The seam of experiment trackers: what one can do, which there are, and what is refused before a run.
+"""The interface of experiment trackers, and their registry.
 
-A tracker is a file of this folder and an entry of `trackers.yaml`; one's own calls `TRACKERS.register`. It
-lives in the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every
-series, wherever it trains. Its package is imported only when it is asked for.
+A tracker is a file of this folder and an entry of `trackers.yaml`; a tracker of your own calls
+`TRACKERS.register`. It runs in the process that handles the events of the run, never in a worker, so it needs
+no TensorFlow and gets every series, wherever it trains. Its package is imported only when it is requested.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ class TrackerError(Exception):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before it starts."""
+    """What a tracker gets to know of a run before it starts."""
 
     path: Path  # the run folder
     profile: Mapping[str, Any]  # the profile with its budget, as JSON values
@@ -46,10 +46,10 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackerKind(Named):
-    """A tracker that can be asked for."""
+    """A tracker that can be requested."""
 
     open: Callable[[TrackedRun], Tracker]  # opens it for a run; `later` imports its module only then
-    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
+    package: str | None = None  # package that it needs, by its name for pip; None needs nothing
     check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
@@ -58,7 +58,7 @@ TRACKERS: Final = Registry("tracker", described(TrackerKind, "v8.tracking", "tra
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse names of the command line that cannot be tracked with, before anything starts.
+    """Refuse, before anything starts, names of the command line of trackers that cannot be used.
 
     Raises:
         ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
@@ -76,7 +76,8 @@ def check_trackers(names: Sequence[str]) -> None:
 def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> Iterator[Listener]:
     """Follow a run with trackers, keys of `TRACKERS`, until the block ends.
 
-    Yields a listener that tells `listen` first, the trackers' own trouble included, and then the trackers.
+    Yields a listener that passes each event first to `listen`, which also gets the trackers' own errors as
+    notes, and then to the trackers.
     """
     with ExitStack() as opened:
         listeners: list[Listener] = [listen]
@@ -84,27 +85,34 @@ def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> It
             follower = Follower(name, TRACKERS[name].open(run), run.path, listen)
             listeners.append(opened.enter_context(closing(follower)))
 
-        def tell_all(event: Event) -> None:
+        def pass_on(event: Event) -> None:
             for listener in listeners:
                 listener(event)
 
-        yield tell_all if names else listen
+        yield pass_on if names else listen
 
 
 class Follower:
-    """Tells one tracker what happens in a run folder, until the tracker fails, which `listen` is told."""
+    """Passes the events of a run to one tracker, until the tracker fails; then `listen` gets a note.
+
+    Args:
+        name: Name of the tracker.
+        tracker: The tracker.
+        run: The run folder.
+        listen: Gets the note.
+    """
 
     def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
         self._name = name
         self._tracker = tracker
         self._run = run
         self._listen = listen
-        self._is_well = True
+        self._has_failed = False
         self._steps: dict[Series, int] = {}
         """Last epoch of each series that is open."""
 
     def __call__(self, event: Event) -> None:
-        """Pass an event on in the tracker's terms."""
+        """Pass an event on as numbers by name."""
         if isinstance(event, EpochEnded):
             record = event.record
             curves = {
@@ -133,28 +141,30 @@ class Follower:
         self._attempt(lambda: self._tracker.finish(str(series)))
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        if not self._is_well:
+        if self._has_failed:
             return
         try:
             work()
         except (TrackerError, OSError, ArtifactError) as error:
-            self._is_well = False
-            told = f"param:track {self._name} stopped, the run goes on: {error}"
-            self._listen(Note(with_parameters(told)))
+            self._has_failed = True
+            text = f"param:track {self._name} stopped, the run goes on: {error}"
+            self._listen(Note(with_parameters(text)))
 
 
 def _results(artifact: Path) -> dict[str, float]:
-    """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
-    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line asks for names
+    """Return the test span's figures per task, compared with naive and this series' best baseline."""
+    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line only needs names
 
-    about = read_metadata(artifact)
-    values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
-    for task in (evaluation := about.evaluation).errors if about.is_evaluated else ():
-        naive = evaluation.against(task)
-        best = evaluation.against(task, evaluation.best_baseline(task))
-        values[f"test/{task}/error_over_naive"] = naive.multiple
-        values[f"test/{task}/error_over_best"] = best.multiple
-        values[f"test/{task}/skill"] = naive.skill
-        values[f"test/{task}/p_value"] = naive.p_value
-        values[f"test/{task}/p_value_against_best"] = best.p_value
+    metadata = read_metadata(artifact)
+    values: dict[str, float | None] = {"best_epoch": metadata.training.best_epoch}
+    if metadata.is_evaluated:
+        evaluation = metadata.evaluation
+        for task in evaluation.errors:
+            naive = evaluation.against(task)
+            best = evaluation.against(task, evaluation.best_baseline(task))
+            values[f"test/{task}/error_over_naive"] = naive.multiple
+            values[f"test/{task}/error_over_best"] = best.multiple
+            values[f"test/{task}/skill"] = naive.skill
+            values[f"test/{task}/p_value"] = naive.p_value
+            values[f"test/{task}/p_value_against_best"] = best.p_value
     return {name: float(value) for name, value in values.items() if value is not None}
