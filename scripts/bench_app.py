@@ -33,14 +33,14 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from v8.app.desk import Desk
-from v8.app.guard import Policy
-from v8.app.page import Shown
-from v8.app.places import Fleet, month_before
-from v8.app.server import Site, application, listening, server_of
+from v8.app.desk import ForecastService
+from v8.app.guard import AccessPolicy
+from v8.app.page import ForecastView
+from v8.app.places import ModelSnapshot, month_before
+from v8.app.server import Site, make_application, make_server, open_listener
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
-from v8.forecasts.issuing import Issued
+from v8.forecasts.issuing import IssuedForecast
 from v8.hardware import describe_machine
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -118,10 +118,10 @@ def served(run: Path, source: str) -> Iterator[str]:
 def overview(model: Path, number: int, folder: Path) -> str:
     """Serve an overview of so many series, and measure it; returns a line."""
     since = time.perf_counter()
-    desk = desk_of(model, number)
-    desk.begin(60)
-    listener = listening("127.0.0.1", 0)
-    server = server_of(application(Site(desk, "demo"), Policy()), listener.crowd)
+    desk = service_of(model, number)
+    desk.start(60)
+    listener = open_listener("127.0.0.1", 0)
+    server = make_server(make_application(Site(desk, "demo"), AccessPolicy()), listener.limiter)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -146,7 +146,7 @@ def overview(model: Path, number: int, folder: Path) -> str:
     )
 
 
-def desk_of(model: Path, number: int) -> Desk:
+def service_of(model: Path, number: int) -> ForecastService:
     """Return a desk of so many series of the demo market, all forecast by one model."""
     forecaster = Forecaster.load(model)
     source = open_source("demo")
@@ -156,16 +156,18 @@ def desk_of(model: Path, number: int) -> Desk:
         name: replace(own_metadata, series=str(name), content={**own_metadata.content, "series": str(name)})
         for name in names
     }
-    fleet = Fleet("demo", None, dict.fromkeys(names, model), metadata, {})
+    fleet = ModelSnapshot("demo", None, dict.fromkeys(names, model), metadata, {})
 
-    def issue(_: Fleet, series: Series) -> tuple[Issued, Any]:
+    def issue(_: ModelSnapshot, series: Series) -> tuple[IssuedForecast, Any]:
         candles = source.candles(series, forecaster.needed_bars)
         forecast = forecaster.predict(replace(candles, series=forecaster.series))
-        issued = Issued(forecaster, candles, forecast, "demo", int(time.time()), False)
+        issued = IssuedForecast(forecaster, candles, forecast, "demo", int(time.time()), False)
         return issued, month_before(source, series, issued.closed_s // 86_400)
 
-    place: Any = SimpleNamespace(look=lambda: fleet)
-    return Desk(place, Shown, issue=issue, record=lambda: None, present=time.time, tell=print)
+    place: Any = SimpleNamespace(refresh=lambda: fleet)
+    return ForecastService(
+        place, ForecastView, issue=issue, record=lambda: None, present=time.time, notify=print
+    )
 
 
 def drawn(url: str, number: int, home: Path) -> float | None:

@@ -17,7 +17,7 @@ from ledger_entries import FIRST_S, ISSUER, made_entry
 
 from v8.errors import PublishError
 from v8.ledger.database import Ledger
-from v8.ledger.publishing import _counted_rows, _published_rows, _tables, _widened
+from v8.ledger.publishing import _counted_rows, _day_tables, _published_rows, _widened
 from v8.parquet import OddParquetError
 
 DAY: Final = "day.parquet"
@@ -36,7 +36,7 @@ def sound_day() -> bytes:
 
 
 def _forecasts(ledger: Ledger) -> pd.DataFrame:
-    return _tables(ledger, ISSUER.place, FIRST_S)["forecasts"]
+    return _day_tables(ledger, ISSUER.place, FIRST_S)["forecasts"]
 
 
 def _written(table: pa.Table) -> bytes:

@@ -53,7 +53,7 @@ def use_ledger(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.places()
         for series in ledger.series(place):
-            ledger.newest(place, series), ledger.pending(place, series), ledger.tally(place, series)
+            ledger.newest(place, series), ledger.pending(place, series), ledger.count_forecasts(place, series)
             ledger.scored(place, series), ledger.newest_actual_values(place, series, 9)
         live_record(ledger, place)
     with Ledger.open_to_write(path) as ledger:

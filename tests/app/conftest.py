@@ -24,11 +24,11 @@ import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once
 
-from v8.app.desk import Desk
-from v8.app.guard import Policy
-from v8.app.page import Shown
-from v8.app.places import FleetForecasts, Place
-from v8.app.server import Site, application, listening, server_of
+from v8.app.desk import ForecastService
+from v8.app.guard import AccessPolicy
+from v8.app.page import ForecastView
+from v8.app.places import ForecastIssuer, ModelSource
+from v8.app.server import Site, make_application, make_server, open_listener
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.market.series import Series
 from v8.market.sources.rest import ExchangeClock, KlinesApi, RestSource
@@ -153,7 +153,7 @@ def serve(
     """Return what serves a copy of the run while its block lasts."""
 
     @contextmanager
-    def serving(policy: Policy | None = None, **tools: Any) -> Iterator[Served]:
+    def serving(policy: AccessPolicy | None = None, **tools: Any) -> Iterator[Served]:
         run = tmp_path_factory.mktemp("served") / "tiny"
         shutil.copytree(fleet_run, run)
         told: list[str] = []
@@ -165,12 +165,14 @@ def serve(
                 exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
-            options = {"issue": FleetForecasts(source), "record": lambda: None, "look_s": LOOK_S} | tools
-            options |= {"present": source.now_s, "tell": told.append}
-            desk = Desk(Place(run), Shown, **options)
-            desk.begin(60)
-            listener = listening("127.0.0.1", 0, told.append)
-            server = server_of(application(Site(desk, source.name), policy or Policy()), listener.crowd)
+            options = {"issue": ForecastIssuer(source), "record": lambda: None, "refresh_s": LOOK_S} | tools
+            options |= {"present": source.now_s, "notify": told.append}
+            desk = ForecastService(ModelSource(run), ForecastView, **options)
+            desk.start(60)
+            listener = open_listener("127.0.0.1", 0, told.append)
+            server = make_server(
+                make_application(Site(desk, source.name), policy or AccessPolicy()), listener.limiter
+            )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             try:

@@ -17,7 +17,7 @@ import pytest
 from deaf import DEAF
 from typer.testing import CliRunner
 
-from v8.app.server import listening
+from v8.app.server import open_listener
 from v8.cli import commands
 from v8.cli.app import app
 from v8.errors import ProfileError
@@ -126,19 +126,19 @@ def test_others_need_a_token_unless_it_is_said_that_they_need_none(
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:
-    with listening("127.0.0.1", 0) as first:
+    with open_listener("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(
             ProfileError, match=rf"--port {port}: is .* free; got .*\. Stop what listens there"
         ):
-            listening("127.0.0.1", port)
+            open_listener("127.0.0.1", port)
     with pytest.raises(ProfileError, match=r"--host no\.such\.host\.invalid"):
-        listening("no.such.host.invalid", 0)
+        open_listener("no.such.host.invalid", 0)
 
 
 def test_answers_are_sent_at_once() -> None:
     # With another protocol asyncio leaves Nagle's algorithm on: 40 ms an answer, 20 a second and connection.
-    with listening("127.0.0.1", 0) as listener:
+    with open_listener("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from v8.app import connections
-from v8.app.connections import Crowd
+from v8.app.connections import ConnectionLimiter
 
 GUARDS = ("content-security-policy", "x-content-type-options", "referrer-policy", "date")
 
@@ -25,21 +25,21 @@ CROWDED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from starlette.responses import PlainTextResponse
-from v8.app.connections import Crowd
-from v8.app.guard import Guard, Policy
-from v8.app.server import listening, server_of
-with listening("127.0.0.1", 0, print) as listener:
-    crowd = Crowd(print, int(sys.argv[1])) if sys.argv[1:] else listener.crowd
-    listener.crowd = crowd
+from v8.app.connections import ConnectionLimiter
+from v8.app.guard import AccessMiddleware, AccessPolicy
+from v8.app.server import open_listener, make_server
+with open_listener("127.0.0.1", 0, print) as listener:
+    crowd = ConnectionLimiter(print, int(sys.argv[1])) if sys.argv[1:] else listener.limiter
+    listener.limiter = crowd
     print(listener.getsockname()[1], flush=True)
-    server_of(Guard(PlainTextResponse("heard"), Policy()), crowd).run(sockets=[listener])
+    make_server(AccessMiddleware(PlainTextResponse("heard"), AccessPolicy()), crowd).run(sockets=[listener])
 """
 
 FULL = """
 import os, resource, sys
-from v8.app.server import listening
+from v8.app.server import open_listener
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-with listening("127.0.0.1", 0) as listener:
+with open_listener("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
     sys.stdin.readline()
     try:
@@ -123,7 +123,7 @@ def test_a_request_of_two_lengths_is_refused_and_no_other_is_seen_behind_it(
 def test_who_is_silent_is_left_and_who_drips_is_told(
     connected: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(connections, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(connections, "IDLE_TIMEOUT_S", 0.5)
     assert all_of(connected(b"")) == b""
     assert_refused(all_of(connected(b"GET / HTTP/1.1\r\nX")), b"408", "request")
     again = connected(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api/hea")
@@ -139,7 +139,7 @@ def test_who_is_silent_is_left_and_who_drips_is_told(
 def test_an_answer_that_is_neither_made_nor_taken_in_time_is_given_up(
     serve: Callable[..., AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "TAKING_S", 0.5)
+    monkeypatch.setattr(connections, "RESPONSE_TIMEOUT_S", 0.5)
     is_enough = threading.Event()
     with serve(record=lambda: is_enough.wait(300.0) and None) as page:
         address = urlsplit(page.url)
@@ -153,7 +153,7 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
     told: list[str] = []
     gone: list[str] = []
     clock = SimpleNamespace(now_s=0.0)
-    crowd = Crowd(told.append, 6, lambda: clock.now_s)
+    crowd = ConnectionLimiter(told.append, 6, lambda: clock.now_s)
 
     class Toy:
         def __init__(self, name: str, address: str) -> None:
@@ -164,24 +164,22 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
 
     quiet, *loud = Toy("quiet", "b"), *[Toy(f"loud {number}", "a") for number in range(5)]
     for one in (quiet, *loud):
-        crowd.enter(one)
+        crowd.add(one)
     assert gone == ["loud 0"]
     others = [Toy(f"other {number}", "c") for number in range(2)]
     for one in others:
-        crowd.enter(one)
+        crowd.add(one)
     assert gone == ["loud 0", "quiet"]
     assert loud[0] not in crowd
-    ends = "that ask nothing; those that wait longest are closed."
-    assert told == [f"There is room for 4 connections of one address {ends}"]
-    clock.now_s = connections.TOLD_EVERY_S
-    crowd.leave(loud[1])
-    crowd.enter(loud[1])
-    crowd.enter(Toy("last", "d"))
+    ends = "are idle; those that have been idle longest are closed."
+    assert told == [f"More than 4 connections of one address {ends}"]
+    clock.now_s = connections.NOTIFY_INTERVAL_S
+    crowd.remove(loud[1])
+    crowd.add(loud[1])
+    crowd.add(Toy("last", "d"))
     assert gone == ["loud 0", "quiet", "loud 2"]
-    assert told[1:] == [
-        "There is room for 6 connections that ask nothing; those that wait longest are closed."
-    ]
-    assert not Crowd(told.append, 6).give_way("one")
+    assert told[1:] == [f"More than 6 connections {ends}"]
+    assert not ConnectionLimiter(told.append, 6).close_oldest("one")
 
 
 def test_where_nobody_can_give_way_a_caller_is_sent_away() -> None:

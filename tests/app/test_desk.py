@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.app.desk import RETRY_S, SharedWork
+from v8.app.desk import RETRY_S, WorkCache
 
 
 class Clock:
@@ -24,23 +24,23 @@ class Clock:
 def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back() -> None:
     clock, done = Clock(), Counter[str]()
     clock.now_s = 1e9
-    once = SharedWork(clock)
+    once = WorkCache(clock)
 
     def work() -> tuple[int, float]:
         done["work"] += 1
         return done["work"], clock.now_s + 10
 
-    assert once.ask("key", work).answer.result(timeout=30) == 1
+    assert once.get("key", work).future.result(timeout=30) == 1
     clock.now_s = 100.0
-    assert once.ask("key", work).answer.result(timeout=30) == 2
+    assert once.get("key", work).future.result(timeout=30) == 2
     clock.now_s -= 1.0  # within what two answers of a source may differ
-    assert once.ask("key", work).answer.result(timeout=30) == 2
+    assert once.get("key", work).future.result(timeout=30) == 2
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
 def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
     clock, done, expected, fresh_until = Clock(), Counter[str](), Counter[str](), {"a": 0.0, "b": 0.0}
-    once = SharedWork(clock)
+    once = WorkCache(clock)
 
     def work(key: str) -> tuple[str, float]:
         done[key] += 1
@@ -51,14 +51,14 @@ def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, floa
         if clock.now_s >= fresh_until[key]:
             expected[key] += 1
             fresh_until[key] = clock.now_s + 10
-        found = once.ask(key, lambda key=key: work(key)).answer.result(timeout=30)
+        found = once.get(key, lambda key=key: work(key)).future.result(timeout=30)
         assert found == f"{key}{expected[key]}"
     once.close()
     assert done == expected
 
 
 def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
-    once, may_end, num_done = SharedWork(Clock()), threading.Event(), Counter[str]()
+    once, may_end, num_done = WorkCache(Clock()), threading.Event(), Counter[str]()
 
     def work() -> tuple[int, float]:
         num_done["work"] += 1
@@ -66,18 +66,18 @@ def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
         return 7, 200.0
 
     with ThreadPoolExecutor(16) as crowd:
-        kept = list(crowd.map(lambda _: once.ask("key", work), range(200)))
-        assert len({id(each.answer) for each in kept}) == 1
-        assert not kept[0].answer.done()
+        kept = list(crowd.map(lambda _: once.get("key", work), range(200)))
+        assert len({id(each.future) for each in kept}) == 1
+        assert not kept[0].future.done()
         may_end.set()
-    assert kept[0].answer.result(timeout=30) == 7
+    assert kept[0].future.result(timeout=30) == 7
     assert num_done["work"] == 1
     once.close()
 
 
 def test_what_failed_is_tried_again_only_after_a_while() -> None:
     clock, tried = Clock(), Counter[str]()
-    once = SharedWork(clock)
+    once = WorkCache(clock)
 
     def work() -> tuple[int, float]:
         tried["work"] += 1
@@ -85,27 +85,27 @@ def test_what_failed_is_tried_again_only_after_a_while() -> None:
 
     for _ in range(5):
         with pytest.raises(ValueError, match="broken"):
-            once.ask("key", work).answer.result(timeout=30)
+            once.get("key", work).future.result(timeout=30)
     assert tried["work"] == 1
     clock.now_s += RETRY_S
     with pytest.raises(ValueError, match="broken"):
-        once.ask("key", work).answer.result(timeout=30)
+        once.get("key", work).future.result(timeout=30)
     assert tried["work"] == 2
     once.close()
 
 
 def test_what_is_asked_of_another_model_is_done_anew_and_what_the_old_one_found_is_forgotten() -> None:
-    once, may_end = SharedWork(Clock()), threading.Event()
-    first = once.ask("key", lambda: (1, 200.0), "old")
-    assert first.answer.result(timeout=30) == 1
-    assert once.ask("key", lambda: (0, 200.0), "old") is first
-    going = once.ask("key", lambda: (may_end.wait(30), 200.0), "new")
-    assert once.ask("key", lambda: (0, 200.0), "new") is going
-    newest = once.ask("key", lambda: (3, 200.0), "newest")
-    assert not going.answer.done()
+    once, may_end = WorkCache(Clock()), threading.Event()
+    first = once.get("key", lambda: (1, 200.0), "old")
+    assert first.future.result(timeout=30) == 1
+    assert once.get("key", lambda: (0, 200.0), "old") is first
+    going = once.get("key", lambda: (may_end.wait(30), 200.0), "new")
+    assert once.get("key", lambda: (0, 200.0), "new") is going
+    newest = once.get("key", lambda: (3, 200.0), "newest")
+    assert not going.future.done()
     may_end.set()
-    assert going.answer.result(timeout=30) is True  # of whoever waits for it
-    assert newest.answer.result(timeout=30) == 3
-    assert once.ask("key", lambda: (0, 200.0), "newest") is newest
-    assert [*once._kept.values()] == [newest]
+    assert going.future.result(timeout=30) is True  # of whoever waits for it
+    assert newest.future.result(timeout=30) == 3
+    assert once.get("key", lambda: (0, 200.0), "newest") is newest
+    assert [*once._results.values()] == [newest]
     once.close()

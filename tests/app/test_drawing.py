@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.app.drawing import LOW_SHEET, NARROW, STAMP, WIDE, Picture, draw
+from v8.app.drawing import LOW_LAYOUTS, NARROW, TILE_LAYOUTS, WIDE, ChartData, draw
 
 
-def picture(num: int, level: float, spread: float, *, seed: int = 0, has_bands: bool = True) -> Picture:
+def picture(num: int, level: float, spread: float, *, seed: int = 0, has_bands: bool = True) -> ChartData:
     """Return a walk of so many candles and a forecast of five, `spread` a share of the level."""
     rng = np.random.default_rng(seed)
     close = level * np.exp(spread * np.cumsum(rng.standard_normal(num)) / 10)
     opened = np.concatenate([[level], close[:-1]])
     high, low = np.maximum(opened, close) * (1 + spread), np.minimum(opened, close) * (1 - spread / 2)
     bands = [("bands", np.full(6, high.max())), ("bands", np.full(6, low.min()))] if has_bands else []
-    return Picture(
+    return ChartData(
         "AUSDT-1h: close",
         3_600 * np.arange(num + 5, dtype=np.int64),
         lambda price: f"{price:.3g}",
@@ -57,7 +57,7 @@ def test_everything_lies_on_the_paper(
 def test_a_higher_price_stands_higher_and_a_rise_is_not_a_fall() -> None:
     rising = {"open": [1.0, 3.0], "high": [2.5, 3.5], "low": [0.5, 1.0], "close": [2.0, 1.5]}
     columns = {name: np.array(values) for name, values in rising.items()}
-    shown = Picture("A", np.array([0, 3_600, 7_200]), str, columns, [("line", np.array([1.5, 1.5]))], ())
+    shown = ChartData("A", np.array([0, 3_600, 7_200]), str, columns, [("line", np.array([1.5, 1.5]))], ())
     drawn = ET.fromstring(draw(shown, ""))
     wicks = {
         each.get("class"): each.get("d") or ""
@@ -70,7 +70,7 @@ def test_a_higher_price_stands_higher_and_a_rise_is_not_a_fall() -> None:
 
 
 def test_a_stamp_has_neither_axes_nor_dots_and_the_newest_candles() -> None:
-    (stamp,) = ET.fromstring(draw(picture(80, 60_000.0, 0.01), "", STAMP))
+    (stamp,) = ET.fromstring(draw(picture(80, 60_000.0, 0.01), "", TILE_LAYOUTS))
     kinds = {each.tag for each in stamp}
     assert kinds == {"title", "path"}
     bodies = "".join(each.get("d", "") for each in stamp if (each.get("class") or "").startswith("body"))
@@ -81,8 +81,8 @@ def test_a_line_goes_on_where_it_ended_before_what_is_usual_and_begins_where_it_
     known = np.array([np.nan, 0.02, 0.03])
     ahead = [("line", np.array([0.03, 0.02, 0.01]))]
     bars, fan = 3_600 * np.arange(5), [(np.array([0.03, 0.015, 0.005]), np.array([0.03, 0.04, 0.05]))]
-    shown = Picture("A: volatility", bars, str, {"volatility": known}, ahead, fan, (0.01, 0.02))
-    wide, _ = ET.fromstring(draw(shown, "", LOW_SHEET))
+    shown = ChartData("A: volatility", bars, str, {"volatility": known}, ahead, fan, (0.01, 0.02))
+    wide, _ = ET.fromstring(draw(shown, "", LOW_LAYOUTS))
     drawn = {each.get("class"): each for each in wide if each.get("class")}
     ends = [re.findall(r"([\d.]+) ([\d.]+)", drawn[kind].get("d", "")) for kind in ("known", "line")]
     assert (len(ends[0]), len(ends[1])) == (2, 3)

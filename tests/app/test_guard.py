@@ -13,7 +13,7 @@ from local_server import LocalServer, QuietHandler
 from starlette.requests import Request
 
 from v8.app import guard
-from v8.app.guard import Gate, Policy
+from v8.app.guard import AccessControl, AccessPolicy
 from v8.errors import ProfileError
 
 BTC = "BTCUSDT-15m"
@@ -41,7 +41,7 @@ def request(path: str = "/api/series", query: str = "", host: str = "192.0.2.1",
 @pytest.fixture(scope="module")
 def closed(serve: Callable[..., AbstractContextManager[Any]]) -> Any:
     """A page that asks for a token."""
-    with serve(Policy(token=TOKEN)) as page:
+    with serve(AccessPolicy(token=TOKEN)) as page:
         yield page
 
 
@@ -139,7 +139,7 @@ def test_a_browser_is_asked_for_the_token_and_keeps_a_cookie_that_is_not_the_tok
 def test_an_address_with_the_token_leads_to_the_same_without_it_and_to_no_other_server(
     path: str, query: str, kept: str
 ) -> None:
-    gate = Gate(Policy(token=TOKEN), OPEN)
+    gate = AccessControl(AccessPolicy(token=TOKEN), OPEN)
     answer = gate.refusal(request(path, query.format(TOKEN)))
     assert answer is not None
     assert (answer.status_code, answer.headers["location"]) == (303, kept)
@@ -165,14 +165,16 @@ def test_an_address_with_the_token_leads_to_the_same_without_it_and_to_no_other_
 
 
 def test_the_cookie_of_another_token_is_none() -> None:
-    ours, theirs = (Gate(Policy(token=token), OPEN) for token in (TOKEN, "another-token-of-it"))
+    ours, theirs = (
+        AccessControl(AccessPolicy(token=token), OPEN) for token in (TOKEN, "another-token-of-it")
+    )
     answer = theirs.refusal(request("/", "token=another-token-of-it"))
     assert answer is not None
     assert ours.refusal(request(cookie=answer.headers["set-cookie"].partition(";")[0])) is not None
 
 
 def test_without_a_token_an_address_that_holds_one_is_as_any() -> None:
-    assert Gate(Policy(), OPEN).refusal(request("/", f"token={TOKEN}")) is None
+    assert AccessControl(AccessPolicy(), OPEN).refusal(request("/", f"token={TOKEN}")) is None
 
 
 @pytest.mark.parametrize(
@@ -180,10 +182,10 @@ def test_without_a_token_an_address_that_holds_one_is_as_any() -> None:
 )
 def test_what_is_no_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ProfileError, match=r"^V8_APP_TOKEN: is 16 to 256 letters") as caught:
-        Policy(token=token)
+        AccessPolicy(token=token)
     assert not token or token not in str(caught.value)
     assert f"got another text of {len(token)} letters" in str(caught.value)
-    assert TOKEN not in repr(Policy(token=TOKEN))
+    assert TOKEN not in repr(AccessPolicy(token=TOKEN))
 
 
 @pytest.mark.parametrize(
@@ -201,14 +203,14 @@ def test_what_is_no_token_is_refused_and_not_shown(token: str) -> None:
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
     with pytest.raises(ProfileError, match=r"--cors: is scheme, host and port"):
-        Policy(origins=(origin,))
+        AccessPolicy(origins=(origin,))
 
 
 def test_pages_of_an_origin_read_what_others_must_not(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
     ours, theirs = "https://desk.example:8443", "https://evil.example"
-    with serve(Policy(origins=("http://localhost:3000", ours), token=TOKEN)) as page:
+    with serve(AccessPolicy(origins=("http://localhost:3000", ours), token=TOKEN)) as page:
         asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
         asked = {name.replace("_", "-"): value for name, value in asked.items()}
         before = page.get("/api/series", method="OPTIONS", Origin=ours, **asked)
@@ -244,7 +246,7 @@ def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
 
     with LocalServer(Page) as origin:
         port = origin.server_port
-        with serve(Policy(origins=(f"http://127.0.0.1:{port}",), token=TOKEN)) as page:
+        with serve(AccessPolicy(origins=(f"http://127.0.0.1:{port}",), token=TOKEN)) as page:
             asking = f"fetch('{page.url}/api/series', {{headers: {{Authorization: 'Bearer {TOKEN}'}}}})"
             read = f"{asking}.then((told) => told.json()).then((told) => told.series.length, () => 'blocked')"
             found = []
@@ -265,7 +267,7 @@ def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> Non
 def test_an_address_asks_so_often_a_minute_and_is_told_when_again(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
-    with serve(Policy(most_a_minute=5)) as page:
+    with serve(AccessPolicy(max_per_minute=5)) as page:
         found = [page.get("/api/series", **{"X-Forwarded-For": f"192.0.2.{number}"}) for number in range(12)]
         statuses = [told.status for told in found]
         # The minute of the clock may turn meanwhile, once.
@@ -283,7 +285,7 @@ def test_what_browsers_ask_on_behalf_of_a_page_counts_too(
 ) -> None:
     origin = "https://desk.example"
     asked = {"Origin": origin, "Access-Control-Request-Method": "GET"}
-    with serve(Policy(origins=(origin,), most_a_minute=5)) as page:
+    with serve(AccessPolicy(origins=(origin,), max_per_minute=5)) as page:
         statuses = [page.get("/api/series", method="OPTIONS", **asked).status for _ in range(12)]
         # The minute of the clock may turn meanwhile, once.
         assert statuses[:5] == [200] * 5
@@ -297,7 +299,7 @@ def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_e
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = [30.0]
-    gate = Gate(Policy(most_a_minute=2), OPEN, lambda: now_s[0])
+    gate = AccessControl(AccessPolicy(max_per_minute=2), OPEN, lambda: now_s[0])
 
     def status(host: str) -> int:
         answer = gate.refusal(request(host=host))
@@ -314,14 +316,14 @@ def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_e
     assert answer.headers["retry-after"] == "31"
     now_s[0] = 60.0
     assert [status("192.0.2.1") for _ in range(3)] == [200, 200, 429]
-    monkeypatch.setattr(guard, "MOST_ADDRESSES", 100)
+    monkeypatch.setattr(guard, "MAX_ADDRESSES", 100)
     for number in range(300):
         assert status(f"198.51.{number // 250}.{number % 250}") == 200
     assert len(gate._asked) == 100
 
 
 def test_guesses_of_a_token_are_counted(serve: Callable[..., AbstractContextManager[Any]]) -> None:
-    with serve(Policy(token=TOKEN, most_a_minute=4)) as page:
+    with serve(AccessPolicy(token=TOKEN, max_per_minute=4)) as page:
         statuses = [
             page.get("/api/series", Authorization=f"Bearer {number:020}").status for number in range(12)
         ]

@@ -91,11 +91,11 @@ def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> Non
         set_header(before)
         found = tracks()
         assert found is not None
-        assert found.series[0].tally.num_issued == 1
+        assert found.series[0].counts.num_issued == 1
         set_header(after)
         found = tracks()
         assert found is not None
-        assert found.series[0].tally.num_issued == 2
+        assert found.series[0].counts.num_issued == 2
 
 
 def test_what_is_no_ledger_is_told_without_its_path(

@@ -18,9 +18,9 @@ import pytest
 
 from v8.app import server
 from v8.app.answers import description
-from v8.app.guard import Policy
-from v8.app.page import tick_decimals
-from v8.app.places import FleetForecasts
+from v8.app.guard import AccessPolicy
+from v8.app.page import price_decimals
+from v8.app.places import ForecastIssuer
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import DataError
 from v8.market.series import Series
@@ -193,7 +193,7 @@ def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
     assert {
         served.get("/api/health", Host=host).status for host in ("localhost:1", "LOCALHOST", "[::1]:9")
     } == {200}
-    with serve(Policy(None, ("https://frames.example",))) as page:
+    with serve(AccessPolicy(None, ("https://frames.example",))) as page:
         told = page.get("/api/health", Host="me.example")
         assert told.status == 200
         assert told.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
@@ -241,14 +241,14 @@ def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
             one.request("GET", f"/api/track/{BTC}")
             coming.register(one.sock, selectors.EVENT_READ, one)
         refused: list[http.client.HTTPConnection] = []
-        while len(refused) < 140 - guard.MOST_AT_ONCE:
+        while len(refused) < 140 - guard.MAX_CONCURRENT_REQUESTS:
             ready = [key.data for key, _ in coming.select(timeout=300)]
             assert ready
             for one in ready:
                 coming.unregister(one.sock)
                 refused.append(one)
                 assert status(one) == 503
-        assert len(refused) == 140 - guard.MOST_AT_ONCE
+        assert len(refused) == 140 - guard.MAX_CONCURRENT_REQUESTS
         is_enough.set()
         assert {status(one) for one in asking if one not in refused} == {200}
 
@@ -316,11 +316,11 @@ def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
     may_go_on = threading.Event()
-    forecasts: list[FleetForecasts] = []
+    forecasts: list[ForecastIssuer] = []
 
     def issue(fleet: Any, series: Series) -> Any:
         if not forecasts:
-            forecasts.append(FleetForecasts(open_source("rest")))
+            forecasts.append(ForecastIssuer(open_source("rest")))
         if str(series) == ETH:
             may_go_on.wait(60)
             raise DataError(where=f"/secret/{ETH}.csv", rule="needs rows", got="0", fix="Add some")
@@ -384,11 +384,11 @@ def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
 
 
 def test_prices_are_written_by_their_ticks() -> None:
-    assert tick_decimals(np.array([[64_000.0, 63_999.5]])) == 1
-    assert tick_decimals(np.array([0.1234, 0.12])) == 4
-    assert tick_decimals(np.array([1e-8, 2.5e-7])) == 8
-    assert tick_decimals(np.array([120_000.0, 7.0])) == 0
-    assert tick_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits
+    assert price_decimals(np.array([[64_000.0, 63_999.5]])) == 1
+    assert price_decimals(np.array([0.1234, 0.12])) == 4
+    assert price_decimals(np.array([1e-8, 2.5e-7])) == 8
+    assert price_decimals(np.array([120_000.0, 7.0])) == 0
+    assert price_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits
 
 
 def test_the_page_on_the_api_lists_every_route() -> None:

@@ -171,15 +171,15 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
 def test_what_is_published_anew_is_taken_up_and_the_hub_is_seldom_asked(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "HUB_LOOK_S", 0.0)
-    place = places.Place("someone/fleet")
-    first = place.look()
-    assert place.look() is first
+    monkeypatch.setattr(places, "HUB_REFRESH_S", 0.0)
+    place = places.ModelSource("someone/fleet")
+    first = place.refresh()
+    assert place.refresh() is first
     newest = hub.commit("someone/fleet", {"notes.md": b"one more commit"})
-    assert (place.look().revision, place.look().label) == (newest, "someone/fleet")
-    monkeypatch.setattr(places, "HUB_LOOK_S", 900.0)
+    assert (place.refresh().revision, place.refresh().label) == (newest, "someone/fleet")
+    monkeypatch.setattr(places, "HUB_REFRESH_S", 900.0)
     num_asked = hub.count()
-    assert place.look().revision == newest
+    assert place.refresh().revision == newest
     assert hub.count() == num_asked
 
 

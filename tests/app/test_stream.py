@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from v8.app import server
-from v8.app.guard import Policy
-from v8.app.places import FleetForecasts
+from v8.app.guard import AccessPolicy
+from v8.app.places import ForecastIssuer
 from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.rest import ExchangeClock, KlinesApi, RestSource
@@ -80,13 +80,13 @@ def test_who_listens_is_told_every_forecast_once_and_goes_on_where_it_was(serve:
 
 
 def test_a_fault_is_an_event_once_and_so_is_what_comes_after_it(serve: Serve) -> None:
-    forecasts: list[FleetForecasts] = []
+    forecasts: list[ForecastIssuer] = []
     is_broken = threading.Event()
 
     def issue(fleet: Any, series: Series) -> Any:
         if not forecasts:
             api = KlinesApi()
-            forecasts.append(FleetForecasts(RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))))
+            forecasts.append(ForecastIssuer(RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))))
         if is_broken.is_set() and str(series) == ETH:
             raise DataError(where=f"/secret/{ETH}.csv", rule="needs rows", got="0", fix="Add some")
         return forecasts[0](fleet, series)
@@ -114,7 +114,7 @@ def test_a_stream_ends_after_its_time_and_says_that_it_lives(
     with listening(served) as first:
         newest = [first.event(), first.event()][1]["id"]
     monkeypatch.setattr(server, "STREAM_S", 2)
-    monkeypatch.setattr(server, "BEAT_S", 1)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 1)
     with listening(served, **{"Last-Event-ID": newest}) as again:
         assert again.event() == {}
         assert again.comments == ["nothing new"] * 2
@@ -124,7 +124,7 @@ def test_a_stream_ends_after_its_time_and_says_that_it_lives(
 
 
 def test_no_more_streams_are_open_than_there_may_be(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_STREAMS", 1)
+    monkeypatch.setattr(server, "MAX_STREAMS", 1)
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
     with listening(served) as first:
         assert first.event()
@@ -164,7 +164,7 @@ def elsewhere(page: Any) -> Iterator[bytes]:
 def test_no_more_are_open_where_a_crowd_asks_in_the_same_moment(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MOST_STREAMS", 2)
+    monkeypatch.setattr(server, "MAX_STREAMS", 2)
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
     with ExitStack() as opened:
         address = urlsplit(served.url)
@@ -178,7 +178,7 @@ def test_no_more_are_open_where_a_crowd_asks_in_the_same_moment(
 def test_who_shows_no_token_hears_nothing_and_pages_of_others_only_where_they_may(
     serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    policy = Policy(token=TOKEN, origins=("https://you.example",))
+    policy = AccessPolicy(token=TOKEN, origins=("https://you.example",))
     with serve(policy) as page:
         with listening(page) as refused:
             assert refused.answer.status == 401

@@ -23,7 +23,7 @@ from v8.baselines.ranges import drawn_paths, fit_ensemble
 from v8.cli.app import app
 from v8.errors import ArtifactError, DataError
 from v8.features.table import compute_table
-from v8.forecasts.issuing import Issued
+from v8.forecasts.issuing import IssuedForecast
 from v8.hub.opening import open_place
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -264,9 +264,11 @@ def test_inputs_outside_of_what_training_saw_are_named(
     least, most = teacher_forced.about.value_ranges["range_1"]
     assert found["range_1"] == pytest.approx((value - most) / (most - least)) and value > most
     for outside, is_familiar in ((found, False), ({}, True)):
-        told = Issued(teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside)
+        told = IssuedForecast(
+            teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside
+        )
         assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (is_familiar, outside)
-        marked = [line for line in told.lines() if line.startswith("Outside what training saw: ")]
+        marked = [line for line in told.summary_lines() if line.startswith("Outside what training saw: ")]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)
@@ -282,10 +284,10 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         del feature["seen"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
     old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
-    assert old.out_of_range_features(candles) is None
-    told = Issued(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
+    assert old.outside(candles) is None
+    told = IssuedForecast(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
     assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
-    assert "training saw" not in " ".join(told.lines())
+    assert "training saw" not in " ".join(told.summary_lines())
     members = [old, Forecaster.load(made.run / TEACHER_FORCED[1])]
     assert PooledForecaster(NEWCOMER, members[:1]).about.value_ranges == {}
     both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TEACHER_FORCED])

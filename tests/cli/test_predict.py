@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from v8.artifacts.forecaster import Forecaster
 from v8.baselines.baselines import called
 from v8.cli.app import app
-from v8.cli.forecasts import tell_refusals
+from v8.cli.forecasts import report_refused
 from v8.errors import DataError
 from v8.evaluation.evaluation import Evaluation
 from v8.market.sources.source import open_source
@@ -342,7 +342,7 @@ def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[
     lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
     own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
     refused = {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}
-    assert tell_refusals(refused, is_partial=False) == DataError.exit_code
+    assert report_refused(refused, is_partial=False) == DataError.exit_code
     assert capsys.readouterr().err.splitlines() == [
         f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",
         f"failed: {own}",

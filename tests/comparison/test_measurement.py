@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from v8.comparison.command import all_profiles
+from v8.comparison.measurement import profile_order
 from v8.evaluation.evaluation import Evaluation
 from v8.profile import Profile, load_profile, profile_names
-from v8.comparison.measurement import turns
 
 REPOSITORY = Path(__file__).parents[2]
 BARS = 700
@@ -101,7 +101,17 @@ def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
 def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
     for one in content["measurements"]:
         (model,) = one["models"]
-        stages = ("candles", "features", "windows", "build", "compile", "train", "validate", "evaluate", "save")
+        stages = (
+            "candles",
+            "features",
+            "windows",
+            "build",
+            "compile",
+            "train",
+            "validate",
+            "evaluate",
+            "save",
+        )
         assert all(model["seconds"][stage] > 0 for stage in stages)
         assert model["seconds"]["features_warm"] > 0
         assert one["import_s"] > 0.5  # nobody starts TensorFlow faster
@@ -281,5 +291,5 @@ def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: P
 
 def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:
     profiles = [make_profile(name=name) for name in "abc"]
-    orders = ["".join(profile.name for profile in turns(profiles, repeat)) for repeat in (1, 2, 3, 4)]
+    orders = ["".join(profile.name for profile in profile_order(profiles, repeat)) for repeat in (1, 2, 3, 4)]
     assert orders == ["abc", "bca", "cab", "abc"]

@@ -12,9 +12,9 @@ from typing import get_args
 import pytest
 import yaml
 
-from v8.artifacts.comparison_results import FIGURES
 from v8.baselines.baselines import BASELINES
 from v8.comparison.page import CLAIM_NOTE, CLAIMED
+from v8.comparison.results import FIGURES
 from v8.evaluation.fold_losses import POOLS
 from v8.evaluation.importance import KINDS
 from v8.evaluation.significance import ComparisonResult
@@ -25,7 +25,7 @@ from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
 from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.trading.rules import RULES
+from v8.trading.rules import TRADING_RULES
 from v8.wording import spaced
 
 WORTH_FIGURES = (
@@ -46,7 +46,12 @@ TERMS = {
     *(BREAK_RULE, NOTE, QUANTILE_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *(CLAIM_NOTE, *CLAIMED.values()),
-    *(word for rule in RULES.values() for word in (rule.title, rule.unit, rule.without) if word),
+    *(
+        word
+        for rule in TRADING_RULES.values()
+        for word in (rule.title, rule.unit, rule.without_forecast)
+        if word
+    ),
     *("rule, unit", "best other way", "its gain", "no forecast", "model − best, 95 %"),
     *("Gain of a day, mean over series; more is better", *WORTH_FIGURES),
     # Stages and spans.

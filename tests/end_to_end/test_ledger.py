@@ -29,11 +29,11 @@ from v8.artifacts.nested_runs import Serving
 from v8.cli.app import app
 from v8.ledger import watching
 from v8.ledger.database import Ledger
-from v8.ledger.entries import GIVEN_UP_S
+from v8.ledger.entries import VOID_AFTER_S
 from v8.ledger.posting import send_messages
 from v8.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.ledger.record import live_record
-from v8.ledger.watching import ServingModels, Wake, Watch, jitter_s
+from v8.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.market.series import Series, iso
 from v8.net import RetryPolicy
 
@@ -81,15 +81,15 @@ def models(trained: tuple[Any, Any]) -> ServingModels:
 @pytest.fixture
 def watch_place(
     models: ServingModels, tmp_path: Path, told: list[str]
-) -> Iterator[Callable[..., tuple[Watch, Ledger]]]:
-    """Watch the trained run, or another, into a ledger of this test."""
+) -> Iterator[Callable[..., tuple[LedgerUpdater, Ledger]]]:
+    """LedgerUpdater the trained run, or another, into a ledger of this test."""
     opened: list[Ledger] = []
 
-    def make(run: Path | None = None, name: str = "ledger.sqlite") -> tuple[Watch, Ledger]:
+    def make(run: Path | None = None, name: str = "ledger.sqlite") -> tuple[LedgerUpdater, Ledger]:
         ledger = Ledger.open_to_write(tmp_path / name)
         opened.append(ledger)
         present = ServingModels(run) if run else models
-        return Watch(present, open_following, ledger, "./tiny", tell=told.append), ledger
+        return LedgerUpdater(present, open_following, ledger, "./tiny", notify=told.append), ledger
 
     yield make
     for ledger in opened:
@@ -110,18 +110,22 @@ class OverError(Exception):
 
 
 def keep_going(
-    watch: Watch, report: Callable[[Wake], object], *, wake_s: float, sleep: Callable[[float], None]
+    watch: LedgerUpdater,
+    report: Callable[[UpdateResult], object],
+    *,
+    wake_s: float,
+    sleep: Callable[[float], None],
 ) -> None:
     """Let a watch go on, asleep as `sleep` says, until that is over."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OverError):
-        patch.setattr(watching, "WAKE_S", wake_s)
+        patch.setattr(watching, "MAX_PAUSE_S", wake_s)
         patch.setattr(watching, "time", SimpleNamespace(sleep=sleep, time=time.time))
-        watch.keep_going(report)
+        watch.run_forever(report)
 
 
-def replay(watch: Watch, exchange: ExchangeApi, until_s: int) -> list[Wake]:
+def replay(watch: LedgerUpdater, exchange: ExchangeApi, until_s: int) -> list[UpdateResult]:
     """Keep going while the exchange's time passes as fast as the process sleeps."""
-    wakes: list[Wake] = []
+    wakes: list[UpdateResult] = []
 
     def sleep(seconds: float) -> None:
         exchange.now_s += seconds
@@ -142,7 +146,7 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert sum(woken.num_issued for woken in wakes) == 17
     # Two bars ahead: the last two of each wait for their actual values.
     record = live_record(ledger, "./tiny")
-    assert (record.tally.num_scored, record.tally.num_pending, record.tally.num_late) == (13, 4, 0)
+    assert (record.counts.num_scored, record.counts.num_pending, record.counts.num_late) == (13, 4, 0)
     assert record.tasks["ohlc"].num_scored == 13
     assert 0.3 < (record.tasks["ohlc"].naive.relative_mae or 0) < 3
     assert told == []
@@ -153,7 +157,7 @@ def test_the_api_alone_is_enough_for_a_forecast_and_its_baselines(
 ) -> None:
     exchange.has_archive = False
     watch, _ = watch_place()
-    woken = watch.wake()
+    woken = watch.update()
     assert (woken.num_issued, woken.failures) == (2, {})
 
 
@@ -161,9 +165,9 @@ def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
 ) -> None:
     watch, _ = watch_place()
-    assert watch.wake().num_issued == 2
+    assert watch.update().num_issued == 2
     exchange.requests.clear()
-    again = watch.wake()
+    again = watch.update()
     assert (again.num_issued, again.num_scored) == (0, 0)
     assert exchange.klines_requests() == []
 
@@ -172,10 +176,10 @@ def test_a_wake_asks_once_for_the_candles_of_a_series(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
 ) -> None:
     watch, _ = watch_place()
-    watch.wake()
+    watch.update()
     exchange.now_s += 2 * HOUR_S
     exchange.requests.clear()
-    woken = watch.wake()
+    woken = watch.update()
     assert (woken.num_issued, woken.num_late, woken.num_scored) == (10, 8, 8)
     assert len(exchange.klines_requests()) == 2
 
@@ -191,17 +195,17 @@ def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
 ) -> None:
     watch, ledger = watch_place()
-    watch.wake()
+    watch.update()
     exchange.now_s += HOUR_S
-    assert watch.wake().num_late == 3
+    assert watch.update().num_late == 3
     assert closes(ledger, SHORT) == [0, 1, 2, 3, 4]
     exchange.now_s += short_memory + 5 * HOUR_S
-    watch.wake()
+    watch.update()
     newest = closes(ledger, SHORT)[-1]
     assert newest == (HOUR_S + short_memory + 5 * HOUR_S) // BAR_S
     assert closes(ledger, SHORT)[5] == newest - short_memory // BAR_S
     record = live_record(ledger, "./tiny", [SHORT])
-    assert record.tally.num_late == len(closes(ledger, SHORT)) - 3
+    assert record.counts.num_late == len(closes(ledger, SHORT)) - 3
     assert record.tasks["ohlc"].num_scored == 2  # the newest waits
 
 
@@ -209,7 +213,7 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
 ) -> None:
     watch, ledger = watch_place()
-    watch.wake()
+    watch.update()
     exchange.now_s += BAR_S
     real, asked = exchange.url, []
 
@@ -221,9 +225,9 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
 
     exchange.is_blocked = True
     keep_going(watch, lambda woken: None, wake_s=1.0, sleep=sleep)
-    assert len(told) == 1 and told[0].startswith("this wake: ") and real not in told[0]
+    assert len(told) == 1 and told[0].startswith("this update: ") and real not in told[0]
     assert closes(ledger, SHORT) == [0, 1]
-    assert ledger.tally("./tiny", SHORT).num_late == 0
+    assert ledger.count_forecasts("./tiny", SHORT).num_late == 0
 
 
 def test_one_series_without_candles_does_not_stop_the_others(
@@ -231,15 +235,15 @@ def test_one_series_without_candles_does_not_stop_the_others(
 ) -> None:
     exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
     watch, ledger = watch_place()
-    woken = watch.wake()
+    woken = watch.update()
     assert (woken.num_issued, [*woken.failures]) == (1, [SHORT])
     assert closes(ledger, LONG) == [0]
     assert len(told) == 1 and "unbroken candles at the end" in told[0]
     assert told[0].count(SHORT) == 1
-    assert watch.wake().num_issued == 0
+    assert watch.update().num_issued == 0
     assert len(told) == 1
     exchange.now_s += BAR_S
-    watch.wake()
+    watch.update()
     assert len(told) == 2
 
 
@@ -250,8 +254,8 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
     watch, ledger = watch_place()
     watch.is_posting = True
-    watch.wake()
-    watch.wake()
+    watch.update()
+    watch.update()
     with WebhookReceiver() as receiver:
         send_messages(ledger.path, "./tiny", Receiver(receiver.url))
     assert receiver.kinds == ["forecast.refused", "forecast.issued"]
@@ -264,31 +268,31 @@ def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
 ) -> None:
     watch, ledger = watch_place()
-    watch.wake()
+    watch.update()
     exchange.cut_hole(SHORT, BEGIN_S + BAR_S, BEGIN_S + BAR_S)
     exchange.now_s += BAR_S
-    watch.wake()
+    watch.update()
     exchange.now_s += 2 * BAR_S
-    watch.wake()
+    watch.update()
     assert closes(ledger, SHORT) == [0, 1]
-    exchange.now_s += GIVEN_UP_S + HOUR_S
-    watch.wake()
-    assert ledger.tally("./tiny", SHORT).num_void == 2
+    exchange.now_s += VOID_AFTER_S + HOUR_S
+    watch.update()
+    assert ledger.count_forecasts("./tiny", SHORT).num_void == 2
 
 
 def test_an_asking_second_is_the_place_s_own_and_after_the_close(
     exchange: ExchangeApi, models: ServingModels, tmp_path: Path
 ) -> None:
-    second = jitter_s("./tiny")
-    assert second == jitter_s("./tiny") and 2 <= second <= 7
+    second = request_delay_s("./tiny")
+    assert second == request_delay_s("./tiny") and 2 <= second <= 7
     with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
-        watch = Watch(models, open_following, ledger, "./tiny", tell=print, settle_s=second)
-        watch.wake()
+        watch = LedgerUpdater(models, open_following, ledger, "./tiny", notify=print, delay_s=second)
+        watch.update()
         exchange.now_s = BEGIN_S + BAR_S + second - 1
-        assert watch.wake().num_issued == 0
+        assert watch.update().num_issued == 0
         assert watch.next_close_s(exchange.now_s) == BEGIN_S + BAR_S + second
         exchange.now_s += 1
-        assert watch.wake().num_issued == 1
+        assert watch.update().num_issued == 1
 
 
 def test_another_generation_serves_from_the_next_close_on(
@@ -301,16 +305,16 @@ def test_another_generation_serves_from_the_next_close_on(
     metadata["split"]["validation"]["last_open"] = f"{day}T00:00:00+00:00"
     (later / SHORT / "metadata.json").write_text(json.dumps(metadata))
     watch, ledger = watch_place(run)
-    watch.wake()
+    watch.update()
     Serving(run, {SHORT: day}, ()).save()
     exchange.now_s += BAR_S
-    watch.wake()
+    watch.update()
     (one,) = live_record(ledger, "./tiny", [SHORT]).series
-    assert one.tally.num_issued == 2
+    assert one.counts.num_issued == 2
     issuers = [entry.issuer.generation for entry in ledger.pending("./tiny", SHORT).values()]
     assert issuers[0] != issuers[1] and issuers[1].startswith(f"{day}T00:15:00Z ")
     exchange.now_s += 3 * BAR_S
-    watch.wake()
+    watch.update()
     assert [
         each.issuer.generation for each in live_record(ledger, "./tiny", [SHORT]).series[0].generations
     ] == issuers
@@ -325,7 +329,7 @@ def test_a_close_that_the_model_has_seen_is_left_out(
     """Its forecast would be no forecast."""
     exchange.now_s = BEGIN_S - 40 * HOUR_S + 5
     watch, ledger = watch_place()
-    woken = watch.wake()
+    woken = watch.update()
     assert {*woken.failures} == {SHORT} and len(told) == 1
     assert "a model forecasts what it has not seen; got the close at 2024-12-30T08:00:00Z" in told[0]
     assert ledger.series("./tiny") == [LONG]
@@ -337,7 +341,7 @@ def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
     watch, ledger = watch_place(name="straight.sqlite")
     until_s = BEGIN_S + 2 * HOUR_S
     while exchange.now_s < until_s:
-        watch.wake()
+        watch.update()
         exchange.now_s += BAR_S
     ledger.close()
     exchange.now_s = BEGIN_S + 5
@@ -358,7 +362,7 @@ def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
     watch, ledger = watch_place(name="cut.sqlite")
     while exchange.now_s < until_s:
         try:
-            watch.wake()
+            watch.update()
         except OverError:
             ledger.close()
             watch, ledger = watch_place(name="cut.sqlite")
@@ -384,7 +388,7 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts
     watch, ledger = watch_place(name="straight.sqlite")
     for number in range(num_closes):
         exchange.now_s = BEGIN_S + number * BAR_S + AFTER_CLOSE_S
-        watch.wake()
+        watch.update()
     ledger.close()
     exchange.now_s = BEGIN_S + AFTER_CLOSE_S
     killed = workplace.runs / "killed.sqlite"
@@ -509,7 +513,7 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     assert nothing.exit_code == 3
     assert "must hold forecasts of what is asked for; got none of ./tiny, but of no place" in nothing.stderr
     for _ in range(12):
-        watch.wake()
+        watch.update()
         exchange.now_s += BAR_S
     shown = call(*words)
     assert shown.exit_code == 0, shown.stderr

@@ -36,7 +36,7 @@ from v8.ledger.entries import Entry, Issuer, Score
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
-from v8.promotion.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
+from v8.promotion.renewal import NOT_TRAINED, GenerationResult, Renewal, StalenessReport, StalenessRule
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
@@ -187,7 +187,7 @@ def copied(drilled: Drilled, tmp_path: Path) -> Drilled:
     return replace(drilled, run=run, candles=candles)
 
 
-def renewal_of(place: Drilled, rule: Rule = Rule()) -> Renewal:  # noqa: B008 - it is frozen
+def renewal_of(place: Drilled, rule: StalenessRule = StalenessRule()) -> Renewal:  # noqa: B008 - it is frozen
     return Renewal(place.run, open_source("files", data_dir=place.candles), rule, "python -m v8 update")
 
 
@@ -202,7 +202,7 @@ def decide(place: Drilled, engine: Engine = NO_ENGINE) -> Decision:
     """Finish the generation of a place, and return the one decision."""
     observer = ReportWriter()
     (renewed,) = renewal_of(place).renew([Series.parse(BTC)], engine, observer)
-    assert isinstance(renewed, Renewed)
+    assert isinstance(renewed, GenerationResult)
     (decision,) = renewed.decisions
     assert read_serving(place.run).decisions == (decision,)
     assert (served_folder(place.run, BTC) == challenger_of(place)) == decision.is_replaced
@@ -297,44 +297,44 @@ def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_
 # What is stale
 
 
-def looked(place: Drilled, rule: Rule) -> tuple[bool, str]:
-    found = renewal_of(place, rule).look([Series.parse(BTC)])
-    assert isinstance(found, Looked)
+def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
+    found = renewal_of(place, rule).check_staleness([Series.parse(BTC)])
+    assert isinstance(found, StalenessReport)
     assert not found.failures
-    (standing,) = found.standings
-    return standing.is_stale, standing.why
+    (standing,) = found.assessments
+    return standing.is_stale, standing.reason
 
 
 def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
     # 250 of 700 - 19 rows' worth of test span are new; 3 days are 288 candles.
     first, end = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]["test"]["rows"]
     told = f"250 new candles since 2024-12-31T23:45:00Z, more than {end - first}"
-    assert looked(copied, Rule("age")) == (True, told)
-    assert looked(copied, Rule("age", 3))[0] is False
-    assert looked(copied, Rule("age", 2))[0] is True
-    assert looked(copied, Rule("always"))[0] is True
+    assert looked(copied, StalenessRule("age")) == (True, told)
+    assert looked(copied, StalenessRule("age", 3))[0] is False
+    assert looked(copied, StalenessRule("age", 2))[0] is True
+    assert looked(copied, StalenessRule("always"))[0] is True
     hurt(challenger_of(copied))
     decide(copied)
     for rule in ("age", "decay", "always"):
-        assert looked(copied, Rule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
+        assert looked(copied, StalenessRule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
 
 
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
-    is_stale, why = looked(copied, Rule("decay"))  # its weights are hurt, its evaluation is not
+    is_stale, why = looked(copied, StalenessRule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
     assert "times naive" in why
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
     candles = json.loads((copied.run / BTC / "metadata.json").read_text())["candles"]
     change(copied.run / BTC, candles=candles | {"last_open": "2025-01-01T23:45:00+00:00"})
-    is_stale, why = looked(copied, Rule("decay"))
+    is_stale, why = looked(copied, StalenessRule("decay"))
     assert not is_stale
     assert "no decay by more than chance" in why
 
 
 def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
     (copied.candles / f"{BTC}.csv").unlink()
-    found = renewal_of(copied).look([Series.parse(BTC)])
-    assert not found.standings
+    found = renewal_of(copied).check_staleness([Series.parse(BTC)])
+    assert not found.assessments
     assert "BTCUSDT-15m" in str(found.failures[0].reason)
 
 
@@ -364,23 +364,23 @@ def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None
         for key, entry in ledger.pending("./tiny", BTC).items():
             losses = rng.exponential(0.01, (2, 1)) * [[2.0], [1.0]]
             ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], losses))
-        renewal = replace(renewal_of(copied, Rule("decay")), ledger=ledger)
-        (standing,) = renewal.look([Series.parse(BTC)]).standings
+        renewal = replace(renewal_of(copied, StalenessRule("decay")), ledger=ledger)
+        (standing,) = renewal.check_staleness([Series.parse(BTC)]).assessments
     assert standing.is_stale
-    assert "on its test span (p " in standing.why
-    assert standing.why.endswith("over 60 forecasts of the live record")
+    assert "on its test span (p " in standing.reason
+    assert standing.reason.endswith("over 60 forecasts of the live record")
     assert re.fullmatch(r"ohlc [12]\.\d{3} of 60", standing.live)
 
 
 # Going on from the champion's weights
 
 
-def go_on(place: Drilled) -> Renewed:
+def go_on(place: Drilled) -> GenerationResult:
     """Train a challenger that begins from the champion's weights."""
     shutil.rmtree(place.run / "generations")
-    renewal = replace(renewal_of(place, Rule("always")), start="champion")
+    renewal = replace(renewal_of(place, StalenessRule("always")), start="champion")
     *_, renewed = renewal.renew([Series.parse(BTC)], InProcessEngine(), RunObserver())
-    assert isinstance(renewed, Renewed)
+    assert isinstance(renewed, GenerationResult)
     return renewed
 
 
@@ -410,7 +410,7 @@ def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run", formula):
         pass
     with pytest.raises(ProfileError, match="must have a network"):
-        Renewal(tmp_path / "run", open_source("demo"), Rule(), "", start="champion")
+        Renewal(tmp_path / "run", open_source("demo"), StalenessRule(), "", start="champion")
 
 
 # What is refused
@@ -446,7 +446,7 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
     with pytest.raises(
         ArtifactError, match=r"valid JSON; .* or remove this generation, if serving\.json does"
     ):
-        list(renewal_of(copied).unfinished([Series.parse(BTC)]))
+        list(renewal_of(copied).unfinished_generations([Series.parse(BTC)]))
 
 
 def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:
@@ -454,4 +454,4 @@ def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled)
     with pytest.raises(
         ArtifactError, match=r"was begun with --source files and is finished with it; got --source demo"
     ):
-        list(renewal.unfinished([Series.parse(BTC)]))
+        list(renewal.unfinished_generations([Series.parse(BTC)]))

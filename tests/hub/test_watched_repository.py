@@ -14,7 +14,7 @@ from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
 from v8.ledger.database import Ledger
-from v8.ledger.watching import ServingModels, Watch
+from v8.ledger.watching import LedgerUpdater, ServingModels
 
 REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 
@@ -33,15 +33,17 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
     exchange_api.now_s = BEGIN_S + 5
     told: list[str] = []
     with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
-        watch = Watch(ServingModels(REPO), open_following, ledger, ledger.place(REPO), tell=told.append)
-        assert watch.wake().num_issued == 1
+        watch = LedgerUpdater(
+            ServingModels(REPO), open_following, ledger, ledger.place(REPO), notify=told.append
+        )
+        assert watch.update().num_issued == 1
         first = str(published.commits(REPO)[-1].oid)
         second = str(published.commit(REPO, {"notes.md": b"nothing about models\n"}))
         exchange_api.now_s += BAR_S
-        assert watch.wake().num_issued == 1
+        assert watch.update().num_issued == 1
         published.stop()
         exchange_api.now_s += BAR_S
-        assert watch.wake().num_issued == 1
+        assert watch.update().num_issued == 1
         issued = ledger.pending(REPO, SERIES).values()
         assert [entry.issuer.revision for entry in issued] == [first, second, second]
         assert {entry.issuer.place for entry in issued} == {REPO}

@@ -16,7 +16,7 @@ from ledger_entries import said
 
 from v8.errors import ArtifactError, StorageError
 from v8.ledger.database import Ledger, place_name
-from v8.ledger.entries import Entry, Issuer, Score, Tally
+from v8.ledger.entries import Entry, ForecastCounts, Issuer, Score
 
 PLACE, SERIES = "./tiny", "BTCUSDT-15m"
 Made = Callable[..., Entry]
@@ -69,7 +69,9 @@ def test_a_score_is_written_once_and_ends_the_waiting(
     assert [one.issued_for_s for one in ledger.pending(PLACE, SERIES).values()] == [
         entry.issued_for_s for entry in entries[2:]
     ]
-    assert ledger.tally(PLACE, SERIES) == Tally(num_issued=4, num_late=1, num_scored=1, num_void=1)
+    assert ledger.count_forecasts(PLACE, SERIES) == ForecastCounts(
+        num_issued=4, num_late=1, num_scored=1, num_void=1
+    )
     (scored,) = ledger.scored(PLACE, SERIES)
     np.testing.assert_array_equal(scored.losses, [losses])
     np.testing.assert_array_equal(scored.issued_for_s, [entries[0].issued_for_s])
@@ -100,7 +102,7 @@ def test_no_row_is_changed_or_removed(
     ):
         other.execute(statement)
     other.close()
-    assert ledger.tally(PLACE, SERIES).num_scored == 1
+    assert ledger.count_forecasts(PLACE, SERIES).num_scored == 1
 
 
 def test_one_process_writes_and_others_read_meanwhile(ledger: Ledger, make_entry: Made) -> None:

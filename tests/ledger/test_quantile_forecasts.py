@@ -14,8 +14,8 @@ from ledger_entries import said
 from outputs import write_outputs
 
 import v8
-from v8.app.page import Shown, record_part
-from v8.app.places import Place
+from v8.app.page import ForecastView, record_part
+from v8.app.places import ModelSource
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
@@ -25,7 +25,7 @@ from v8.cli.runs import print_decisions
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import QuantileEvaluation
 from v8.forecasts.export import forecast_test_span
-from v8.forecasts.issuing import Issued
+from v8.forecasts.issuing import IssuedForecast
 from v8.ledger.database import Ledger
 from v8.ledger.entries import score
 from v8.ledger.printing import RECORD_PRINTERS
@@ -35,7 +35,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, recorded_profile
-from v8.promotion.renewal import Renewed, decision_of, rule_on
+from v8.promotion.renewal import GenerationResult, decide_promotion, decision_record
 from v8.reports.card import model_card
 from v8.reports.pictures import draw_forecast
 from v8.runs.jobs import Job
@@ -77,9 +77,11 @@ def made(
 
 
 @pytest.fixture
-def issued(made: SimpleNamespace) -> Issued:
+def issued(made: SimpleNamespace) -> IssuedForecast:
     frame = made.forecaster.predict(made.candles)
-    return Issued(made.forecaster, made.candles, frame, "here", int(made.candles.open_time_s[-1]), True)
+    return IssuedForecast(
+        made.forecaster, made.candles, frame, "here", int(made.candles.open_time_s[-1]), True
+    )
 
 
 def test_a_forecast_has_a_column_for_each_quantile_and_none_crosses(made: SimpleNamespace) -> None:
@@ -134,7 +136,7 @@ def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
 
 
 def test_every_form_of_predict_prints_them(
-    issued: Issued, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    issued: IssuedForecast, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     printed = {}
     for name, printer in PRINTERS.items():
@@ -156,13 +158,13 @@ def test_every_form_of_predict_prints_them(
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
-def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issued) -> None:
+def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: IssuedForecast) -> None:
     report = (made.run / "report.html").read_text("utf-8")
     assert "Quantiles and intervals" in report and "close, 90 % interval" in report
     assert "no interval" not in report
     card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
     assert "How sure they are" in card and "without an interval" not in card
-    part = Shown(Place(made.run).look(), issued, np.empty(0)).part
+    part = ForecastView(ModelSource(made.run).refresh(), issued, np.empty(0)).part
     assert part.count('class="fan"') == 8  # of close and volatility, wide and narrow
     assert "intervals of the close (90 % / 50 %)" in part
     low, high = issued.forecast["low_q5"].iloc[0], issued.forecast["low_q95"].iloc[0]
@@ -215,18 +217,18 @@ def test_a_contest_tells_how_sure_both_models_were(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
-    ruling = rule_on(made.folder, made.folder, made.candles, profile)
-    assert ruling.contest is not None and not ruling.is_replaced  # a tie
+    ruling = decide_promotion(made.folder, made.folder, made.candles, profile)
+    assert ruling.champion_test is not None and not ruling.is_promoted  # a tie
     evaluated = made.forecaster.metadata["quantiles"]["tasks"]["ohlc"]["errors"]["model"]
-    told = ruling.quantiles[0]["ohlc"]
-    assert ruling.quantiles[1]["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
+    told = ruling.champion_quantiles["ohlc"]
+    assert ruling.challenger_quantiles["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
     # The windows of the contest are those of the test span an embargo behind validation, so most of them.
     assert told.coverage["90 %"] == pytest.approx(np.mean(evaluated["coverage"][0]), abs=0.1)
     serving = Serving(made.run, {}, ())
-    decision = decision_of(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
+    decision = decision_record(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
     Serving(tmp_path, {}, (decision,)).save()
     assert read_serving(tmp_path).decisions == (decision,)
-    print_decisions(Renewed("2026-01-01", (decision,), ()))
+    print_decisions(GenerationResult("2026-01-01", (decision,), ()))
     printed = capsys.readouterr().out
     assert "BTCUSDT-15m: the champion stays; of the challenger: " in printed
 

@@ -14,7 +14,7 @@ from v8.errors import ArtifactError
 from v8.evaluation.significance import corrected_p_values, diebold_mariano
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Issuer, Score
-from v8.ledger.record import MIN_DAYS, Coverage, Record, live_record, together
+from v8.ledger.record import MIN_DAYS, Coverage, LiveRecord, live_record, merge_coverages
 
 PLACE = "./tiny"
 Change = Callable[..., Issuer]
@@ -52,10 +52,10 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     (one,) = record.series
     ohlc, volatility = one.tasks["ohlc"], one.tasks["volatility"]
     assert ohlc.errors == {"model": 1.5, "naive": 3.0, "har": 4.0}
-    assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "not yet known")
-    assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
-    assert (volatility.best.baseline, volatility.best.relative_mae) == ("har", 4.0)
-    assert (ohlc.num_scored, ohlc.num_days, one.tally.num_scored) == (2, 1, 2)
+    assert (ohlc.naive.multiple, ohlc.naive.outcome) == (0.5, "not yet known")
+    assert (ohlc.best.baseline, ohlc.shown) == ("naive", (ohlc.naive,))
+    assert (volatility.best.baseline, volatility.best.multiple) == ("har", 4.0)
+    assert (ohlc.num_scored, ohlc.num_days, one.counts.num_scored) == (2, 1, 2)
 
 
 def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
@@ -83,8 +83,8 @@ def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
 
 def test_coverages_of_several_series_are_added_where_they_have_the_same_interval() -> None:
     one, other = Coverage({"90 %": 8, "50 %": 5}, 10), Coverage({"50 %": 1}, 2)
-    assert together([one, None, other]) == Coverage({"50 %": 6}, 12)
-    assert together([None]) is None
+    assert merge_coverages([one, None, other]) == Coverage({"50 %": 6}, 12)
+    assert merge_coverages([None]) is None
 
 
 def test_what_was_written_late_is_counted_apart_and_in_no_error(
@@ -95,14 +95,14 @@ def test_what_was_written_late_is_counted_apart_and_in_no_error(
     record = live_record(ledger, PLACE)
     assert record.series[0].tasks["ohlc"].errors["model"] == 1.0
     assert record.series[0].tasks["ohlc"].num_scored == 3
-    assert (record.tally.num_issued, record.tally.num_late, record.tally.num_scored) == (5, 2, 5)
+    assert (record.counts.num_issued, record.counts.num_late, record.counts.num_scored) == (5, 2, 5)
 
 
 def test_a_forecast_in_the_last_second_of_its_first_bar_is_in_time(
     ledger: Ledger, fill: Callable[..., None]
 ) -> None:
     fill(np.full((1, 3, 2), 1.0), delay_s=899)
-    assert live_record(ledger, PLACE).tally.num_late == 0
+    assert live_record(ledger, PLACE).counts.num_late == 0
 
 
 def test_fewer_than_a_week_of_days_is_not_yet_known(ledger: Ledger, fill: Callable[..., None]) -> None:
@@ -180,10 +180,10 @@ def test_generations_are_told_apart_and_joined_by_the_baselines_that_all_had(
 def test_a_ledger_without_actual_values_has_a_record_that_says_so(
     ledger: Ledger, make_entry: Callable[..., Entry]
 ) -> None:
-    assert live_record(ledger, PLACE) == Record(PLACE, (), {})
+    assert live_record(ledger, PLACE) == LiveRecord(PLACE, (), {})
     ledger.add(make_entry())
     record = live_record(ledger, PLACE)
-    assert (record.tasks, record.tally.num_pending, record.series[0].tasks) == ({}, 1, {})
+    assert (record.tasks, record.counts.num_pending, record.series[0].tasks) == ({}, 1, {})
     assert record.series[0].newest_s == make_entry().issued_for_s
 
 

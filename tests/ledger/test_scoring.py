@@ -14,8 +14,8 @@ from v8.errors import DataError
 from v8.evaluation.metrics import measure_errors
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_table
-from v8.ledger.entries import GIVEN_UP_S, Entry, Issuer, actual_bars, score
-from v8.ledger.watching import FittedBaselines, fit_baselines, fitted_until_s, known_bars
+from v8.ledger.entries import VOID_AFTER_S, Entry, Issuer, score, scoring_bars
+from v8.ledger.watching import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -55,14 +55,16 @@ def entry(
     candles: Candles, profile: Profile, fitted: FittedBaselines, change_issuer: Callable[..., Issuer]
 ) -> Entry:
     """What the baselines say of the bars after the candle that is twenty from the end."""
-    known = candles.newest(known_bars(profile), int(candles.open_time_s[-21]))
+    known = candles.newest(baseline_bars(profile), int(candles.open_time_s[-21]))
     made = {"model": fitted.forecast(known)["har"], **fitted.forecast(known)}
     issuer = change_issuer(
         horizon_bars=profile.horizon_bars,
         tasks={task: TASKS[task].columns for task in profile.tasks},
         forecasters=tuple(made),
     )
-    values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in issuer.tasks})
+    values = issuer.concatenate(
+        {task: np.stack([one[task] for one in made.values()]) for task in issuer.tasks}
+    )
     issued_for_s = int(candles.open_time_s[-20])
     return Entry(issuer, issued_for_s, issued_for_s + 5, known.digest, values)
 
@@ -93,7 +95,7 @@ def test_losses_are_those_of_the_evaluation_to_rounding(
 
 def test_a_score_is_the_same_whatever_other_candles_are_known(entry: Entry, candles: Candles) -> None:
     """A process that was killed scores later, from more candles, and must write the same numbers."""
-    few = score(entry, candles.newest(actual_bars(entry), entry.due_s - BAR_S), entry.due_s)
+    few = score(entry, candles.newest(scoring_bars(entry), entry.due_s - BAR_S), entry.due_s)
     many = score(entry, candles, entry.due_s)
     assert few is not None and many is not None
     assert few.actual_digest == many.actual_digest
@@ -105,8 +107,8 @@ def test_a_forecast_waits_for_a_candle_and_is_given_up_when_it_never_comes(
     entry: Entry, candles: Candles
 ) -> None:
     holed = cut(candles, entry.issued_for_s + BAR_S)
-    assert score(entry, holed, entry.due_s + GIVEN_UP_S - 1) is None
-    given_up = score(entry, holed, entry.due_s + GIVEN_UP_S)
+    assert score(entry, holed, entry.due_s + VOID_AFTER_S - 1) is None
+    given_up = score(entry, holed, entry.due_s + VOID_AFTER_S)
     assert given_up is not None
     assert (given_up.losses, given_up.actual, given_up.actual_digest) == (None, None, None)
     assert score(entry, candles.newest(500, entry.due_s - 2 * BAR_S), entry.due_s) is None
@@ -123,7 +125,7 @@ def test_baselines_are_those_of_the_evaluation(
     scaling = fit_scaling(train, rows, table_columns(profile))
     table = compute_table(candles, table_columns(profile))
     newest = Span(table, profile, np.array([len(table) - 1]))
-    made = fitted.forecast(candles.newest(known_bars(profile)))
+    made = fitted.forecast(candles.newest(baseline_bars(profile)))
     assert {"naive", "last_close", "offset", "har", "range_paths"} <= made.keys()
     for name, tasks in made.items():
         expected = BASELINES[name].fit(train, scaling)(newest)
@@ -144,7 +146,7 @@ def test_the_future_changes_no_baseline(candles: Candles, profile: Profile, fitt
     frame.iloc[-20:, :4] *= 1.5
     other = check_candles(frame.reset_index(), candles.series, source="files")
     end_s = int(candles.open_time_s[-21])
-    mine, theirs = (fitted.forecast(one.newest(known_bars(profile), end_s)) for one in (candles, other))
+    mine, theirs = (fitted.forecast(one.newest(baseline_bars(profile), end_s)) for one in (candles, other))
     for name, tasks in mine.items():
         for task, values in tasks.items():
             np.testing.assert_array_equal(values, theirs[name][task])
@@ -157,7 +159,7 @@ def test_too_short_a_past_and_a_hole_before_the_forecast_are_refused(
         fit_baselines(profile, candles.newest(220), int(candles.open_time_s[-1]) + BAR_S)
     holed = cut(candles, int(candles.open_time_s[-45]))
     with pytest.raises(DataError, match="unbroken rows behind the indicators' warm-up"):
-        fitted.forecast(holed.newest(known_bars(profile)))
+        fitted.forecast(holed.newest(baseline_bars(profile)))
 
 
 def test_a_profile_without_bands_has_baselines_too(candles: Candles, profile: Profile) -> None:
@@ -165,6 +167,6 @@ def test_a_profile_without_bands_has_baselines_too(candles: Candles, profile: Pr
     content["tasks"] = {"ohlc": content["tasks"]["ohlc"]}
     only = Profile.model_validate(content)
     fitted = fit_baselines(only, candles.newest(700), int(candles.open_time_s[-1]) + BAR_S)
-    made = fitted.forecast(candles.newest(known_bars(only)))
+    made = fitted.forecast(candles.newest(baseline_bars(only)))
     assert {*made["har"]} == {"ohlc"}
-    assert replace(fitted, forecasts={}).forecast(candles.newest(known_bars(only))) == {}
+    assert replace(fitted, forecasts={}).forecast(candles.newest(baseline_bars(only))) == {}

@@ -30,5 +30,5 @@ def open_following() -> LiveSource:
 
 if __name__ == "__main__":
     SOURCES["live"] = replace(SOURCES["live"], open=open_following)
-    watching.WAKE_S = 0.1  # type: ignore[misc]
+    watching.MAX_PAUSE_S = 0.1  # type: ignore[misc]
     main()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from v8.evaluation.evaluation import MODEL
-from v8.trading.rules import NAIVE, Market, Outlook, Study, levelled
+from v8.trading.rules import NAIVE, MarketForecast, MarketWindows, TradingCase, calibrate_forecast
 
 
-def wandering(num_days: int, seed: int = 0) -> Study:
+def wandering(num_days: int, seed: int = 0) -> TradingCase:
     """Hours of a market whose volatility comes and goes, known to the model but not to naive."""
     rng, num = np.random.default_rng(seed), 24 * num_days
     calm = np.exp(np.repeat(rng.normal(-5, 0.5, num // 6 + 1), 6)[:num])
@@ -16,11 +16,11 @@ def wandering(num_days: int, seed: int = 0) -> Study:
     last = 100 * np.exp(np.append(0, np.cumsum(steps.sum(axis=1))[:-1]))
     paths = last[:, None] * np.exp(np.cumsum(steps, axis=1))
     ends = (paths[:, 0], paths.max(axis=1), paths.min(axis=1), paths[:, -1])
-    made = Market(np.stack(ends, axis=-1)[:, None], last, np.arange(num), 3_600)
+    made = MarketWindows(np.stack(ends, axis=-1)[:, None], last, np.arange(num), 3_600)
 
-    def says(deviation: np.ndarray) -> Outlook:
+    def says(deviation: np.ndarray) -> MarketForecast:
         sides = np.exp(1.6 * deviation / 2)
         around = np.stack([last, last * sides, last / sides, last], axis=-1)[:, None]
-        return levelled(made, around, last, around)
+        return calibrate_forecast(made, around, last, around)
 
-    return Study("BTCUSDT-1h", made, {MODEL: says(calm), NAIVE: says(np.roll(calm, 12))})
+    return TradingCase("BTCUSDT-1h", made, {MODEL: says(calm), NAIVE: says(np.roll(calm, 12))})

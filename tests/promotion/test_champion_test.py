@@ -11,7 +11,7 @@ from evaluating import evaluate_arrays, rolled
 from v8.baselines.baselines import NAIVE
 from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.evaluation.significance import Significance
-from v8.promotion.champion_test import Contest, too_few
+from v8.promotion.champion_test import ChampionTest, too_few_windows
 
 TASKS = ("ohlc", "volatility")
 NUM = 400
@@ -29,7 +29,7 @@ def evaluated() -> Evaluation:
     return evaluate_arrays(actual, model, closes, offsets)
 
 
-def contest(evaluated: Evaluation, *, beside: dict[str, float], surely: bool = True) -> Contest:
+def contest(evaluated: Evaluation, *, beside: dict[str, float], surely: bool = True) -> ChampionTest:
     """Let the champion err so many times as much as the challenger; surely, or as chance may have it."""
     ours = {task: evaluated.error(task, MODEL).overall for task in TASKS}
     errors = {task: ours[task] * times for task, times in beside.items()}
@@ -38,44 +38,44 @@ def contest(evaluated: Evaluation, *, beside: dict[str, float], surely: bool = T
         task: Significance(each, abs(each) / (9 if surely else 1) or None, evaluated.num_windows, 20)
         for task, each in differences.items()
     }
-    return Contest(evaluated, errors, tests)
+    return ChampionTest(evaluated, errors, tests)
 
 
 def test_a_lower_error_wins_even_where_it_may_be_chance(evaluated: Evaluation) -> None:
     won = contest(evaluated, beside={"ohlc": 1.01, "volatility": 1.0}, surely=False)
-    assert won.is_won
-    assert won.why == "its error is lower: 0.750 times naive's, the champion's 0.754"
+    assert won.challenger_wins
+    assert won.reason == "its error is lower: 0.750 times naive's, the champion's 0.754"
 
 
 def test_an_error_that_is_not_lower_does_not(evaluated: Evaluation) -> None:
     lost = contest(evaluated, beside={"ohlc": 0.99, "volatility": 1.0}, surely=False)
-    assert not lost.is_won
-    assert lost.why.startswith("its error is not lower: 0.750 times naive's, the champion's 0.746")
+    assert not lost.challenger_wins
+    assert lost.reason.startswith("its error is not lower: 0.750 times naive's, the champion's 0.746")
 
 
 def test_a_tie_does_not_and_rounding_is_no_difference(evaluated: Evaluation) -> None:
-    assert not contest(evaluated, beside={"ohlc": 1.0, "volatility": 1.0}).is_won
-    assert not contest(evaluated, beside={"ohlc": 1.0 + 1e-12, "volatility": 1.0}).is_won
+    assert not contest(evaluated, beside={"ohlc": 1.0, "volatility": 1.0}).challenger_wins
+    assert not contest(evaluated, beside={"ohlc": 1.0 + 1e-12, "volatility": 1.0}).challenger_wins
 
 
 def test_a_lower_error_does_not_win_where_a_task_is_worse_by_more_than_chance(evaluated: Evaluation) -> None:
     mixed = {"ohlc": 0.95, "volatility": 1.2}
     sure = contest(evaluated, beside=mixed)
-    assert sure.worse == ["ohlc"]
-    assert not sure.is_won
-    assert sure.why.endswith("but worse by more than chance on ohlc (p below 0.001)")
-    assert contest(evaluated, beside=mixed, surely=False).is_won
+    assert sure.worse_tasks == ["ohlc"]
+    assert not sure.challenger_wins
+    assert sure.reason.endswith("but worse by more than chance on ohlc (p below 0.001)")
+    assert contest(evaluated, beside=mixed, surely=False).challenger_wins
 
 
 def test_nothing_is_won_on_windows_that_say_nothing(evaluated: Evaluation) -> None:
     few = contest(replace(evaluated, num_windows=23), beside={"ohlc": 2.0, "volatility": 2.0})
-    assert not few.is_won
-    assert few.why == "only 23 windows that neither has seen; a test needs 24"
+    assert not few.challenger_wins
+    assert few.reason == "only 23 windows that neither has seen; a test needs 24"
 
 
 def test_more_windows_than_enough_are_enough() -> None:
     for horizon_bars in (1, 2, 10, 33):
-        enough = [too_few(num_windows, horizon_bars) is None for num_windows in range(500)]
+        enough = [too_few_windows(num_windows, horizon_bars) is None for num_windows in range(500)]
         assert enough == sorted(enough)
         assert enough[-1]
 

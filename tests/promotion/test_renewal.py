@@ -16,8 +16,8 @@ from v8.evaluation.significance import Losses
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Score
 from v8.market.series import Series
-from v8.promotion.champion_test import decay_of
-from v8.promotion.renewal import recorded_losses
+from v8.promotion.champion_test import detect_decay
+from v8.promotion.renewal import live_losses
 
 BTC = Series("BTCUSDT", "15m")
 NUM = 300
@@ -49,13 +49,13 @@ def losses_of(multiple: float, num: int = NUM) -> Losses:
 
 
 def test_what_was_promised_is_no_decay(evaluated: Evaluation) -> None:
-    is_stale, why = decay_of(evaluated, losses_of(0.75))
+    is_stale, why = detect_decay(evaluated, losses_of(0.75))
     assert not is_stale
     assert why.startswith("no decay by more than chance: ohlc 0.7")
 
 
 def test_an_error_beyond_the_promise_and_its_uncertainty_is_decay(evaluated: Evaluation) -> None:
-    is_stale, why = decay_of(evaluated, losses_of(0.95))
+    is_stale, why = detect_decay(evaluated, losses_of(0.95))
     assert is_stale
     assert why.startswith("ohlc 0.9")
     assert "on its test span (p below 0.001), over 300 forecasts of a test" in why
@@ -67,11 +67,11 @@ def test_a_promise_that_was_luck_itself_is_no_measure(evaluated: Evaluation) -> 
     # As if the test span had said 0.75 with an error of a quarter of naive's.
     wide = replace(naive, standard_error=0.25 * evaluated.error("ohlc", "naive").overall)
     tasks = {"ohlc": replace(task, significance={**task.significance, "naive": wide})}
-    assert decay_of(replace(evaluated, tasks=tasks), losses_of(0.95))[0] is False
+    assert detect_decay(replace(evaluated, tasks=tasks), losses_of(0.95))[0] is False
 
 
 def test_few_forecasts_say_nothing(evaluated: Evaluation) -> None:
-    is_stale, why = decay_of(evaluated, losses_of(3.0, 23))
+    is_stale, why = detect_decay(evaluated, losses_of(3.0, 23))
     assert (is_stale, why) == (False, "23 forecasts since then can be evaluated, too few to tell")
 
 
@@ -86,8 +86,8 @@ def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path:
             number = (entry.issued_for_s - FIRST_S) / 900
             score = np.array([[number], [10.0 + number], [20.0 + number]])
             ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], score))
-        found = recorded_losses(ledger, tmp_path / "tiny", BTC, "0" * 64, FIRST_S + 900)
-        none = recorded_losses(ledger, tmp_path / "tiny", BTC, "8" * 64, 0)
+        found = live_losses(ledger, tmp_path / "tiny", BTC, "0" * 64, FIRST_S + 900)
+        none = live_losses(ledger, tmp_path / "tiny", BTC, "8" * 64, 0)
     assert none is None
     assert found
     # The third was written when its first bar had closed; the fourth is another model's.

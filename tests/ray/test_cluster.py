@@ -203,10 +203,10 @@ def test_a_cluster_without_v8_is_refused_in_one_sentence(jobs: list[Job]) -> Non
 
 
 def test_a_worker_of_other_versions_or_without_the_run_folder_refuses(tmp_path: Path) -> None:
-    with cluster._sign_in(tmp_path) as sign:
+    with cluster._marker_file(tmp_path) as sign:
         assert sign.parent == tmp_path
-        assert cluster._refusal(cluster._wanted(), sign) is None
-        other = {**cluster._wanted(), "tensorflow": "1.0", "v8's code": "0" * 12}
+        assert cluster._refusal(cluster._environment(), sign) is None
+        other = {**cluster._environment(), "tensorflow": "1.0", "v8's code": "0" * 12}
         with pytest.raises(
             V8Error, match=r"must have the versions of .*; got tensorflow \S+ for 1\.0, v8's co"
         ):
@@ -217,7 +217,7 @@ def test_a_worker_of_other_versions_or_without_the_run_folder_refuses(tmp_path: 
     with pytest.raises(
         StorageError, match=rf"must see the run folder {tmp_path}, on a file system that all m"
     ):
-        raise cluster._refusal(cluster._wanted(), sign) or AssertionError
+        raise cluster._refusal(cluster._environment(), sign) or AssertionError
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:

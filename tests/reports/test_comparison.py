@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.comparison_results import FIGURES, Comparison
 from v8.comparison.page import (
     CLAIM_NOTE,
     UNITS,
@@ -21,11 +20,12 @@ from v8.comparison.page import (
     comparison_csv,
     comparison_page,
     cost_table,
+    error_table,
     ratio_table,
     require_same_comparison,
-    worth_table,
     write_comparison,
 )
+from v8.comparison.results import FIGURES, Comparison
 from v8.errors import ProfileError
 from v8.own_files import require_own
 
@@ -214,12 +214,12 @@ def test_on_a_phone_the_tables_scroll_and_on_a_small_laptop_they_fit(tmp_path: P
 
 
 def test_claims_stand_beside_the_projection_and_are_marked() -> None:
-    *_, projected, forty, one = worth_table(DRIFTING).rows
+    *_, projected, forty, one = error_table(DRIFTING).rows
     assert projected[0] == "40 models with its own epochs, projected"
     assert (forty[0], one[0]) == ("40 models, claimed", "one model, claimed")
     assert forty[1:] == ["40 min 0 s to 1 h 0 min", "20 min 0 s to 30 min 0 s"]
     assert one[1:] == ["1 min 0 s to 1 min 30 s", "30 s to 45 s"]
-    mine = worth_table(compared(measured("mine", 1), num_bars={"mine": 900}))
+    mine = error_table(compared(measured("mine", 1), num_bars={"mine": 900}))
     assert not any("claimed" in row[0] for row in mine.rows)
     assert CLAIM_NOTE in comparison_page(DRIFTING) and "no measurement" in CLAIM_NOTE
     assert CLAIM_NOTE not in comparison_page(compared(measured("mine", 1), num_bars={"mine": 900}))

@@ -22,8 +22,8 @@ from v8.comparison.page import comparison_page
 from v8.language import language
 from v8.reports.backtest import backtest_page
 from v8.reports.markup import join
-from v8.trading.page import worth_page, worth_section
-from v8.trading.rules import Terms, worth_of
+from v8.trading.page import trading_page, trading_section
+from v8.trading.rules import TradingTerms, evaluate_trading
 from v8.wording import spaced
 
 NAMES = (
@@ -149,12 +149,13 @@ def pages(
         ]
         failures = {"fold-2": {"SOLUSDT-15m": "41"}}
         plan = replace(folds.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
-        worth = join(worth_section(worths[12]))
+        worth = join(trading_section(worths[12]))
         return str(backtest_page(results_of(plan, cells, failures), worth))
 
     worths = {
         days: replace(
-            worth_of([replace(wandering(days), series=name) for name in names], Terms()), is_demo=True
+            evaluate_trading([replace(wandering(days), series=name) for name in names], TradingTerms()),
+            is_demo=True,
         )
         for days in (5, 12)
     }
@@ -164,8 +165,8 @@ def pages(
         return str(comparison_page(profiles.compared(*pair, failures={"range_paths": "41"}, **changes)))
 
     return {
-        "worth": lambda: worth_page(worths[12]),
-        "worth of few days": lambda: worth_page(worths[5]),
+        "worth": lambda: trading_page(worths[12]),
+        "worth of few days": lambda: trading_page(worths[5]),
         "report": report,
         "back-test": backtest,
         "comparison": lambda: comparison(epochs=None),

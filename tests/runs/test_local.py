@@ -133,7 +133,7 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
     wanted = cluster._wanted()
     with cluster._sign_in(tmp_path) as sign, ExitStack() as end_of_worker:
         monkeypatch.setattr(cluster, "_until_exit", end_of_worker)
-        end_of_worker.callback(cluster._bench.cache_clear)
+        end_of_worker.callback(cluster._training_thread.cache_clear)
         for name in (FIRST, SECOND):
             shard = pickle.dumps([make_job(profile, name, tmp_path)])
             told = [event for events in cluster._serve(wanted, str(sign), shard, 1) for event in events]

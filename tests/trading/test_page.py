@@ -12,18 +12,25 @@ from wandering import wandering
 
 from v8.evaluation.evaluation import MODEL
 from v8.reports.markup import DEMO_WARNING
-from v8.trading.page import sentences, worth_page, worth_section, write_worth
-from v8.trading.rules import ACTUAL, NAIVE, RULES, Terms, Worth, worth_of
+from v8.trading.page import sentences, trading_page, trading_section, write_trading_results
+from v8.trading.rules import (
+    NAIVE,
+    PERFECT_FORESIGHT,
+    TRADING_RULES,
+    TradingResults,
+    TradingTerms,
+    evaluate_trading,
+)
 
-FREE = Terms(fee=0.0, spread=0.0)
+FREE = TradingTerms(fee=0.0, spread=0.0)
 
 
 @pytest.fixture(scope="module")
-def known() -> Worth:
-    return worth_of([wandering(60)], FREE)
+def known() -> TradingResults:
+    return evaluate_trading([wandering(60)], FREE)
 
 
-def test_the_first_sentence_says_what_is_more_than_chance(known: Worth) -> None:
+def test_the_first_sentence_says_what_is_more_than_chance(known: TradingResults) -> None:
     money, worse, scores, costs = sentences(known)
     best = "beats the best other way by more than chance"
     assert money == f"In money, after costs: {best}: position by volatility."
@@ -36,15 +43,15 @@ def test_the_first_sentence_says_what_is_more_than_chance(known: Worth) -> None:
 
 def test_what_is_not_known_is_worth_nothing_and_what_is_worse_is_told() -> None:
     study = wandering(60)
-    late = replace(study, outlooks={MODEL: study.outlooks[NAIVE], NAIVE: study.outlooks[MODEL]})
-    money, worse, scores, *_ = sentences(worth_of([late], FREE))
+    late = replace(study, forecasts={MODEL: study.forecasts[NAIVE], NAIVE: study.forecasts[MODEL]})
+    money, worse, scores, *_ = sentences(evaluate_trading([late], FREE))
     assert money == "In money, after costs: nothing beats the best other way by more than chance."
     assert worse.startswith("Loses to it by more than chance: position by volatility")
     assert scores.startswith("As forecasts, by their scores: nothing beats")
 
 
 def test_few_days_are_said_to_tell_nothing() -> None:
-    money, scores, costs = sentences(worth_of([wandering(5)], Terms(fee=0.0005)))
+    money, scores, costs = sentences(evaluate_trading([wandering(5)], TradingTerms(fee=0.0005)))
     assert money == "In money, after costs: too few days to tell whether any of it is more than chance."
     assert (
         scores == "As forecasts, by their scores: too few days to tell whether any of it is more than chance."
@@ -52,24 +59,25 @@ def test_few_days_are_said_to_tell_nothing() -> None:
     assert costs.startswith("A trade costs 5 bps, and half the spread of 2 bps")
 
 
-def test_the_files_hold_what_the_page_says(known: Worth, tmp_path: Path) -> None:
-    written = write_worth(tmp_path, replace(known, is_demo=True))
+def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:
+    written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
     assert (content["format"], content["is_demo"]) == (1, True)
-    assert list(content["figures"]) == list(RULES)
-    assert [(one["rule"], one["series"]) for one in content["results"][: len(RULES)]] == [
-        (rule, "") for rule in RULES
+    assert list(content["figures"]) == list(TRADING_RULES)
+    assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
+        (rule, "") for rule in TRADING_RULES
     ]
     assert set(content["curves"]) == {"volatility", "direction"}  # what is held
     days, earned = (content["curves"]["volatility"][name] for name in ("day", MODEL))
-    assert len(days) == len(earned) == known.together[0].num_days
+    assert len(days) == len(earned) == known.pooled[0].num_days
     with written[1].open() as lines:
         rows = list(csv.DictReader(lines))
     assert [row["outcome"] for row in rows] == [one["outcome"] for one in content["results"]]
-    assert [float(row[ACTUAL]) for row in rows] == [pytest.approx(one[ACTUAL]) for one in content["results"]]
+    bounds = [pytest.approx(result[PERFECT_FORESIGHT]) for result in content["results"]]
+    assert [float(row[PERFECT_FORESIGHT]) for row in rows] == bounds
     page = written[2].read_text()
     assert DEMO_WARNING in page
-    assert DEMO_WARNING not in worth_page(known)
+    assert DEMO_WARNING not in trading_page(known)
     assert all(sentence in page for sentence in sentences(known))
-    assert "Truth knows what comes and pays nothing" in "".join(worth_section(known))  # of a back-test, too
+    assert "Truth knows what comes and pays nothing" in "".join(trading_section(known))  # of a back-test, too

@@ -11,42 +11,42 @@ from wandering import wandering
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BEATS, LOSES, UNKNOWN
 from v8.trading.rules import (
-    ACTUAL,
     EARNED,
     GAIN,
     NAIVE,
-    RULES,
+    PERFECT_FORESIGHT,
     SHARPE,
-    Market,
-    Outlook,
-    Terms,
-    Worth,
-    bootstrapped,
+    TRADING_RULES,
+    MarketForecast,
+    MarketWindows,
+    TradingResults,
+    TradingTerms,
+    bootstrap_mean,
     by_direction,
     by_limits,
     by_ranges,
     by_variance,
     by_volatility,
-    levelled,
+    calibrate_forecast,
+    evaluate_trading,
     mean_variance,
-    worth_of,
 )
 
 DAY_S = 86_400
-FREE = Terms(fee=0.0, spread=0.0)
-COSTS = Terms(fee=0.001, spread=0.0002)  # 11 bps where one cannot wait, 10 where one can
+FREE = TradingTerms(fee=0.0, spread=0.0)
+COSTS = TradingTerms(fee=0.001, spread=0.0002)  # 11 bps where one cannot wait, 10 where one can
 
 
-def market(*bars: tuple[float, float, float, float], numbers: tuple[int, ...] | None = None) -> Market:
+def market(*bars: tuple[float, float, float, float], numbers: tuple[int, ...] | None = None) -> MarketWindows:
     """Windows one bar ahead, each after a close of 100."""
     made, at = np.array(bars)[:, None], np.array(numbers or range(len(bars)))
-    return Market(made, np.full(len(bars), 100.0), at, 900)
+    return MarketWindows(made, np.full(len(bars), 100.0), at, 900)
 
 
-def outlook(**values: float) -> Outlook:
+def outlook(**values: float) -> MarketForecast:
     told = {"low": 99.0, "high": 101.0, "close": 100.0, "variance": 1e-4} | values
     ends = (np.array([told.pop("bottom", 98.0)]), np.array([told.pop("top", 102.0)]))
-    return Outlook(**{name: np.array([value]) for name, value in told.items()}, ends=ends)
+    return MarketForecast(**{name: np.array([value]) for name, value in told.items()}, close_interval=ends)
 
 
 def test_an_order_is_filled_where_a_bar_trades_through_it_and_made_good_at_the_close_otherwise() -> None:
@@ -87,7 +87,7 @@ def test_a_range_costs_its_width_and_twenty_times_what_lies_beyond_and_its_ends_
 
 def test_who_knows_the_volatility_has_the_utility_of_the_source_and_a_perfect_score() -> None:
     bars = market(*[(100, 101 + at % 3, 99, 100) for at in range(96)])
-    knows = levelled(bars, bars.bars_NHC, bars.last_N, bars.bars_NHC)
+    knows = calibrate_forecast(bars, bars.actual_NHC, bars.last_close_N, bars.actual_NHC)
     played = by_volatility(bars, knows, replace(FREE, target=0.2, max_leverage=1e9))
     # 8 % a year for the risk that is wanted, less 4 % for bearing it.
     assert played["utility before costs, % a year"] == pytest.approx(100 * SHARPE * 0.2 / 2)
@@ -101,58 +101,61 @@ def test_who_knows_the_volatility_has_the_utility_of_the_source_and_a_perfect_sc
 def test_the_level_of_ranges_is_learnt_from_the_past_alone() -> None:
     past, now = market((100, 102, 98, 101)), market((100, 101, 99, 100))
     told = np.array([[[100, 101, 99, 100.0]]])
-    made = levelled(past, told, now.last_N, told)
-    assert made.variance == pytest.approx(mean_variance(past.bars_NHC))
-    assert np.log(made.ends[1] / 100) == pytest.approx(
+    made = calibrate_forecast(past, told, now.last_close_N, told)
+    assert made.variance == pytest.approx(mean_variance(past.actual_NHC))
+    assert np.log(made.close_interval[1] / 100) == pytest.approx(
         np.log([101 / 100])
     )  # as far as the past's close moved
 
 
 @pytest.fixture(scope="module")
-def known() -> Worth:
-    return worth_of([wandering(90), replace(wandering(90, 1), series="ETHUSDT-1h")], FREE)
+def known() -> TradingResults:
+    return evaluate_trading([wandering(90), replace(wandering(90, 1), series="ETHUSDT-1h")], FREE)
 
 
-def test_what_is_known_of_volatility_is_worth_more_than_chance_and_the_close_is_not(known: Worth) -> None:
-    outcomes = {one.rule: one.best.outcome for one in known.together}
+def test_what_is_known_of_volatility_is_worth_more_than_chance_and_the_close_is_not(
+    known: TradingResults,
+) -> None:
+    outcomes = {one.rule: one.best.outcome for one in known.pooled}
     assert outcomes["volatility"] == outcomes["variance"] == outcomes["ranges"] == BEATS
     assert outcomes["direction"] == "no real difference from"  # buy and hold, by chance
-    assert known.together[2].naive.outcome == "equals"  # neither says where it goes
-    assert [one.num_days for one in known.together] == [91] * len(RULES)
-    assert {one.series for one in known.each} == {"BTCUSDT-1h", "ETHUSDT-1h"}
+    assert known.pooled[2].naive.outcome == "equals"  # neither says where it goes
+    assert [one.num_days for one in known.pooled] == [91] * len(TRADING_RULES)
+    assert {one.series for one in known.by_series} == {"BTCUSDT-1h", "ETHUSDT-1h"}
 
 
 def test_what_is_known_does_not_pay_for_what_it_has_to_trade_often() -> None:
-    first, *_ = worth_of([wandering(90)], COSTS).together
+    first, *_ = evaluate_trading([wandering(90)], COSTS).pooled
     assert (first.rule, first.best.outcome) == ("volatility", LOSES)
 
 
 @pytest.mark.parametrize("terms", [FREE, COSTS])
-def test_the_actual_values_is_a_bound(terms: Terms) -> None:
-    found = worth_of([wandering(30)], terms)
-    for one in (*found.together, *found.each):
-        assert one.gains[ACTUAL] == max(one.gains.values())
+def test_the_actual_values_is_a_bound(terms: TradingTerms) -> None:
+    found = evaluate_trading([wandering(30)], terms)
+    for one in (*found.pooled, *found.by_series):
+        assert one.gains[PERFECT_FORESIGHT] == max(one.gains.values())
 
 
 def test_the_naive_forecast_in_place_of_the_model_is_worth_nothing() -> None:
     study = wandering(60)
-    same = worth_of([replace(study, outlooks={**study.outlooks, MODEL: study.outlooks[NAIVE]})], COSTS)
-    assert {one.naive.outcome for one in same.together} == {"equals"}
-    assert {one.naive.corrected_p_value for one in (*same.together, *same.each)} == {None}
+    same_forecasts = {**study.forecasts, MODEL: study.forecasts[NAIVE]}
+    same = evaluate_trading([replace(study, forecasts=same_forecasts)], COSTS)
+    assert {one.naive.outcome for one in same.pooled} == {"equals"}
+    assert {one.naive.corrected_p_value for one in (*same.pooled, *same.by_series)} == {None}
 
 
 def test_few_days_tell_nothing() -> None:
-    few = worth_of([wandering(8)], COSTS)
-    assert {one.best.outcome for one in few.together if one.rule != "direction"} == {UNKNOWN}
-    assert {one.interval for one in few.together} == {None}
+    few = evaluate_trading([wandering(8)], COSTS)
+    assert {one.best.outcome for one in few.pooled if one.rule != "direction"} == {UNKNOWN}
+    assert {one.interval for one in few.pooled} == {None}
 
 
 @pytest.mark.parametrize("num_days", [13, 50])
 def test_chance_alone_is_called_chance(num_days: int) -> None:
     rng = np.random.default_rng(1)
-    p_values = [bootstrapped(rng.normal(size=num_days))[1] for _ in range(200)]
+    p_values = [bootstrap_mean(rng.normal(size=num_days))[1] for _ in range(200)]
     assert np.mean(np.array(p_values) < 0.05) <= 0.08
-    interval, p_value = bootstrapped(rng.normal(1.5, 1.0, size=num_days))
+    interval, p_value = bootstrap_mean(rng.normal(1.5, 1.0, size=num_days))
     assert interval is not None
     assert p_value is not None
     assert interval[0] > 0 and p_value < 0.01

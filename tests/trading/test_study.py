@@ -16,8 +16,8 @@ from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import MODEL
 from v8.features.table import compute_table
-from v8.trading.rules import ACTUAL, NAIVE, RULES
-from v8.trading.study import FORMULAS, forecasts_of, require_causal, study_of
+from v8.trading.rules import NAIVE, PERFECT_FORESIGHT, TRADING_RULES
+from v8.trading.study import FORMULAS, forecasts_of, require_causal, trading_case_of
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
@@ -36,13 +36,13 @@ def told(trained_run: Any, data: SeriesData) -> Any:
 def test_model_naive_and_formulas_speak_of_every_window_once(
     trained_run: Any, data: SeriesData, told: Any
 ) -> None:
-    study = study_of(data, trained_run.candles, told)
+    study = trading_case_of(data, trained_run.candles, told)
     assert study is not None
-    assert list(study.outlooks) == [MODEL, NAIVE, *FORMULAS]
-    assert len(study.market.last_N) == len(data.spans["test"])
+    assert list(study.forecasts) == [MODEL, NAIVE, *FORMULAS]
+    assert len(study.market.last_close_N) == len(data.spans["test"])
     newest = int(study.market.bar_numbers[-1])
-    assert study_of(data, trained_run.candles, told, after=newest) is None
-    later = study_of(data, trained_run.candles, told, after=newest - 3)
+    assert trading_case_of(data, trained_run.candles, told, after=newest) is None
+    later = trading_case_of(data, trained_run.candles, told, after=newest - 3)
     assert later is not None
     assert later.market.bar_numbers.tolist() == [newest - 2, newest - 1, newest]
 
@@ -56,7 +56,7 @@ def test_forecasts_shifted_one_bar_into_the_future_are_refused(
 
     rule = r"forecast of model at .*: is the same from candles that end where it is issued; got a last close"
     with pytest.raises(ArtifactError, match=rule):
-        study_of(data, trained_run.candles, {**told, MODEL: ahead})
+        trading_case_of(data, trained_run.candles, {**told, MODEL: ahead})
 
 
 def test_a_difference_counts_however_cheap_the_coin_is(data: SeriesData) -> None:
@@ -73,17 +73,18 @@ def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path:
         first, *_ = done.stdout.splitlines()
         assert first == "In money, after costs: too few days to tell whether any of it is more than chance."
         assert "A trade costs 7 bps, and half the spread of 2 bps" in done.stdout
-        assert all(rule.title in done.stdout for rule in RULES.values())
+        assert all(rule.title in done.stdout for rule in TRADING_RULES.values())
         content = json.loads((trained_run.path / "worth.json").read_text())
         assert content["terms"] == {"fee": 0.0007, "spread": 0.0002, "target": 0.4, "max_leverage": 2.0}
         with (trained_run.path / "worth.csv").open() as lines:
             rows = list(csv.DictReader(lines))
         assert [(row["rule"], row["series"]) for row in rows] == [
-            *((rule, "") for rule in RULES),
-            *((rule, "BTCUSDT-15m") for rule in RULES),
+            *((rule, "") for rule in TRADING_RULES),
+            *((rule, "BTCUSDT-15m") for rule in TRADING_RULES),
         ]
-        told = [(one["rule"], one["series"], one[ACTUAL]) for one in content["results"]]
-        assert told == [(row["rule"], row["series"], pytest.approx(float(row[ACTUAL]))) for row in rows]
+        key = PERFECT_FORESIGHT
+        bounds = [(result["rule"], result["series"], result[key]) for result in content["results"]]
+        assert bounds == [(row["rule"], row["series"], pytest.approx(float(row[key]))) for row in rows]
         assert first in (trained_run.path / "worth.html").read_text()
     finally:  # the run is that of other tests, too
         for kind in ("json", "csv", "html"):

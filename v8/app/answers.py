@@ -1,6 +1,6 @@
-"""What the API answers: plain JSON, errors of four parts that name no file and no secret.
+"""The answers of the API: plain JSON, and errors in four parts that name no file and no secret.
 
-What each route answers, field by field, stands in `api.yaml`.
+`api.yaml` describes what each route answers, field by field.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from v8.app.places import Fleet
+from v8.app.places import ModelSnapshot
 from v8.columns import OPEN_TIME
 from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
 from v8.evaluation.significance import BaselineComparison
-from v8.forecasts.issuing import Issued
-from v8.ledger.record import Record
+from v8.forecasts.issuing import IssuedForecast
+from v8.ledger.record import LiveRecord
 from v8.market.series import Series, iso, series_advice
 from v8.storage import packaged
 from v8.version import VERSION
@@ -26,91 +26,101 @@ from v8.version import VERSION
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
-MOST_ROWS: Final = 999_999  # more cannot be asked for at once
+MAX_ROWS: Final = 999_999  # largest value of `?limit=`
 _LIMIT: Final = re.compile("[1-9][0-9]{0,5}")
 
 
 class RequestError(V8Error):
-    """A request that cannot be meant; `status` is how HTTP says so."""
+    """A request that is not valid; `status` is the status of HTTP."""
 
     status = 400
 
 
-def written(content: Any) -> bytes:
-    """Write JSON that is no markup whoever reads it; what is no finite number is refused."""
+def encode_json(content: Any) -> bytes:
+    """Write JSON that no browser takes for markup; numbers that are not finite are refused."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").encode("ascii")
 
 
-def series_list(fleet: Fleet) -> dict[str, Any]:
+def series_list(snapshot: ModelSnapshot) -> dict[str, Any]:
     """Return `/api/series`."""
-    rows = [
-        {
-            "series": str(series),
-            "bar_s": series.bar_s,
-            "horizon_bars": about.horizon_bars,
-            "tasks": {task: list(told.columns) for task, told in about.tasks.items()},
-            "is_demo_market": about.is_demo_market,
-            "trained": trained(fleet, series),
-            **{name: f"/api/{name}/{series}" for name in ("forecast", "track", "candles")},
-        }
-        for series, about in fleet.metadata.items()
-    ]
-    return {"place": fleet.label, "series": rows}
+    rows = []
+    for series, metadata in snapshot.metadata.items():
+        tasks = {task: list(recorded.columns) for task, recorded in metadata.tasks.items()}
+        rows.append(
+            {
+                "series": str(series),
+                "bar_s": series.bar_s,
+                "horizon_bars": metadata.horizon_bars,
+                "tasks": tasks,
+                "is_demo_market": metadata.is_demo_market,
+                "trained": trained(snapshot, series),
+                "forecast": f"/api/forecast/{series}",
+                "track": f"/api/track/{series}",
+                "candles": f"/api/candles/{series}",
+            }
+        )
+    return {"place": snapshot.label, "series": rows}
 
 
-def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
-    """Tell what a model was trained on."""
-    about = fleet.metadata[series]
-    candles = about.candles
-    split = asdict(about.split)
+def trained(snapshot: ModelSnapshot, series: Series) -> dict[str, Any]:
+    """Return what a model was trained on."""
+    metadata = snapshot.metadata[series]
+    candles = metadata.candles
+    split = asdict(metadata.split)
     spans = {name: {key: split[name][key] for key in _SPAN_KEYS} for name in ("train", "validation", "test")}
     return {
-        "profile": about.profile.name,
-        "created_at": about.created_at,
-        **{name: getattr(candles, name) for name in ("source", "num_bars", "first_open", "last_open")},
+        "profile": metadata.profile.name,
+        "created_at": metadata.created_at,
+        "source": candles.source,
+        "num_bars": candles.num_bars,
+        "first_open": candles.first_open,
+        "last_open": candles.last_open,
         "candles_digest": candles.digest,
         "spans": spans,
-        "model_sha256": about.model_sha256,
-        "revision": fleet.revision,
+        "model_sha256": metadata.model_sha256,
+        "revision": snapshot.revision,
     }
 
 
-def forecast(fleet: Fleet, issued: Issued) -> dict[str, Any]:
+def forecast(snapshot: ModelSnapshot, issued: IssuedForecast) -> dict[str, Any]:
     """Return `/api/forecast/{series}`: what `predict --format json` prints, and the training."""
-    return issued.to_json() | {"trained": trained(fleet, issued.candles.series)}
+    return issued.to_json() | {"trained": trained(snapshot, issued.candles.series)}
 
 
-def candles(issued: Issued, most: int) -> dict[str, Any]:
-    """Return `/api/candles/{series}`: of the candles that a forecast knew the newest, at most so many."""
-    known = issued.candles.to_frame().tail(most).replace({np.nan: None})  # a volume that is not told
-    known.insert(0, OPEN_TIME, [*map(iso, issued.candles.open_time_s[-most:])])
+def candles(issued: IssuedForecast, max_rows: int) -> dict[str, Any]:
+    """Return `/api/candles/{series}`: the newest candles that a forecast was made from."""
+    frame = issued.candles.to_frame().tail(max_rows).replace({np.nan: None})  # a volume may be unknown
+    open_times = [iso(open_time_s) for open_time_s in issued.candles.open_time_s[-max_rows:]]
+    frame.insert(0, OPEN_TIME, open_times)
     return {
         "series": str(issued.candles.series),
         "source": issued.candles.source,
         "closed_at": iso(issued.closed_s),
-        "candles": known.to_dict("records"),
+        "candles": frame.to_dict("records"),
     }
 
 
-def leaderboard(fleet: Fleet) -> dict[str, Any]:
-    """Return `/api/leaderboard`: each task beside the naive forecast and the best baseline."""
-    rows = [
-        {
-            "series": row.series,
-            "tasks": {
-                task: {"naive": _against(score.naive), "best_baseline": _against(score.best)}
-                for task, score in row.tasks.items()
-            },
-            "direction_hit_rate_step_1": row.hit_rate,
-            "direction_95": None if row.hit_rate_95 is None else list(row.hit_rate_95),
+def leaderboard(snapshot: ModelSnapshot) -> dict[str, Any]:
+    """Return `/api/leaderboard`: each task compared with the naive forecast and the best baseline."""
+    rows = []
+    for row in snapshot.rows:
+        tasks = {
+            task: {"naive": _comparison(score.naive), "best_baseline": _comparison(score.best)}
+            for task, score in row.tasks.items()
         }
-        for row in fleet.rows
-    ]
-    return {"place": fleet.label, "leaderboard": rows}
+        rows.append(
+            {
+                "series": row.series,
+                "tasks": tasks,
+                "direction_hit_rate_step_1": row.hit_rate,
+                "direction_95": None if row.hit_rate_95 is None else list(row.hit_rate_95),
+            }
+        )
+    return {"place": snapshot.label, "leaderboard": rows}
 
 
-def _against(against: BaselineComparison) -> dict[str, Any]:
+def _comparison(against: BaselineComparison) -> dict[str, Any]:
     return {
         "name": against.name,
         "multiple": against.relative_mae,
@@ -119,79 +129,93 @@ def _against(against: BaselineComparison) -> dict[str, Any]:
     }
 
 
-def track(record: Record | None, series: Series) -> dict[str, Any]:
+def track(record: LiveRecord | None, series: Series) -> dict[str, Any]:
     """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
-    found = [one for one in record.series if one.series == str(series)] if record else []
-    return {
-        "series": str(series),
-        "record": found[0].to_json() if found else None,
-        "all_series": {task: live.to_json() for task, live in record.tasks.items()} if record else {},
-    }
+    series_record = None
+    all_series = {}
+    if record:
+        for live_series in record.series:
+            if live_series.series == str(series):
+                series_record = live_series.to_json()
+        all_series = {task: live.to_json() for task, live in record.tasks.items()}
+    return {"series": str(series), "record": series_record, "all_series": all_series}
 
 
-def health(fleet: Fleet, source: str, now_s: float) -> dict[str, Any]:
+def health(snapshot: ModelSnapshot, source: str, now_s: float) -> dict[str, Any]:
     """Return `/api/health`."""
     return {
         "status": "ok",
         "version": VERSION,
         "now": iso(int(now_s)),
-        "place": fleet.label,
-        "revision": fleet.revision,
+        "place": snapshot.label,
+        "revision": snapshot.revision,
         "source": source,
-        "num_series": len(fleet.metadata),
+        "num_series": len(snapshot.metadata),
     }
 
 
-def fault(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
+def error_json(location: str, rule: str, got: str, fix: str) -> dict[str, Any]:
     """Return an error of four parts."""
-    parts = zip(PARTS, (where, rule, got, fix), strict=True)
+    parts = zip(PARTS, (location, rule, got, fix), strict=True)
     return {"error": {name: shown(part, 400) for name, part in parts}}
 
 
-def fault_of(error: Exception, series: str) -> dict[str, Any]:
-    r"""Return what strangers may read of an error: of candles all but paths, of others that there is one.
+def public_error_json(error: Exception, series: str) -> dict[str, Any]:
+    r"""Return what anybody may read of an error: of candles all but paths, of other errors no detail.
 
     >>> rule = r"needs rows; from https://host/data, not C:\\x or runs/a"
     >>> error = DataError(where="/home/me/x.csv", rule=rule, got="0", fix="Add some")
-    >>> told = fault_of(error, "BTCUSDT-1h")["error"]
-    >>> told["where"], told["rule"]
+    >>> parts = public_error_json(error, "BTCUSDT-1h")["error"]
+    >>> parts["where"], parts["rule"]
     ('(a file)', 'needs rows; from https://host/data, not (a file) or (a file)')
     """
     match error:
         case RequestError():
-            return fault(error.where, error.rule, error.got, error.fix)
+            return error_json(error.where, error.rule, error.got, error.fix)
         case DataError():
-            return fault(*(_PATH.sub("(a file)", with_parameters(getattr(error, part))) for part in PARTS))
+            return error_json(
+                location=_without_paths(error.where),
+                rule=_without_paths(error.rule),
+                got=_without_paths(error.got),
+                fix=_without_paths(error.fix),
+            )
         case V8Error():
             fix = "Ask whoever runs this server; its own output says more"
-            return fault(series, "its model must be one that can be used", "one that cannot", fix)
-    return fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
+            return error_json(series, "its model must be one that can be used", "one that cannot", fix)
+    return error_json("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
 
 
-def unknown_series(name: str, known: Iterable[Series]) -> RequestError:
+def _without_paths(text: str) -> str:
+    return _PATH.sub("(a file)", with_parameters(text))
+
+
+def unknown_series(name: str, available: Iterable[Series]) -> RequestError:
     """Return the error for a series that is not shown."""
-    names = [str(series) for series in known]
-    rule = f"is one of the {len(names)} that /api/series lists"
-    fix = "Choose one of these"
-    got = shown(repr(name), 80)
-    fix = series_advice(name, names, fix)
-    error = RequestError(where="series", rule=rule, got=got, fix=fix)
+    names = [str(series) for series in available]
+    error = RequestError(
+        where="series",
+        rule=f"is one of the {len(names)} that /api/series lists",
+        got=shown(repr(name), 80),
+        fix=series_advice(name, names, "Choose one of these"),
+    )
     error.status = 404
     return error
 
 
 def limit_of(text: str | None) -> int:
-    """Return how many rows a request asks for at most, `MOST_ROWS` when None."""
-    if text is not None and not _LIMIT.fullmatch(text):
-        rule = f"is a whole number from 1 to {MOST_ROWS:,}"
+    """Return the largest number of rows that a request asks for, `MAX_ROWS` when None."""
+    if text is None:
+        return MAX_ROWS
+    if not _LIMIT.fullmatch(text):
+        rule = f"is a whole number from 1 to {MAX_ROWS:,}"
         got = shown(repr(text), 80)
         raise RequestError(where="limit", rule=rule, got=got, fix="Write for example ?limit=60")
-    return MOST_ROWS if text is None else int(text)
+    return int(text)
 
 
 def metrics(
-    fleet: Fleet,
-    newest: Mapping[Series, Issued | BaseException],
+    snapshot: ModelSnapshot,
+    newest: Mapping[Series, IssuedForecast | BaseException],
     now_s: float,
     requests: Mapping[tuple[str, int], int],
     errors: Mapping[str, int],
@@ -199,27 +223,39 @@ def metrics(
     """Return `/metrics`, in https://prometheus.io/docs/instrumenting/exposition_formats/.
 
     Args:
-        newest: The forecast of each series that was made last, or why it could not be.
-        requests: How many were answered, by route and status.
-        errors: How many answers had to tell of an error, by its kind.
+        snapshot: The models.
+        newest: The newest forecast of each series, or the error.
+        now_s: The present, seconds since the epoch, UTC.
+        requests: Numbers of answered requests, by route and status.
+        errors: Numbers of answers with an error, by its kind.
     """
-    made = [(series, one) for series, one in newest.items() if not isinstance(one, BaseException)]
-    failed = {series: type(one).__name__ for series, one in newest.items() if isinstance(one, BaseException)}
-    next_s = {series: one.closed_s + series.bar_s for series, one in made if one.is_dated}
+    ages: list[tuple[dict[str, object], float]] = []
+    delays: list[tuple[dict[str, object], float]] = []
+    failures: list[tuple[dict[str, object], float]] = []
+    for series, issued in newest.items():
+        if isinstance(issued, BaseException):
+            failures.append(({"series": series, "kind": type(issued).__name__}, 1))
+            continue
+        ages.append(({"series": series}, now_s - issued.issued_at_s))
+        if issued.is_dated:
+            next_close_s = issued.closed_s + series.bar_s
+            delays.append(({"series": series}, max(0, now_s - next_close_s)))
     samples: dict[str, list[tuple[dict[str, object], float]]] = {
-        "v8_info": [({"version": VERSION, "place": fleet.label}, 1)],
-        "v8_series": [({}, len(fleet.metadata))],
-        "v8_forecast_age_seconds": [({"series": series}, now_s - one.issued_at_s) for series, one in made],
-        "v8_forecast_late_seconds": [({"series": name}, max(0, now_s - at)) for name, at in next_s.items()],
-        "v8_forecast_failed": [({"series": name, "kind": kind}, 1) for name, kind in failed.items()],
-        "v8_requests_total": [({"route": name, "status": is_}, n) for (name, is_), n in requests.items()],
-        "v8_errors_total": [({"kind": kind}, number) for kind, number in errors.items()],
+        "v8_info": [({"version": VERSION, "place": snapshot.label}, 1)],
+        "v8_series": [({}, len(snapshot.metadata))],
+        "v8_forecast_age_seconds": ages,
+        "v8_forecast_late_seconds": delays,
+        "v8_forecast_failed": failures,
+        "v8_requests_total": [
+            ({"route": route, "status": status}, count) for (route, status), count in requests.items()
+        ],
+        "v8_errors_total": [({"kind": kind}, count) for kind, count in errors.items()],
     }
     lines = []
-    for name, about in description()["paths"]["/metrics"]["get"]["x-metrics"].items():
+    for name, help_text in description()["paths"]["/metrics"]["get"]["x-metrics"].items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{labels_of(labels)} {number}" for labels, number in samples[name]]
+        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{labels_of(labels)} {value}" for labels, value in samples[name]]
     return "\n".join([*lines, ""])
 
 
@@ -229,14 +265,14 @@ def labels_of(labels: Mapping[str, object]) -> str:
     >>> print(labels_of({"place": 'a "run"\nin C:\\'}))
     {place="a \"run\"\nin C:\\"}
     """
-    signs = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    pairs = (f'{name}="{str(value).translate(signs)}"' for name, value in labels.items())
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    pairs = (f'{name}="{str(value).translate(escapes)}"' for name, value in labels.items())
     return f"{{{','.join(pairs)}}}"
 
 
 @cache
 def description() -> dict[str, Any]:
-    """Return the API in the form of OpenAPI 3.1."""
-    told: dict[str, Any] = yaml.safe_load(packaged("v8.app", "api.yaml"))
-    told["info"]["version"] = VERSION
-    return told
+    """Return the description of the API in the form of OpenAPI 3.1."""
+    content: dict[str, Any] = yaml.safe_load(packaged("v8.app", "api.yaml"))
+    content["info"]["version"] = VERSION
+    return content

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the reference of the API from the description that programs read, so that it cannot say anything else.
+// Draws the reference of the API from the OpenAPI description, so that the two cannot differ.
 (async () => {
   const root = document.documentElement;
   root.dataset.errors = 0;
@@ -7,10 +7,10 @@
   for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"]) addEventListener(kind, count);
 
   const element = (tag, children = [], attributes = {}) => {
-    const made = document.createElement(tag);
-    Object.entries(attributes).forEach(([name, value]) => made.setAttribute(name, value));
-    made.append(...[children].flat());
-    return made;
+    const node = document.createElement(tag);
+    Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
+    node.append(...[children].flat());
+    return node;
   };
   const table = (titles, rows) => element("div", element("table", [
     element("thead", element("tr", titles.map((title) => element("th", title, { scope: "col" })))),
@@ -19,7 +19,7 @@
   ], { class: "reference" }), { class: "scroll" });
   const code = (text) => element("code", text);
 
-  // What a value is: a link where it is described by itself.
+  // The form of a value: a link if it has a description of its own.
   const kind = (schema) => {
     if (schema.$ref) {
       const name = schema.$ref.split("/").pop();
@@ -32,11 +32,11 @@
   };
   const meaning = (schema, isAlways) => [schema.description, ...(isAlways ? [] : ["; not always there"])];
   const fields = ({ properties, required, additionalProperties }) => table(["field", "form", "meaning"], [
-    ...Object.entries(properties).map(([name, about]) => [code(name), kind(about), meaning(about, required.includes(name))]),
+    ...Object.entries(properties).map(([name, field]) => [code(name), kind(field), meaning(field, required.includes(name))]),
     ...(additionalProperties ? [["any other", kind(additionalProperties), "see above"]] : []),
   ]);
-  const parameters = (those) => those.flatMap(({ name, in: where, description }) =>
-    where === "query" ? [element("br"), code("?" + name + "="), " " + description] : []);
+  const parameters = (all) => all.flatMap(({ name, in: position, description }) =>
+    position === "query" ? [element("br"), code("?" + name + "="), " " + description] : []);
 
   const draw = ({ info, paths, components }) => {
     const routes = Object.entries(paths).map(([path, { get }]) => [path, get, Object.entries(get.responses["200"].content)[0]]);
@@ -55,7 +55,7 @@
       element("p", ["Whatever goes wrong is a ", element("a", "Fault", { href: "#Fault" }), ", with one of these statuses."]),
       table(["status", "meaning"], faults.map(([status, { description }]) => [status, description])),
       element("h2", "Metrics"),
-      table(["metric", "meaning"], metrics.map(([name, about]) => [code(name), about])),
+      table(["metric", "meaning"], metrics.map(([name, text]) => [code(name), text])),
       ...Object.entries(components.schemas).flatMap(([name, schema]) => [
         element("h2", name, { id: name }), element("p", schema.description), fields(schema)]),
     ];

@@ -4,13 +4,13 @@ import os
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from v8.app.desk import Desk
-from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, Policy
-from v8.app.page import Shown
-from v8.app.places import FleetForecasts, LedgerReader, Place
-from v8.app.server import WAIT_S, Site, application, listening, server_of
+from v8.app.desk import ForecastService
+from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, AccessPolicy
+from v8.app.page import ForecastView
+from v8.app.places import ForecastIssuer, LedgerReader, ModelSource
+from v8.app.server import WAIT_S, Site, make_application, make_server, open_listener
 from v8.cli.options import LOOPBACK
 from v8.cli.printing import tell
 from v8.errors import ProfileError
@@ -24,31 +24,42 @@ HUB_PAGE: Final = "https://huggingface.co"
 
 
 def serve_page(
-    place: Place,
+    models: ModelSource,
     candles: CandleSource,
-    tracks: LedgerReader,
+    record_reader: LedgerReader,
     address: tuple[str | None, int],
     *,
     is_open: bool,
-    **limits: Any,
+    origins: tuple[str, ...] = (),
+    max_per_minute: int | None = None,
 ) -> NoReturn:
     """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
 
-    `is_open` lets other machines ask without a token. The limits are `origins` and `most_a_minute` of
-    `Policy`. Raises `ProfileError` if there is no such folder of models, the address cannot be listened at or
-    needs a token, or an origin or the environment's token is none.
+    Args:
+        models: Where the models are.
+        candles: The source of candles.
+        record_reader: Reads the live record.
+        address: Host and port; this machine only if the host is None.
+        is_open: Whether other machines may send requests without a token.
+        origins: As in `AccessPolicy`.
+        max_per_minute: Likewise.
+
+    Raises:
+        ProfileError: If there is no such folder of models, the address is not available or needs a token, or
+            an origin or the environment's token is not valid.
     """
-    if isinstance(place.where, Path) and not place.where.is_dir():
+    if isinstance(models.location, Path) and not models.location.is_dir():
         fix = "Check the path, or name a repository with --repo"
-        raise ProfileError(where=str(place.where), rule="is a run folder", got="no such folder", fix=fix)
+        raise ProfileError(where=str(models.location), rule="is a run folder", got="no such folder", fix=fix)
     host, port = address
-    policy = Policy(
+    policy = AccessPolicy(
         hosts=None if host else LOOPBACK_NAMES,
         frames=(HUB_PAGE,) if "SPACE_ID" in os.environ else (),
+        origins=origins,
         token=os.environ.get(TOKEN_VARIABLE),
-        **limits,
+        max_per_minute=max_per_minute,
     )
-    listener = listening(host or LOOPBACK, port, tell)
+    listener = open_listener(host or LOOPBACK, port, tell)
     name, port = listener.getsockname()[:2]
     if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:
         if not is_open:
@@ -61,14 +72,21 @@ def serve_page(
     set_exit_message("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
-        issue = FleetForecasts(candles)
-        present = partial(present_of, candles)
-        desk = Desk(place, Shown, issue=issue, record=tracks, present=present, tell=tell)
-        desk.begin(WAIT_S)
-    tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")
+        service = ForecastService(
+            models,
+            ForecastView,
+            issue=ForecastIssuer(candles),
+            record=record_reader,
+            present=partial(present_of, candles),
+            notify=tell,
+        )
+        service.start(WAIT_S)
+    url_host = f"[{name}]" if ":" in name else name
+    tell(f"{service.snapshot.label}: http://{url_host}:{port}/ (Ctrl-C stops it)")
+    application = make_application(Site(service, candles.name), policy)
     try:
-        server_of(application(Site(desk, candles.name), policy), listener.crowd).run(sockets=[listener])
+        make_server(application, listener.limiter).run(sockets=[listener])
     finally:
-        desk.close()
-    # Only a signal ends it; it ends as every other command that is interrupted, whoever started it.
+        service.close()
+    # Only a signal ends the server; the command then ends as every other one that is interrupted.
     raise KeyboardInterrupt

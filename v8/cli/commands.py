@@ -300,11 +300,11 @@ def worth(
     names = _names(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
-    from v8.cli.forecasts import print_worth
-    from v8.trading.rules import BPS, Terms
+    from v8.cli.forecasts import print_trading
+    from v8.trading.rules import BPS, TradingTerms
 
-    terms = Terms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
-    print_worth(run, terms=terms, names=names, open_source=open_source)
+    terms = TradingTerms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
+    print_trading(run, terms=terms, names=names, open_source=open_source)
 
 
 def publish(
@@ -403,14 +403,14 @@ def predict(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
 
     from v8.cli.forecasts import draw_forecasts, print_forecasts
-    from v8.forecasts.issuing import issue_each
+    from v8.forecasts.issuing import issue_forecasts
     from v8.hub.opening import open_place
 
     models = open_place(place, revision=revision, is_offline=offline)
     names = named_series or models.series
     is_many = is_many or len(names) > 1
     cli.require_plot(plot, names, is_many=is_many, is_overwriting=overwrite)
-    issue = partial(issue_each, models, names, candles, bars=bars, is_any_age=allow_old, num_paths=paths)
+    issue = partial(issue_forecasts, models, names, candles, bars=bars, is_any_age=allow_old, num_paths=paths)
     draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
@@ -454,7 +454,7 @@ def update(
         ledger = DEFAULT_LEDGER
     opened_ledger = Ledger.open(ledger) if ledger is not None else None
     renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
-    chosen = renewal.chosen(named_series)
+    chosen = renewal.select_series(named_series)
     require_tables(renewal.profile)
     chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")
@@ -506,12 +506,12 @@ def forecast(
             where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
         )
 
-    from v8.cli.forecasts import issue_forecasts
+    from v8.cli.forecasts import forecast_into_ledger
     from v8.ledger.watching import ServingModels
 
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline)
     open_source = partial(cli.open_candles, source, data_dir)
-    exit_code = issue_forecasts(place, find_models, ledger, open_source, receiver, is_for_ever=every)
+    exit_code = forecast_into_ledger(place, find_models, ledger, open_source, receiver, is_for_ever=every)
     raise Exit(exit_code)
 
 
@@ -606,12 +606,12 @@ def backtest(
     results = evaluate_folds(out, backtest_options, candles, chosen_engine)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and (forecasts or is_worth):
-        from v8.cli.forecasts import export_forecasts, print_worth
+        from v8.cli.forecasts import export_forecasts, print_trading
         from v8.language import language
         from v8.reports.backtest import write_backtest
         from v8.reports.markup import join
-        from v8.trading.page import worth_section
-        from v8.trading.rules import Terms
+        from v8.trading.page import trading_section
+        from v8.trading.rules import TradingTerms
 
         if forecasts:
             export_code = export_forecasts(
@@ -624,9 +624,9 @@ def backtest(
             )
             exit_code = max(exit_code, export_code)
         if is_worth:
-            trading_results = print_worth(out, terms=Terms(), open_source=lambda _: candles)
+            trading_results = print_trading(out, terms=TradingTerms(), open_source=lambda _: candles)
             with language():
-                section = join(worth_section(trading_results))
+                section = join(trading_section(trading_results))
             write_backtest(out, results, section)
     raise Exit(exit_code)
 
@@ -720,16 +720,16 @@ def serve(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
 
     from v8.app.command import serve_page
-    from v8.app.places import LedgerReader, Place
+    from v8.app.places import LedgerReader, ModelSource
 
     serve_page(
-        Place(place, revision, is_offline=offline),
+        ModelSource(place, revision, is_offline=offline),
         candles,
         LedgerReader(ledger, place),
         (host, port),
         is_open=is_open,
         origins=tuple(cors or ()),
-        most_a_minute=rate,
+        max_per_minute=rate,
     )
 
 

@@ -1,8 +1,8 @@
-"""What `predict` and `forecast` do and print: forecasts, at once or into the ledger.
+"""The work of the commands `predict` and `forecast`: forecasts that are printed, or written into the ledger.
 
-Of several series that are asked of `predict`, one that cannot be forecast is one line on standard error, and
-the others are printed all the same. Numbers go to standard output; what is said about those of a CSV goes to
-standard error. `forecast` goes on where it was killed.
+If `predict` cannot forecast one of several series, this is one line on standard error, and the others are
+printed. Numbers go to standard output; the lines about the numbers of a CSV go to standard error. `forecast`
+continues where it was interrupted.
 """
 
 import sys
@@ -20,13 +20,13 @@ from v8.cli.printing import print_json, print_lines, print_page, print_reasons, 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.forecasts.export import write_forecasts
-from v8.forecasts.issuing import Answers, Issued, age
+from v8.forecasts.issuing import IssuedForecast, IssueResults, format_age
 from v8.invocation import command
 from v8.ledger import DEFAULT_LEDGER
 from v8.ledger.database import Ledger
 from v8.ledger.posting import keep_sending, send_messages
 from v8.ledger.receiver import Receiver
-from v8.ledger.watching import ServingModels, Wake, Watch, jitter_s
+from v8.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.machine.interruption import set_exit_message
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
@@ -36,174 +36,245 @@ from v8.own_files import require_own
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING
 from v8.runs.engines import place as place_models
-from v8.trading import page as page
-from v8.trading.rules import Worth
-from v8.trading.study import measure_worth
+from v8.trading import page as trading_report
+from v8.trading.rules import TradingResults, TradingTerms
+from v8.trading.study import measure_trading
 from v8.wording import Table, number, percent, plural, price
 
-MOST_WHOLE: Final = 4
-"""Series that are printed bar by bar, too; of more there is a row each."""
+MAX_DETAILED: Final = 4
+"""Up to so many series are printed bar by bar, too; of more there is one row each."""
 
 
 def print_forecasts(
-    issue: Callable[[], Answers],
-    form: str,
-    draw: Callable[[Sequence[Issued]], object] | None,
+    issue: Callable[[], IssueResults],
+    output_format: str,
+    draw: Callable[[Sequence[IssuedForecast]], object] | None,
     *,
     is_many: bool,
 ) -> int:
-    """Print the forecasts of some series that `issue_each` issues, draw them, and return the exit code.
+    """Issue forecasts, print and draw them, and return the exit code.
 
-    Raises `V8Error` where one series was asked for, and cannot be forecast.
+    Args:
+        issue: Issues the forecasts, see `issue_forecasts`.
+        output_format: A key of `PRINTERS`.
+        draw: Draws the forecasts; None draws nothing.
+        is_many: Whether several series were requested.
+
+    Raises:
+        V8Error: If one series was requested and cannot be forecast.
     """
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
         issued, refused = issue()
-    for error in () if is_many else refused.values():
-        raise error
-    PRINTERS[form](issued, is_many)
+    if refused and not is_many:
+        raise next(iter(refused.values()))
+    PRINTERS[output_format](issued, is_many)
     if draw:
         draw(issued)
-    return tell_refusals(refused, is_partial=bool(issued))
+    return report_refused(refused, is_partial=bool(issued))
 
 
-def draw_forecasts(issued: Sequence[Issued], place: Path, *, is_overwriting: bool) -> None:
-    """Draw forecasts into a file, or a file each in a folder, and say where."""
+def draw_forecasts(issued: Sequence[IssuedForecast], place: Path, *, is_overwriting: bool) -> None:
+    """Draw forecasts into a file, or a file each in a folder, and print the paths."""
     from v8.reports.pictures import draw_forecast
 
-    for one in issued:
-        file = picture_file(place, str(one.forecaster.series))
+    for forecast in issued:
+        file = picture_file(place, str(forecast.forecaster.series))
         require_picture(file, is_overwriting=is_overwriting)
-        draw_forecast(one.candles, one.forecast, file, notes=one.lines())
+        draw_forecast(forecast.candles, forecast.forecast, file, notes=forecast.summary_lines())
         tell(f"Picture: {file}")
 
 
-def tell_refusals(refused: Mapping[str, V8Error], *, is_partial: bool) -> int:
-    """Say in a line for each reason which series were not forecast, and return the exit code of `run`."""
+def report_refused(refused: Mapping[str, V8Error], *, is_partial: bool) -> int:
+    """Print a line for each reason with the series that were not forecast; return the exit code of `run`.
+
+    Args:
+        refused: The errors by series.
+        is_partial: Whether other series were forecast.
+    """
     by_reason: dict[str, list[str]] = {}
     for name, error in refused.items():
         by_reason.setdefault(str(error), []).append(name)
     for reason, names in by_reason.items():
-        where = "" if reason.startswith(names[0]) else f"{listed(names)}: "
-        tell(f"failed: {where}{reason}")
+        prefix = "" if reason.startswith(names[0]) else f"{listed(names)}: "
+        tell(f"failed: {prefix}{reason}")
     codes = {error.exit_code for error in refused.values()}
-    is_mixed = len(codes) > 1 or (codes and is_partial)
-    return SeriesError.exit_code if is_mixed else next(iter(codes), 0)
+    if not codes:
+        return 0
+    if is_partial or len(codes) > 1:
+        return SeriesError.exit_code
+    return codes.pop()
 
 
-def print_tables(issued: Sequence[Issued]) -> None:
-    """Print a row a series, and of a few series bar by bar what is forecast, and by which model."""
+def print_tables(issued: Sequence[IssuedForecast]) -> None:
+    """Print a row a series; for a few series also a table of the bars and the lines about the model."""
     if not issued:
         return
-    about = max((one.forecaster.about for one in issued), key=lambda about: about.is_evaluated)
-    *_, task = about.quality or about.tasks
-    best = (
-        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less."
-    )
-    header = "series", "close", "low", "high", "range ahead", "range now", "vol ahead", "vol now", "× best"
-    title = f"{plural(len(issued), 'forecast')} issued at {iso(max(one.issued_at_s for one in issued))}"
-    print_table(Table(header, map(_row, issued), title))
-    for one in issued if len(issued) <= MOST_WHOLE else ():
-        _print_bars(one)
-        print_lines(*one.lines())
-    for one in (each for each in issued if each.paths is not None):
-        _print_chances(one)
-    if len(issued) > MOST_WHOLE:
-        first = issued[0]
-        ages_s = [one.model_age_s for one in issued if one.model_age_s is not None]
-        revision = f" at {first.forecaster.revision}" if first.forecaster.revision else ""
-        oldest = f" The oldest has seen candles until {age(max(ages_s))} before." if ages_s else ""
-        told = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
-        print_lines(f"Models: {told} Candles: {first.candles.source}.", *first.demo_lines())
-        print_lines(*(line for one in issued for line in one.forecaster.origin_lines))
+    newest_issued_at_s = max(forecast.issued_at_s for forecast in issued)
+    header = ("series", "close", "low", "high", "range ahead", "range now", "vol ahead", "vol now", "× best")
+    title = f"{plural(len(issued), 'forecast')} issued at {iso(newest_issued_at_s)}"
+    print_table(Table(header, [_overview_row(forecast) for forecast in issued], title))
+    if len(issued) <= MAX_DETAILED:
+        for forecast in issued:
+            _print_bars(forecast)
+            print_lines(*forecast.summary_lines())
+    for forecast in issued:
+        if forecast.paths is not None:
+            _print_touch_probabilities(forecast)
+    if len(issued) > MAX_DETAILED:
+        _print_common_lines(issued)
     print_lines(
         "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
-        best if about.is_evaluated else "× best: unknown, because it was not evaluated.",
+        _best_baseline_note(issued),
     )
 
 
-def _row(one: Issued) -> list[str]:
-    """Sum a forecast up: how far prices will range, how wild they will be, and what the model is worth."""
-    ahead = one.forecast
-    candles = one.candles
+def _best_baseline_note(issued: Sequence[IssuedForecast]) -> str:
+    """Explain the column `× best`, by the last task of a model."""
+    for forecast in issued:
+        metadata = forecast.forecaster.about
+        if metadata.is_evaluated:
+            task = list(metadata.quality or metadata.tasks)[-1]
+            meaning = f"error of {task} on the test span as a multiple of the best baseline's"
+            return f"× best: {meaning}; below 1 it is less."
+    return "× best: unknown, because it was not evaluated."
+
+
+def _print_common_lines(issued: Sequence[IssuedForecast]) -> None:
+    """Print about many series only what they have in common, and the age of the oldest model."""
+    first = issued[0]
+    ages_s = [forecast.model_age_s for forecast in issued if forecast.model_age_s is not None]
+    revision = f" at {first.forecaster.revision}" if first.forecaster.revision else ""
+    oldest = f" The oldest has seen candles until {format_age(max(ages_s))} before." if ages_s else ""
+    models = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
+    lines = [f"Models: {models} Candles: {first.candles.source}.", *first.demo_lines()]
+    for forecast in issued:
+        lines += forecast.forecaster.origin_lines
+    print_lines(*lines)
+
+
+def _overview_row(issued: IssuedForecast) -> list[str]:
+    """Return the row of a series: its prices, ranges and volatility ahead and now, and the model's error."""
+    forecast = issued.forecast
+    candles = issued.candles
     close = float(candles.column(CLOSE)[-1])
-    closes = candles.column(CLOSE)[-BAND_PERIOD_BARS:]
-    low = float(ahead[LOW].min())
-    high = float(ahead[HIGH].max())
-    known = (candles.column(HIGH) - candles.column(LOW))[-len(ahead) :]
-    shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
-    if VOLATILITY in ahead:
-        shares[2:] = ahead[VOLATILITY].iloc[-1], closes.std(ddof=1) / closes.mean()
-    *_, quality = ({"relative_mae_to_best": None}, *one.forecaster.about.quality.values())
-    told = [*map(price, (close, low, high)), *(percent(share, 2) for share in shares)]
-    return [str(one.forecaster.series), *told, number(quality["relative_mae_to_best"])]
-
-
-def _print_bars(one: Issued) -> None:
-    """Print what is forecast of each bar, then how sure the model is of its close and volatility."""
-    opens = [f"{opened:%m-%d %H:%M}" for opened in one.forecast.index]
-    levels = one.forecaster.quantiles
-    cells = {str(name): [_cell(name, each) for each in values] for name, values in one.points().items()}
-    for name in (name for name in (CLOSE, VOLATILITY) if name in cells):
-        for told, pair in zip(interval_names(levels), intervals(levels), strict=True):
-            ends = one.forecast[[quantile_column(name, each) for each in pair]].to_numpy()
-            cells[f"{told} {name}"] = [_cell(name, *each) for each in ends]
-    title = f"{one.forecaster.series}: {len(opens)} bars from {one.opens()[0]} on"
-    print_table(Table(("opens", *cells), zip(opens, *cells.values(), strict=True), title))
-
-
-def _print_chances(one: Issued) -> None:
-    """Print the chances that prices above and below the close are touched."""
-    rows = [
-        (f"{100 * move:g} %", price(above), percent(rises, 1), price(below), percent(falls, 1))
-        for move, above, rises, below, falls in (each.values() for each in one.chances()["touch"])
+    newest_ranges = (candles.column(HIGH) - candles.column(LOW))[-len(forecast) :]
+    volatility_ahead = None
+    volatility_now = None
+    if VOLATILITY in forecast:
+        closes = candles.column(CLOSE)[-BAND_PERIOD_BARS:]
+        volatility_ahead = forecast[VOLATILITY].iloc[-1]
+        volatility_now = closes.std(ddof=1) / closes.mean()
+    relative_mae_to_best = None
+    for quality in issued.forecaster.about.quality.values():
+        relative_mae_to_best = quality["relative_mae_to_best"]  # that of the last task counts
+    return [
+        str(issued.forecaster.series),
+        price(close),
+        price(float(forecast[LOW].min())),
+        price(float(forecast[HIGH].max())),
+        percent(median(forecast[HIGH] - forecast[LOW]) / close, 2),
+        percent(median(newest_ranges) / close, 2),
+        percent(volatility_ahead, 2),
+        percent(volatility_now, 2),
+        number(relative_mae_to_best),
     ]
-    title = f"{one.forecaster.series}: chance that a bar ahead touches a price so far off the close"
+
+
+def _print_bars(issued: IssuedForecast) -> None:
+    """Print the forecast of each bar, with the intervals of close and volatility."""
+    open_times = [f"{open_time:%m-%d %H:%M}" for open_time in issued.forecast.index]
+    levels = issued.forecaster.quantiles
+    columns: dict[str, list[str]] = {"opens": open_times}
+    for name, values in issued.point_forecasts().items():
+        columns[str(name)] = [_format_value(name, value) for value in values]
+    for name in (CLOSE, VOLATILITY):
+        if name not in columns:
+            continue
+        for interval_name, (low, high) in zip(interval_names(levels), intervals(levels), strict=True):
+            bounds = issued.forecast[[quantile_column(name, low), quantile_column(name, high)]].to_numpy()
+            columns[f"{interval_name} {name}"] = [
+                _format_interval(name, lower, upper) for lower, upper in bounds
+            ]
+    title = f"{issued.forecaster.series}: {len(open_times)} bars from {issued.open_times()[0]} on"
+    rows = list(zip(*columns.values(), strict=True))
+    print_table(Table(columns, rows, title))
+
+
+def _print_touch_probabilities(issued: IssuedForecast) -> None:
+    """Print the probabilities that prices above and below the close are touched."""
+    rows = []
+    for touch in issued.touch_probabilities()["touch"]:
+        rows.append(
+            (
+                f"{100 * touch['move']:g} %",
+                price(touch["above"]),
+                percent(touch["chance_above"], 1),
+                price(touch["below"]),
+                percent(touch["chance_below"], 1),
+            )
+        )
+    title = f"{issued.forecaster.series}: chance that a bar ahead touches a price so far off the close"
     print_table(Table(("move", "above", "chance", "below", "chance"), rows, title))
 
 
-def _cell(name: Hashable, *values: float) -> str:
+def _format_value(name: Hashable, value: float) -> str:
+    return f"{100 * value:.2f} %" if name == VOLATILITY else f"{value:.6g}"
+
+
+def _format_interval(name: Hashable, lower: float, upper: float) -> str:
     if name == VOLATILITY:
-        return f"{' – '.join(f'{100 * value:.2f}' for value in values)} %"
-    return " – ".join(f"{value:.6g}" for value in values)
+        return f"{100 * lower:.2f} – {100 * upper:.2f} %"
+    return f"{lower:.6g} – {upper:.6g}"
 
 
-def print_csv(issued: Sequence[Issued], is_many: bool) -> None:
-    """Print numbers with all their digits, one row a bar; the first column is the series where many are.
+def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:
+    """Print numbers with all their digits, one row a bar, or a bar of a path if paths were requested.
 
-    Where paths were asked for it is a row for each bar of each path.
+    The first column is the series if many were requested.
     """
     frames = []
-    for one in issued:
-        frames.append((one.forecast if one.paths is None else one.paths).reset_index())
-        frames[-1][OPEN_TIME] = one.opens() * (len(frames[-1]) // len(one.forecast))
+    for forecast in issued:
+        values = forecast.forecast if forecast.paths is None else forecast.paths
+        frame = values.reset_index()
+        num_paths = len(frame) // len(forecast.forecast)
+        frame[OPEN_TIME] = forecast.open_times() * num_paths
         if is_many:
-            frames[-1].insert(0, "series", str(one.forecaster.series))
-        tell("\n".join(one.lines()))
+            frame.insert(0, "series", str(forecast.forecaster.series))
+        frames.append(frame)
+        tell("\n".join(forecast.summary_lines()))
     if frames:
         pd.concat(frames).to_csv(sys.stdout, index=False, lineterminator="\n")
 
 
-PRINTERS: Final[Mapping[str, Callable[[Sequence[Issued], bool], None]]] = {
+PRINTERS: Final[Mapping[str, Callable[[Sequence[IssuedForecast], bool], None]]] = {
     "table": lambda issued, is_many: print_tables(issued),
     "csv": print_csv,
     "json": lambda issued, is_many: print_json(
-        [one.to_json() for one in issued] if is_many else issued[0].to_json()
+        [forecast.to_json() for forecast in issued] if is_many else issued[0].to_json()
     ),
 }
-"""Every form by the name that `--format` takes; each is given forecasts and whether many were asked for."""
+"""Every output format by the name that `--format` takes: a function of forecasts and whether many were
+requested."""
 
 
-def export_forecasts(flag: str, place: Path, file: Path, *, is_overwriting: bool, **wanted: Any) -> int:
-    """Write every forecast of the test spans of a place, say where and what is missing; return the exit code.
+def export_forecasts(
+    flag: str, place: Path, file: Path, *, is_overwriting: bool, **export_options: Any
+) -> int:
+    """Write every forecast of the test spans of a place, print a summary, and return the exit code.
 
-    A flag named the file; what is wanted are arguments of `write_forecasts`.
+    Args:
+        flag: The flag that named the file, for error messages.
+        place: Folder of the models.
+        file: The file to write.
+        is_overwriting: Whether a file of others may be replaced.
+        export_options: Further arguments of `write_forecasts`.
     """
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
-    require_own(flag, file, is_overwriting=is_overwriting)  # a back-test took hours since it was looked at
+    require_own(flag, file, is_overwriting=is_overwriting)  # it was checked before a back-test of hours, too
     with quiet_start():
-        exported = write_forecasts(place, file, **wanted)
+        exported = write_forecasts(place, file, **export_options)
     print_lines(*exported.notes, f"Written: {file}, {exported.num_rows:,} rows.")
     if not exported.missing:
         return 0
@@ -211,65 +282,102 @@ def export_forecasts(flag: str, place: Path, file: Path, *, is_overwriting: bool
     return SeriesError.exit_code
 
 
-def print_worth(place: Path, **given: Any) -> Worth:
-    """Print what forecasts of a place are worth, as `measure_worth` finds it, and write it there."""
+def print_trading(
+    place: Path,
+    terms: TradingTerms,
+    open_source: Callable[[str], CandleSource],
+    names: Sequence[str] = (),
+) -> TradingResults:
+    """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
-        worth = measure_worth(place, **given)
-    print_lines(*([DEMO_WARNING] if worth.is_demo else []), *page.sentences(worth))
-    for table in (page.rules_table(worth.together, page.TITLE), *page.figure_tables(worth)):
+        results = measure_trading(place, terms, open_source, names)
+    lines = [DEMO_WARNING] if results.is_demo else []
+    lines += trading_report.sentences(results)
+    print_lines(*lines)
+    print_table(trading_report.rules_table(results.pooled, trading_report.TITLE))
+    for table in trading_report.figure_tables(results):
         print_table(table)
-    *_, html = files = page.write_worth(place, worth)
+    files = trading_report.write_trading_results(place, results)
     print_lines(f"Written: {', '.join(map(str, files))}")
-    print_page(html)
-    return worth
+    print_page(files[-1])
+    return results
 
 
-def issue_forecasts(
-    where: Path | str,
+def forecast_into_ledger(
+    place: Path | str,
     find_models: Callable[[], ServingModels],
-    ledger: Path,
+    ledger_file: Path,
     open_candles: Callable[[], CandleSource],
     receiver: Receiver | None,
     *,
     is_for_ever: bool,
 ) -> int:
-    """Forecast the models of a place into a ledger, print what was done, and return the exit code.
+    """Write the forecasts of a place's models into a ledger, print a summary, and return the exit code.
 
-    What happens is sent to a receiver, if there is one.
+    Args:
+        place: The place of the models.
+        find_models: Opens the models.
+        ledger_file: Path of the ledger.
+        open_candles: Opens the source of candles.
+        receiver: Gets messages about what happens; None without one.
+        is_for_ever: Whether to continue at every close until the process ends.
     """
-    words = [word.replace(receiver.url, "URL") if receiver else word for word in sys.argv[1:]]
-    set_exit_message(f"interrupted: {ledger} is whole. Continue with: {command(*words)}")
+    words = sys.argv[1:]
+    if receiver:
+        words = [word.replace(receiver.url, "URL") for word in words]  # the address may hold a secret
+    set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {command(*words)}")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
-        models = find_models()  # before a file is made
-    shown = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
-    with Ledger.open_to_write(ledger) as book:
-        with quiet_start():  # opening models starts TensorFlow
-            for name in with_progress(models.series, "Opening models"):
-                with suppress(V8Error):  # the first wake tells
-                    models.forecaster(name)
-        place = book.place(where)
-        settle_s = jitter_s(place) if is_for_ever else 0
-        is_posting = receiver is not None
-        watch = Watch(models, open_candles, book, place, tell=tell, settle_s=settle_s, is_posting=is_posting)
+        models = find_models()  # first: no file is made if there are no models
+    with Ledger.open_to_write(ledger_file) as ledger:
+        _open_models(models)
+        ledger_place = ledger.place(place)
+        updater = LedgerUpdater(
+            models,
+            open_candles,
+            ledger,
+            ledger_place,
+            notify=tell,
+            delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
+            is_posting=receiver is not None,
+        )
         if receiver and is_for_ever:
-            in_thread(partial(keep_sending, ledger, place, receiver, tell))
+            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, tell))
         if is_for_ever:
-            watch.keep_going(
-                lambda woken: print_lines(f"{_done(woken)}; next at {iso(watch.next_close_s(woken.now_s))}")
-            )
-        woken = watch.wake()
-        print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *shown)}")
+
+            def report(result: UpdateResult) -> None:
+                next_close = iso(updater.next_close_s(result.now_s))
+                print_lines(f"{_summary(result)}; next at {next_close}")
+
+            updater.run_forever(report)
+        result = updater.update()
+        track_words = list(place_words(place))
+        if ledger_file != DEFAULT_LEDGER:
+            track_words += ["--ledger", str(ledger_file)]
+        print_lines(
+            f"{_summary(result)}.", f"Ledger: {ledger_file}. Its record: {command('track', *track_words)}"
+        )
         if receiver:
-            send_messages(ledger, place, receiver)
-    if not woken.failures:
+            send_messages(ledger_file, ledger_place, receiver)
+    if not result.failures:
         return 0
-    return SeriesError.exit_code if woken.num_issued else next(iter(woken.failures.values())).exit_code
+    if result.num_issued:
+        return SeriesError.exit_code
+    first_error = next(iter(result.failures.values()))
+    return first_error.exit_code
 
 
-def _done(woken: Wake) -> str:
-    late = f" ({woken.num_late} late)" if woken.num_late else ""
-    failed = f", {len(woken.failures)} series failed" if woken.failures else ""
-    issued = plural(woken.num_issued, "forecast")
-    return f"{iso(woken.now_s)}: {issued} issued{late}, {woken.num_scored} scored{failed}"
+def _open_models(models: ServingModels) -> None:
+    """Open all models before the first update; this starts TensorFlow, which prints."""
+    with quiet_start():
+        for name in with_progress(models.series, "Opening models"):
+            with suppress(V8Error):  # the first update reports it
+                models.forecaster(name)
+
+
+def _summary(result: UpdateResult) -> str:
+    late = f" ({result.num_late} late)" if result.num_late else ""
+    failed = f", {len(result.failures)} series failed" if result.failures else ""
+    issued = plural(result.num_issued, "forecast")
+    return f"{iso(result.now_s)}: {issued} issued{late}, {result.num_scored} scored{failed}"

@@ -27,7 +27,7 @@ from v8.machine.interruption import set_exit_message, watch_interrupts
 from v8.machine.processes import handle_request
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
-from v8.promotion.renewal import RULES, Looked, Renewal, Renewed, Rule
+from v8.promotion.renewal import STALENESS_RULES, GenerationResult, Renewal, StalenessReport, StalenessRule
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
 from v8.reports.verdict import change_table
@@ -146,17 +146,17 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def stale_rule(when: str, max_age_days: float | None) -> Rule:
+def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
     """Return the rule by which models are stale, from `--when` and `--max-age`.
 
     Raises `ProfileError` if one of them is wrong, or they contradict each other.
     """
-    require_one_of("--when", when, RULES, fix="Choose one of these")
+    require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
         fix = "Write for example --max-age 7, or leave it out"
         raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
-    return Rule(when, max_age_days)
+    return StalenessRule(when, max_age_days)
 
 
 def newest_source(run: Path) -> str:
@@ -167,7 +167,7 @@ def newest_source(run: Path) -> str:
 
 def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
     """Renew stale models; return whether every series could be examined and trained."""
-    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
+    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
     with FolderLock(renewal.run):
         steps = []
         observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
@@ -183,28 +183,28 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
 def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
     """Print what is stale and would be trained."""
     unfinished: set[Series] = set()
-    for generation, undecided in renewal.unfinished(chosen):
+    for generation, undecided in renewal.unfinished_generations(chosen):
         print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
         unfinished.update(undecided)
     left = [series for series in chosen if series not in unfinished]
     if left:
-        looked = renewal.look(left)
-        _print_renewal(looked)
-        if looked.stale:
-            plan = renewal.plan(renewal.next_generation(looked.stale), list(looked.stale))
+        report = renewal.check_staleness(left)
+        _print_renewal(report)
+        if report.stale:
+            plan = renewal.plan(renewal.next_generation(report.stale), list(report.stale))
             printing.print_plan(plan, renewal.source)
 
 
-def _print_renewal(step: Looked | Renewed) -> None:
+def _print_renewal(step: StalenessReport | GenerationResult) -> None:
     """Print how old the models are, or which models serve after a new generation was trained."""
-    if isinstance(step, Looked):
+    if isinstance(step, StalenessReport):
         rows = [
             (model.series, model.generation, model.until, model.live, "yes" if model.is_stale else "no")
-            for model in step.standings
+            for model in step.assessments
         ]
         header = ("series", "generation", "newest candle", "live record × naive", "stale")
         print_table(Table(header, rows, "What serves"))
-        print_all_lines(f"{model.series}: {model.why}." for model in step.standings)
+        print_all_lines(f"{model.series}: {model.reason}." for model in step.assessments)
     else:
         print_decisions(step)
     if step.failures:
@@ -212,7 +212,7 @@ def _print_renewal(step: Looked | Renewed) -> None:
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
 
 
-def print_decisions(renewed: Renewed) -> None:
+def print_decisions(renewed: GenerationResult) -> None:
     """Print the errors of new and old models, and which of them serve."""
     measure = "error as a multiple of naive's on candles that neither has seen"
     print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))

@@ -1,6 +1,7 @@
-"""`python -m v8 compare-profiles`: what each profile costs and what it is worth, measured on equal data."""
+"""`python -m v8 compare-profiles`: time, memory and errors of each profile, measured on equal data."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,16 @@ from typer import Argument, Exit, Option, echo
 from v8.cli import options as cli
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
-from v8.market.sources.source import SeriesLister
+from v8.market.series import Series
+from v8.market.sources.source import CandleSource, SeriesLister
 from v8.own_files import require_own
-from v8.profile import load_profile, profile_names
+from v8.profile import Profile, load_profile, profile_names
 from v8.runs.options import asked_series, contradiction, require_tables, served_series
 from v8.wording import Table
 
 if TYPE_CHECKING:
-    from v8.artifacts.comparison_results import Comparison
+    from v8.comparison.results import Comparison
+    from v8.runs.engines import Placement
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 RECOMMENDED = "aligned"
@@ -60,68 +63,140 @@ def compare_profiles(
     if full and epochs is not None:
         raise contradiction("param:full", f"param:epochs {epochs}", "runs each profile's own epochs")
     _check_out(out, is_overwriting=overwrite)
+    runs = _run_folders(names)
+    if runs:
+        _compare_runs(runs, out, baseline=baseline_profile, is_overwriting=overwrite)
+        return
+    candles = cli.open_candles(source, data_dir, tables)
+    loaded = [load_profile(name) for name in names]
+    for profile in loaded:
+        require_tables(profile)
+    requested = asked_series(series, universe)
+    if requested is None and not isinstance(candles, SeriesLister):
+        requested = asked_series(COMPARED_SERIES)
+    echo(f"Preparing to compare {', '.join(profile.name for profile in loaded)}.")
+    if folds:
+        budgeted = [profile.with_budget(newest_bars=bars, epochs=epochs) for profile in loaded]
+        _compare_back_tests(
+            budgeted,
+            requested or served_series(candles),
+            candles,
+            out,
+            num_folds=folds,
+            device=device,
+            fleet_size=fleet_size,
+        )
+        return
+    from v8.cli.printing import print_lines
+    from v8.comparison.measurement import compare
+    from v8.comparison.page import require_same_comparison
+    from v8.comparison.results import Comparison
+
+    placement = _place(device, fleet_size)
+    planned = Comparison(
+        command=command(*sys.argv[1:]),
+        source=candles.name,
+        is_demo=not candles.is_publishable,
+        series=tuple(str(one_series) for one_series in requested or served_series(candles)),
+        num_bars={profile.name: profile.newest_bars if bars is None else bars for profile in loaded},
+        epochs=_epoch_budget(epochs, is_full=full),
+        num_repeats=repeat,
+        baseline=baseline_profile or loaded[-1].name,
+        num_workers=_num_workers(placement),
+    )
+    if not overwrite:
+        require_same_comparison(out, planned)
+    training = {
+        "source": source,
+        "data_dir": data_dir,
+        "device": device,
+        "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
+    }
+    measured = compare(planned, loaded, source=candles, out=out, training=training, notify=print_lines)
+    _write_and_print(measured, out)
+
+
+def _place(device: str, fleet_size: str) -> "Placement":
+    """Decide where the profiles are trained."""
+    from v8.runs.engines import choose_device, place
+
+    if device != "gpu":  # only the measuring processes look for a GPU; this one would keep it from them
+        choose_device(device)
+    return place(device, "auto", fleet_size)
+
+
+def _num_workers(placement: "Placement") -> int:
+    """Return how many processes a run on this machine uses in parallel."""
+    from v8.machine.choices import measured_workers
+
+    if placement.is_measured:
+        return measured_workers(placement.num_workers)
+    return placement.num_workers
+
+
+def _epoch_budget(epochs: int | None, *, is_full: bool) -> int | None:
+    """Return the most epochs of each profile; None for each profile's own."""
+    if is_full:
+        return None
+    return 1 if epochs is None else epochs
+
+
+def _run_folders(names: Sequence[str]) -> list[Path]:
+    """Return the names as run folders; empty if they are names or files of profiles.
+
+    Raises:
+        ProfileError: If there are both.
+    """
     runs = [Path(name) for name in names if (Path(name) / "run.json").is_file()]
     if 0 < len(runs) < len(names):
         rule = "names profiles, which are trained, or run folders, which are compared as they are"
         got = f"{len(runs)} run folders among {len(names)} names"
         raise ProfileError(where="--profiles", rule=rule, got=got, fix="Leave out one kind")
+    return runs
 
-    from v8.artifacts.comparison_results import Comparison
-    from v8.cli.printing import print_lines
-    from v8.machine.choices import measured_workers
+
+def _compare_runs(runs: Sequence[Path], out: Path, *, baseline: str | None, is_overwriting: bool) -> None:
+    """Compare existing run folders."""
+    from v8.comparison.measurement import compare_runs
     from v8.comparison.page import require_same_comparison
-    from v8.comparison.measurement import compare, compare_runs
-    from v8.runs.engines import choose_device, choose_engine, place
 
-    words = command(*sys.argv[1:])
-    if runs:
-        comparison = compare_runs(runs, baseline=baseline_profile, command=words)
-        if not overwrite:
-            require_same_comparison(out, comparison)
-        _show(comparison, out)
-        return
-    candles = cli.open_candles(source, data_dir, tables)
-    chosen = [load_profile(name) for name in names]
-    for one in chosen:
-        require_tables(one)
-    asked = asked_series(series, universe)
-    if asked is None and not isinstance(candles, SeriesLister):
-        asked = asked_series(COMPARED_SERIES)
-    echo(f"Preparing to compare {', '.join(one.name for one in chosen)}.")
-    if folds:
-        from v8.cli.runs import compare_folds
-        from v8.runs.backtest import BacktestOptions
+    comparison = compare_runs(runs, baseline=baseline, command=command(*sys.argv[1:]))
+    if not is_overwriting:
+        require_same_comparison(out, comparison)
+    _write_and_print(comparison, out)
 
-        engine = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
-        budgets = (one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen)
-        those = asked or served_series(candles)
-        wanted = [BacktestOptions(one, those, folds, None, words) for one in budgets]
-        compare_folds(wanted, candles, engine, out)
-        return
-    if device != "gpu":  # the processes that measure look for that; this one would take it from them
-        choose_device(device)
-    placement = place(device, "auto", fleet_size)
-    num_workers = placement.num_workers
-    planned = Comparison(
-        command=words,
-        source=candles.name,
-        is_demo=not candles.is_publishable,
-        series=tuple(map(str, asked or served_series(candles))),
-        num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
-        epochs=None if full else 1 if epochs is None else epochs,
-        num_repeats=repeat,
-        baseline=baseline_profile or chosen[-1].name,
-        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
-    )
-    if not overwrite:
-        require_same_comparison(out, planned)
-    size = placement.fleet_size if fleet_size != "auto" else None
-    training = {"source": source, "data_dir": data_dir, "device": device, "fleet_size": size}
-    _show(compare(planned, chosen, source=candles, out=out, training=training, tell=print_lines), out)
+
+def _compare_back_tests(
+    profiles: Sequence[Profile],
+    series: Sequence[Series],
+    candles: CandleSource,
+    out: Path,
+    *,
+    num_folds: int,
+    device: str,
+    fleet_size: str,
+) -> None:
+    """Compare profiles by a back-test of each over the same folds."""
+    from v8.cli.runs import compare_folds
+    from v8.runs.backtest import BacktestOptions
+    from v8.runs.engines import choose_engine
+
+    train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
+    backtests = [
+        BacktestOptions(
+            profile=profile,
+            series=series,
+            num_folds=num_folds,
+            history_bars=None,
+            command=command(*sys.argv[1:]),
+        )
+        for profile in profiles
+    ]
+    compare_folds(backtests, candles, train_all, out)
 
 
 def _check_out(out: Path, *, is_overwriting: bool) -> None:
-    """Refuse a folder that is none, or whose files v8 did not write, before hours of measuring."""
+    """Refuse, before hours of measuring, an `--out` that is no folder, or holds files of others."""
     from v8.comparison.page import comparison_files
 
     if out.exists() and not out.is_dir():
@@ -131,20 +206,22 @@ def _check_out(out: Path, *, is_overwriting: bool) -> None:
         require_own("--out", file, is_overwriting=is_overwriting)
 
 
-def _show(comparison: "Comparison", out: Path) -> None:
+def _write_and_print(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
     from v8.comparison.page import advice, budget_sentence, cautions, contents, write_comparison
     from v8.reports.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
-    print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
-    print_lines(*advice(comparison), budget_sentence(comparison), *cautions(comparison))
-    for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
-        if isinstance(part, Table):
-            print_table(part)
-        else:
-            print_lines(part)
+    lines = [DEMO_WARNING] if comparison.is_demo else []
+    lines += [*advice(comparison), budget_sentence(comparison), *cautions(comparison)]
+    print_lines(*lines)
+    for _, parts in contents(comparison):
+        for part in parts:
+            if isinstance(part, Table):
+                print_table(part)
+            elif not isinstance(part, Html):
+                print_lines(part)
     if comparison.failures:
         print_reasons("Failed profiles", sorted(comparison.failures.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")

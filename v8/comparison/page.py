@@ -1,8 +1,8 @@
-"""What a comparison of profiles measured, the figures that follow from it, and the tables and files of both.
+"""The measurements of a comparison of profiles, figures computed from them, and the tables and files of both.
 
 Every figure is computed per repeat and then shown as the median over repeats with the smallest and the
-largest. Ratios are taken within one repeat, whose measurements lie close together in time, so that a
-machine that becomes slower does not favour whoever was measured first.
+largest. Ratios are computed within one repeat, whose measurements lie close together in time, so that a
+machine that becomes slower does not favour the profile that was measured first.
 
 `compare.json` holds everything, `compare.csv` the figures; `compare.html` shows the tables and sentences of
 the terminal between its charts.
@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from v8.artifacts.comparison_results import (
+from v8.comparison.results import (
     FIGURES,
     PROJECTED_MODELS,
-    SPREAD_ENDS,
+    STATISTICS,
     Comparison,
     Spreads,
 )
@@ -35,19 +35,37 @@ from v8.wording import ABSENT, Table, between, count, digits, duration, plural
 
 COMPARISON_FORMAT: Final = 1  # version of the keys of `compare.json`
 
-NEGLIGIBLE_PCT: Final = 0.5  # errors, in per cent of naive's, that are no further apart count as equal
+NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
 
 CLAIMS: Final[Mapping[str, Mapping[str, Any]]] = {
-    profile: {"ancestor": ancestor, "model_s": model_s, "all_s": all_s}
-    for profile, ancestor, model_s, all_s in (
-        ("stable", "V8_STABLE.py", (60, 90), (40 * 60, 60 * 60)),
-        ("aligned", "V8_ALIGNED_WITH_V7.py", (30, 45), (20 * 60, 30 * 60)),
-        ("v4_transformer", "v4_train_transformer.py", (3 * 60, 5 * 60), (2 * 3600, 3 * 3600)),
-        ("v4_gru", "v4_train_fast_gru.py", (5 * 60, 8 * 60), (3 * 3600, 5 * 3600)),
-        ("v4_lstm", "v4_train_unified.py", (10 * 60, 15 * 60), (6 * 3600, 10 * 3600)),
-    )
+    "stable": {
+        "ancestor": "V8_STABLE.py",
+        "model_s": (60, 90),
+        "all_s": (40 * 60, 60 * 60),
+    },
+    "aligned": {
+        "ancestor": "V8_ALIGNED_WITH_V7.py",
+        "model_s": (30, 45),
+        "all_s": (20 * 60, 30 * 60),
+    },
+    "v4_transformer": {
+        "ancestor": "v4_train_transformer.py",
+        "model_s": (3 * 60, 5 * 60),
+        "all_s": (2 * 3600, 3 * 3600),
+    },
+    "v4_gru": {
+        "ancestor": "v4_train_fast_gru.py",
+        "model_s": (5 * 60, 8 * 60),
+        "all_s": (3 * 3600, 5 * 3600),
+    },
+    "v4_lstm": {
+        "ancestor": "v4_train_unified.py",
+        "model_s": (10 * 60, 15 * 60),
+        "all_s": (6 * 3600, 10 * 3600),
+    },
 }
-"""What the ancestors' guides say of "Colab GPU" trainings with the profile's own epochs: from and to."""
+"""Times that the guides of earlier versions claim for "Colab GPU" trainings with the profile's own epochs:
+shortest and longest, in seconds, of one model and of all 40."""
 
 CLAIMED: Final = {"all_s": "40 models, claimed", "model_s": "one model, claimed"}
 CLAIM_NOTE: Final = "Claimed: by guides of the lineage, for an unnamed GPU, without a log; no measurement."
@@ -62,11 +80,11 @@ UNITS: Final[Mapping[str, Callable[[float], str]]] = {
     "epochs": count,
     "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
 }
-"""How a figure of each unit is written."""
+"""Functions that write a figure of each unit."""
 
 
 def assumption(comparison: Comparison) -> str:
-    """Say what the projected time takes for granted."""
+    """State the assumptions of the projected time."""
     return say(
         "Projected, not measured: {num} models like the measured ones, each training all of the profile's "
         "own epochs at the measured speed, so early stopping would end sooner. On a CPU {workers} "
@@ -78,66 +96,81 @@ def assumption(comparison: Comparison) -> str:
     )
 
 
-class Worth(NamedTuple):
-    """What a profile is worth, and what that costs."""
+class ProfileErrors(NamedTuple):
+    """The errors of a profile, and the time that its models take."""
 
     profile: str
-    dots: Sequence[Dot]  # by series, its error beside naive's, the mean over the tasks that all models have
+    dots: Sequence[Dot]  # by series, its error relative to naive's, mean over the tasks that all models have
     change_pct: float  # by how many per cent its error is larger than naive's, median over series
     projected_s: float  # seconds of 40 models with its own epochs
 
     def __str__(self) -> str:
-        told = relative_to_naive(1.0 + self.change_pct / 100.0)
+        error = relative_to_naive(1.0 + self.change_pct / 100.0)
         time = duration(self.projected_s, is_estimate=True)
         cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
-        return say("{told}, mean over tasks; {cost}", told=told, cost=cost)
+        return say("{told}, mean over tasks; {cost}", told=error, cost=cost)
 
 
-def worths(comparison: Comparison) -> list[Worth]:
-    """Put worth beside cost, the smallest error first; nothing where models have no error in common."""
+def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
+    """Return errors and times of the profiles, the smallest error first; empty without a common task."""
     figures = comparison.figures
     if not figures:
         return []
     multiples = comparison.models.filter(like="multiples.").dropna(axis="columns")
-    changes = multiples.mean(axis="columns").dropna().map(change_pct)
-    found = []
-    for profile, those in changes.groupby(level="profile", sort=False):
-        middles = those.groupby(level="series", sort=False).median()  # over repeats
-        dots = [Dot(str(series), pct) for series, pct in middles.items()]
-        time_s = figures[str(profile)]["projected_40_s"]["median"]
-        found.append(Worth(str(profile), dots, float(middles.median()), time_s))
-    return sorted(found, key=lambda one: one.change_pct)
+    changes_pct = multiples.mean(axis="columns").dropna().map(change_pct)
+    all_errors = []
+    for profile, of_profile in changes_pct.groupby(level="profile", sort=False):
+        by_series = of_profile.groupby(level="series", sort=False).median()  # over repeats
+        all_errors.append(
+            ProfileErrors(
+                profile=str(profile),
+                dots=[Dot(str(series), pct) for series, pct in by_series.items()],
+                change_pct=float(by_series.median()),
+                projected_s=figures[str(profile)]["projected_40_s"]["median"],
+            )
+        )
+    return sorted(all_errors, key=lambda errors: errors.change_pct)
 
 
 def advice(comparison: Comparison) -> list[str]:
-    """Say which profile is the one to take, at what cost, and what is had for more or less; or why not."""
-    those = worths(comparison)
-    if not those:
+    """Recommend a profile, with its error and its time, and name alternatives; or say why there is none.
+
+    The recommended one is the fastest of the profiles whose errors count as equal to the smallest.
+    """
+    by_error = profile_errors(comparison)
+    if not by_error:
         return []
-    quickly = sorted(those, key=lambda one: one.projected_s)
-    fastest = say("The fastest is {name}: {told}.", name=quickly[0].profile, told=quickly[0])
+    by_time = sorted(by_error, key=lambda errors: errors.projected_s)
+    best = by_error[0]
+    fastest = by_time[0]
+    fastest_sentence = say("The fastest is {name}: {told}.", name=fastest.profile, told=fastest)
     if comparison.epochs is not None:
-        return [say("So short a training tells what is fast, and not yet what to take."), fastest]
-    if len({*comparison.horizons.values()}) > 1:
-        return [say("No profile is the one to take: they look differently far ahead."), fastest]
-    best = those[0]
+        reason = say("So short a training tells what is fast, and not yet what to take.")
+        return [reason, fastest_sentence]
+    if len(set(comparison.horizons.values())) > 1:
+        reason = say("No profile is the one to take: they look differently far ahead.")
+        return [reason, fastest_sentence]
     if best.change_pct >= 0.0:
-        return [say("No profile is the one to take: none errs less than if nothing changed."), fastest]
-    chosen = next(one for one in quickly if one.change_pct - best.change_pct <= NEGLIGIBLE_PCT)
-    said = [say("Take {name}: {told}.", name=chosen.profile, told=chosen)]
-    if best is not chosen:
-        said.append(say("The smallest error has {name}: {told}.", name=best.profile, told=best))
-    return [*said, *([fastest] if quickly[0] is not chosen else [])]
+        reason = say("No profile is the one to take: none errs less than if nothing changed.")
+        return [reason, fastest_sentence]
+    equal_to_best = [errors for errors in by_time if errors.change_pct - best.change_pct <= NEGLIGIBLE_PCT]
+    recommended = equal_to_best[0]
+    sentences = [say("Take {name}: {told}.", name=recommended.profile, told=recommended)]
+    if best is not recommended:
+        sentences.append(say("The smallest error has {name}: {told}.", name=best.profile, told=best))
+    if fastest is not recommended:
+        sentences.append(fastest_sentence)
+    return sentences
 
 
 def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
-    """Tell what was found as sections: a heading, and sentences, tables, and markup for the page alone."""
+    """Yield the sections: a heading, and sentences, tables, and markup that only the page shows."""
     if comparison.failures:
         reasons = sorted(comparison.failures.items())
         yield say("Failed"), [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
     if comparison.measurements:
         claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & comparison.figures.keys() else []
-        yield say("Worth and cost"), [worth_table(comparison), *claims, assumption(comparison)]
+        yield say("Worth and cost"), [error_table(comparison), *claims, assumption(comparison)]
         yield say("All figures"), [ratio_table(comparison), cost_table(comparison)]
     yield (
         say("Where these numbers come from"),
@@ -154,7 +187,7 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
 
 
 def comparison_files(folder: Path) -> list[Path]:
-    """List the files that a comparison has in a folder: `compare.json`, `compare.csv` and `compare.html`."""
+    """List the files of a comparison in a folder: `compare.json`, `compare.csv` and `compare.html`."""
     return [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
 
 
@@ -166,10 +199,10 @@ def require_same_comparison(folder: Path, comparison: Comparison) -> None:
         comparison: What is to be compared.
 
     Raises:
-        ProfileError: If another comparison lies there, which may have taken hours.
+        ProfileError: If the folder holds another comparison, which may have taken hours.
         ArtifactError: If its `compare.json` is damaged, or of an unknown format.
     """
-    file, *_ = comparison_files(folder)
+    file = comparison_files(folder)[0]
     if not file.exists():
         return
     fix = "Choose another param:out, or add param:overwrite to replace it"
@@ -204,22 +237,26 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return one line per profile and figure: median, smallest and largest, and its ratio to the baseline."""
-    ends = [*SPREAD_ENDS.values()]
-    columns = [*COMPARISON_COLUMNS, *ends, *(f"ratio_{end}" for end in ends)]
-    lines: list[list[object]] = []
+    names = list(STATISTICS.values())
+    columns = [*COMPARISON_COLUMNS, *names, *(f"ratio_{name}" for name in names)]
+    rows: list[list[object]] = []
     for profile, figures in comparison.figures.items():
-        for name, spread in figures.items():
-            ratio = comparison.ratios[profile].get(name, {})
-            lines.append([profile, name, FIGURES[name].unit, *spread.values(), *map(ratio.get, ends)])
-    return Table(columns, lines).csv()
+        for figure_name, spread in figures.items():
+            ratio = comparison.ratios[profile].get(figure_name, {})
+            ratios = [ratio.get(name) for name in names]
+            rows.append([profile, figure_name, FIGURES[figure_name].unit, *spread.values(), *ratios])
+    return Table(columns, rows).csv()
 
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
     body = [opening("", *advice(comparison))]
-    those = worths(comparison)
-    if those:
-        rows = {f"{one.profile}, {duration(one.projected_s, is_estimate=True)}": one.dots for one in those}
+    all_errors = profile_errors(comparison)
+    if all_errors:
+        rows = {}
+        for errors in all_errors:
+            time = duration(errors.projected_s, is_estimate=True)
+            rows[f"{errors.profile}, {time}"] = errors.dots
         label = say("Error beside that of no change, mean over tasks, and the time of 40 models.")
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
         note = say(
@@ -229,37 +266,45 @@ def comparison_page(comparison: Comparison) -> Html:
             points=NEGLIGIBLE_PCT,
         )
         body.append(element("p", note, class_="soft"))
-    said = [budget_sentence(comparison), *cautions(comparison)]
-    body += [element("p", sentence, class_="soft") for sentence in said]
+    for sentence in (budget_sentence(comparison), *cautions(comparison)):
+        body.append(element("p", sentence, class_="soft"))
     for heading, parts in contents(comparison):
-        shown = [_on_page(part) for part in parts]
+        content = [_to_markup(part) for part in parts]
         is_open = heading in {say("Failed"), say("Worth and cost")}
-        body += [element("h2", heading), *shown] if is_open else [folded(heading, *shown)]
-    heading = say("Profiles compared: {names}", names=", ".join(comparison.num_bars))
-    return document(f"v8: {heading}", heading, body, is_demo=comparison.is_demo)
+        if is_open:
+            body += [element("h2", heading), *content]
+        else:
+            body.append(folded(heading, *content))
+    title = say("Profiles compared: {names}", names=", ".join(comparison.num_bars))
+    return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
 
 
-def _on_page(part: str | Table) -> Html:
+def _to_markup(part: str | Table) -> Html:
     if isinstance(part, Table):
         return shown_table(part, class_="wrapped figures")
     return part if isinstance(part, Html) else element("p", part, class_="soft")
 
 
-def worth_table(comparison: Comparison) -> Table:
-    """Return what decides: errors, the time of 40 models and memory, and beside them what guides claim."""
-    wanted = [f"{task}_multiple{which}" for which in ("", "_of_best") for task in TASKS]
-    table = _figure_table("", comparison.figures, [*wanted, "peak_process_bytes", "projected_40_s"])
+def error_table(comparison: Comparison) -> Table:
+    """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
+    names = [f"{task}_multiple" for task in TASKS]
+    names += [f"{task}_relative_mae_to_best" for task in TASKS]
+    table = _figure_table("", comparison.figures, [*names, "peak_process_bytes", "projected_40_s"])
     for name, title in CLAIMED.items():
-        ends = [CLAIMS.get(profile, {}).get(name) for profile in comparison.figures]
-        cells = (between(map(duration, each)) if each else ABSENT for each in ends)
-        table.rows += [[term(title), *cells]] if any(ends) else []
+        claims = [CLAIMS.get(profile, {}).get(name) for profile in comparison.figures]
+        if any(claims):
+            cells = [between(map(duration, claim)) if claim else ABSENT for claim in claims]
+            table.rows.append([term(title), *cells])
     return table
 
 
 def cost_table(comparison: Comparison) -> Table:
-    """Return every figure of every profile, with its spread where there are several repeats."""
-    told = {"repeats": plural(comparison.num_repeats, "repeat"), "num": len(comparison.series)}
-    title = say("Medians over {repeats} (smallest to largest), seconds are means of {num} series", **told)
+    """Return every figure of every profile, with its spread if there are several repeats."""
+    title = say(
+        "Medians over {repeats} (smallest to largest), seconds are means of {num} series",
+        repeats=plural(comparison.num_repeats, "repeat"),
+        num=len(comparison.series),
+    )
     return _figure_table(title, comparison.figures, FIGURES)
 
 
@@ -270,50 +315,61 @@ def ratio_table(comparison: Comparison) -> Table:
 
 
 def _figure_table(
-    title: str, found: Spreads, names: Iterable[str], write: Callable[[float], str] | None = None
+    title: str, spreads: Spreads, names: Iterable[str], write: Callable[[float], str] | None = None
 ) -> Table:
-    table = Table(["", *found], [], title)
+    """Return a row a figure and a column a profile; figures that no profile has are left out."""
+    table = Table(["", *spreads], [], title)
     for name in names:
-        spreads = [figures.get(name) for figures in found.values()]
-        if any(spreads):
+        row_spreads = [figures.get(name) for figures in spreads.values()]
+        if any(row_spreads):
             figure = FIGURES[name]
-            cells = (_shown(spread, write or UNITS[figure.unit]) for spread in spreads)
+            cells = [_format_spread(spread, write or UNITS[figure.unit]) for spread in row_spreads]
             table.rows.append([term(figure.title), *cells])
     return table
 
 
-def _shown(spread: Mapping[str, float] | None, write: Callable[[float], str]) -> str:
+def _format_spread(spread: Mapping[str, float] | None, write: Callable[[float], str]) -> str:
     if spread is None:
         return ABSENT
-    middle, low, high = map(write, spread.values())
-    return middle if low == middle == high else f"{middle} ({between((low, high))})"
+    median, low, high = map(write, spread.values())
+    return median if low == median == high else f"{median} ({between((low, high))})"
 
 
 def budget_sentence(comparison: Comparison) -> str:
-    """Say what was trained, and what that is too little for."""
-    num = len(comparison.series)
-    names = ", ".join(comparison.series)
-    bars = say(" or ").join(f"{number:,}" for number in sorted({*comparison.num_bars.values()}))
-    what = say("{num} series ({names}), {bars} newest candles each", num=num, names=names, bars=bars)
+    """Say on what the profiles were trained, and what the budget is too small for."""
+    num_bars = say(" or ").join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))
+    data = say(
+        "{num} series ({names}), {bars} newest candles each",
+        num=len(comparison.series),
+        names=", ".join(comparison.series),
+        bars=num_bars,
+    )
     if comparison.epochs is None:
-        return say("Every profile trained its own epochs with early stopping on {what}.", what=what)
+        return say("Every profile trained its own epochs with early stopping on {what}.", what=data)
     return say(
         "Budget: at most {epochs} on {what}. That measures speed; skill and epochs to best need --full.",
         epochs=plural(comparison.epochs, "epoch"),
-        what=what,
+        what=data,
     )
 
 
 def cautions(comparison: Comparison) -> list[str]:
-    """Say what the figures must not be taken for; nothing when there is nothing to say."""
-    far = say(
-        "The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ naive "
-        "compares only profiles of equal horizon.",
-        told=", ".join(f"{name} {bars}" for name, bars in comparison.horizons.items()),
-    )
-    once = say(
-        "One repeat has no spread: whatever else the machine did during a profile's turn counts as that "
-        "profile's cost. --repeat 3 shows how much that is."
-    )
-    said = {far: len({*comparison.horizons.values()}) > 1, once: comparison.num_repeats == 1}
-    return [sentence for sentence, is_so in said.items() if is_so]
+    """Warn of wrong conclusions from the figures, where there is reason to."""
+    sentences = []
+    if len(set(comparison.horizons.values())) > 1:
+        horizons = ", ".join(f"{name} {bars}" for name, bars in comparison.horizons.items())
+        sentences.append(
+            say(
+                "The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
+                "naive compares only profiles of equal horizon.",
+                told=horizons,
+            )
+        )
+    if comparison.num_repeats == 1:
+        sentences.append(
+            say(
+                "One repeat has no spread: whatever else the machine did during a profile's turn counts as "
+                "that profile's cost. --repeat 3 shows how much that is."
+            )
+        )
+    return sentences

@@ -93,7 +93,7 @@ def write_forecasts(
     """Write every forecast of the test spans of a place into a file.
 
     A series that is not finished, or whose model or candles cannot be used, is missing in it and is named in
-    what is returned. Windows across a leap of the candles are left out, and counted there.
+    what is returned. Windows across a leap of the candles are left out, and with_progress there.
 
     Args:
         place: A folder of a run, of a back-test, or of models that were pulled.

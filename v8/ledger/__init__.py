@@ -1,7 +1,7 @@
-"""The ledger: every forecast issued about the future, scored when the actual values come."""
+"""The ledger: every forecast issued about the future, scored when the actual values are known."""
 
 from pathlib import Path
 from typing import Final
 
 DEFAULT_LEDGER: Final = Path("runs/ledger.sqlite")
-"""Where a ledger is unless somebody says otherwise."""
+"""The ledger that is used if no other one is named."""

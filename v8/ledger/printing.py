@@ -1,4 +1,4 @@
-"""What `track` prints: the live record, which nobody can tune: forecasts were written before their actual values."""
+"""The output of the command `track`: the live record of forecasts that were written before their actual values."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,65 +8,108 @@ from typing import Final
 from v8.cli.options import place_words
 from v8.cli.printing import print_json, print_lines, print_table
 from v8.errors import ArtifactError, listed, shown
+from v8.evaluation.significance import BaselineComparison
 from v8.invocation import command
 from v8.ledger.database import Ledger
-from v8.ledger.record import LiveSeries, Record, live_record, record_sentences, record_table
+from v8.ledger.record import LiveRecord, LiveSeries, LiveTask, live_record, record_sentences, record_table
 from v8.wording import Table
 
 _COLUMNS: Final = (
-    *("series", "task", "num_scored", "num_days", "error", "naive_error", "relative_mae"),
-    *("verdict", "p_value", "corrected_p_value", "best_baseline", "best_error", "relative_mae_to_best"),
-    *("verdict_against_best", "p_value_against_best", "corrected_p_value_against_best"),
+    "series",
+    "task",
+    "num_scored",
+    "num_days",
+    "error",
+    "naive_error",
+    "relative_mae",
+    "verdict",
+    "p_value",
+    "corrected_p_value",
+    "best_baseline",
+    "best_error",
+    "relative_mae_to_best",
+    "verdict_against_best",
+    "p_value_against_best",
+    "corrected_p_value_against_best",
 )
 
 
-def print_record(ledger: Path, where: Path | str, names: Sequence[str] | None, form: str) -> None:
-    """Print how the forecasts of a place turned out, in a form of `RECORD_PRINTERS`.
+def print_record(
+    ledger_file: Path, place: Path | str, names: Sequence[str] | None, output_format: str
+) -> None:
+    """Print the live record of a place.
 
-    Raises `ArtifactError` if none was issued of what is asked for.
+    Args:
+        ledger_file: Path of the ledger.
+        place: The place of the models.
+        names: Names of the series; all that have forecasts when None.
+        output_format: A key of `RECORD_PRINTERS`.
+
+    Raises:
+        ArtifactError: If the ledger holds no forecast of a series, or of the place.
     """
-    with Ledger.open(ledger) as book:
-        known = book.series(where)
-        missing = [name for name in names or () if name not in known]
-        if missing or not known:
-            of = f"{book.place(where)}, but of {listed(book.places()) or 'no place'}"
+    with Ledger.open(ledger_file) as ledger:
+        available = ledger.series(place)
+        missing = [name for name in names or () if name not in available]
+        if missing or not available:
+            if missing:
+                got = f"none of {listed(missing)}"
+            else:
+                got = f"none of {ledger.place(place)}, but of {listed(ledger.places()) or 'no place'}"
             rule = "must hold forecasts of what is asked for"
-            got = f"none of {listed(missing) if missing else of}"
-            fix = f"Issue some: {command('forecast', *place_words(where), '--every')}"
-            raise ArtifactError(where=str(book.path), rule=rule, got=got, fix=fix)
-        record = live_record(book, where, names)
-    RECORD_PRINTERS[form](record)
+            example = command("forecast", *place_words(place), "--every")
+            raise ArtifactError(where=str(ledger.path), rule=rule, got=got, fix=f"Issue some: {example}")
+        record = live_record(ledger, place, names)
+    RECORD_PRINTERS[output_format](record)
 
 
-def _print_tables(record: Record) -> None:
+def _print_tables(record: LiveRecord) -> None:
     print_lines(f"Live record of {shown(record.place)}")
     print_table(record_table(record))
     print_lines(*record_sentences(record))
 
 
-def _print_csv(record: Record) -> None:
-    covered = [live.coverage for one in record.series for live in one.tasks.values() if live.coverage]
-    intervals = [*dict.fromkeys(name for coverage in covered for name in coverage.num_held)]
-    within = [f"within_{name.removesuffix(' %')}" for name in intervals]
-    columns = [*_COLUMNS, *(["crps", *within] if intervals else [])]
-    rows = (row for one in record.series for row in _rows(one, intervals))
+def _print_csv(record: LiveRecord) -> None:
+    intervals: list[str] = []
+    for series in record.series:
+        for live in series.tasks.values():
+            if live.coverage:
+                intervals += [name for name in live.coverage.num_inside if name not in intervals]
+    columns = list(_COLUMNS)
+    if intervals:
+        columns += ["crps", *(f"within_{name.removesuffix(' %')}" for name in intervals)]
+    rows = [row for series in record.series for row in _rows(series, intervals)]
     sys.stdout.write(Table(columns, rows).csv())
 
 
-def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
-    for task, live in one.tasks.items():
-        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.naive.model_error]
-        for against in (live.naive, live.best):
-            about += [] if against is live.naive else [against.name]
-            about += [live.errors[against.baseline], against.relative_mae, against.verdict]
-            about += [against.p_value, against.corrected_p_value]
-        shares = live.coverage.shares if live.coverage else {}
-        yield [*about, *([live.crps, *map(shares.get, intervals)] if intervals else [])]
+def _rows(series: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
+    """Yield a row a task, with the columns `_COLUMNS`, and CRPS and coverage if there are intervals."""
+    for task, live in series.tasks.items():
+        row: list[object] = [series.series, task, live.num_scored, live.num_days, live.naive.model_error]
+        row += _comparison_cells(live, live.naive)
+        row.append(live.best.name)
+        row += _comparison_cells(live, live.best)
+        if intervals:
+            shares = live.coverage.shares if live.coverage else {}
+            row.append(live.crps)
+            row += [shares.get(name) for name in intervals]
+        yield row
 
 
-RECORD_PRINTERS: Final[Mapping[str, Callable[[Record], None]]] = {
+def _comparison_cells(live: LiveTask, against: BaselineComparison) -> list[object]:
+    """Return the cells of the comparison with one baseline."""
+    return [
+        live.errors[against.baseline],
+        against.relative_mae,
+        against.verdict,
+        against.p_value,
+        against.corrected_p_value,
+    ]
+
+
+RECORD_PRINTERS: Final[Mapping[str, Callable[[LiveRecord], None]]] = {
     "table": _print_tables,
     "json": lambda record: print_json(record.to_json()),
     "csv": _print_csv,
 }
-"""Every form of the live record by the name that `--format` takes."""
+"""Every output format of the live record by the name that `--format` takes."""

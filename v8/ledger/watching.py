@@ -1,18 +1,18 @@
-"""Watching a place: at each close a forecast of every series, and a score where the actual values have come.
+"""Watches a place: at each close it forecasts every series, and scores forecasts whose actual values are known.
 
-A wake does all that is due and can be repeated at any time: what stands in the ledger is not done again, so
-a process that is killed and started anew goes on where it was. A close that was missed is caught up for at
-most `CATCH_UP_S`, and is late when the first of its bars has closed by then. A series begins with the newest
-close; nothing is made up for the time before.
+An update does everything that is due and can be repeated at any time: what is in the ledger is not done
+again, so a process that is killed and started again continues where it was. A close that was missed is
+forecast later, for at most `CATCH_UP_S`; its forecast is late if the first of its bars has closed by then.
+The first forecast of a series is that of the newest close.
 
-What is closed is decided by the source's time, measured anew at every wake. What cannot be done is told, once
-for each reason. Trouble with candles or the place is tried again at the next wake; a close whose candles are
-there but cannot be forecast is left out. The other series go on.
+The source's time, read again at every update, decides what has closed. An error is reported once for each
+text. Trouble with candles or the place is tried again at the next update; a close whose candles are available
+but cannot be forecast is left out. The other series continue.
 
-Beside the model stand all baselines. What these know of the past is fitted to the newest candles that had
-closed by the last midnight UTC: once a day and series, and the same whenever it is asked for, so that a
-process that was killed writes the same numbers as one that was not. Fit and arithmetic are those of the
-evaluation (`v8.baselines.baselines`).
+All baselines are issued with the model. They are fitted to the newest candles that had closed by the last
+midnight UTC: once a day and series, and always with the same result, so that a process that was killed
+writes the same numbers as one that was not. Fit and arithmetic are those of the evaluation
+(`v8.baselines.baselines`).
 
 Legend: H steps of the horizon, C columns of a task.
 """
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
 from v8.hub.opening import open_place
 from v8.ledger.database import Ledger
-from v8.ledger.entries import Entry, Issuer, actual_bars, quantile_forecaster, score
+from v8.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
 from v8.ledger.posting import Outbox
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -54,14 +54,14 @@ from v8.windows.dataset import FEWEST_FITTED_WINDOWS, table_columns, whole_span
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
 
-_BARS_BEFORE: Final = 500
+_HISTORY_BARS: Final = 500
 """Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
-CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed for longer stay missed
-WAKE_S: Final = 20.0
-"""Longest sleep between two wakes, in seconds: the exchange's time may move otherwise than this machine's."""
-BROUGHT_BARS: Final = 1_000  # that all series are brought up to at once: a page of the exchange's
-SETTLE_S: Final = 2
-MOST_JITTER_S: Final = 6  # a candle is asked for 2 to 7 s after its close, each place at its own second
+CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
+MAX_PAUSE_S: Final = 20.0
+"""Longest pause between two updates, in seconds: the exchange's clock may not run like this machine's."""
+BATCH_BARS: Final = 1_000  # newest bars that all series are brought up to together: a page of the exchange
+MIN_DELAY_S: Final = 2
+MAX_JITTER_S: Final = 6  # a candle is requested 2 to 7 s after its close, by each place at its own second
 
 
 def fitted_until_s(issued_for_s: int) -> int:
@@ -73,60 +73,79 @@ def fitted_until_s(issued_for_s: int) -> int:
     return issued_for_s // DAY_S * DAY_S
 
 
-def known_bars(profile: Profile) -> int:
-    """Return how many of the newest candles the baselines of a forecast look at."""
-    return warmup_bars(table_columns(profile)) + profile.lookback_bars + _BARS_BEFORE
+def baseline_bars(profile: Profile) -> int:
+    """Return how many of the newest candles the baselines of a forecast need."""
+    return warmup_bars(table_columns(profile)) + profile.lookback_bars + _HISTORY_BARS
 
 
-def wanted_bars(forecaster: Forecaster) -> int:
-    """Return how many of the newest candles the forecast of a close is made from."""
-    return max(forecaster.needed_bars, known_bars(forecaster.about.trained_profile))
+def forecast_bars(forecaster: Forecaster) -> int:
+    """Return how many of the newest candles the forecasts of a close need, model and baselines."""
+    return max(forecaster.needed_bars, baseline_bars(forecaster.about.trained_profile))
 
 
 @dataclass(frozen=True, eq=False)
 class FittedBaselines:
-    """Every baseline that is installed, fitted to one past."""
+    """Every baseline that is installed, fitted to the same candles."""
 
     profile: Profile  # gives tasks and horizon
-    until_s: int  # when the newest candle of that past closed, or later; seconds since the epoch, UTC
-    forecasts: Mapping[str, Forecast]  # each by its name
+    until_s: int  # no later candle than this was fitted to, time of its close, seconds since the epoch, UTC
+    forecasts: Mapping[str, Forecast]  # by name
 
     def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Forecast the bars after the newest candle, per baseline and task, shape (H, C), in the task's unit.
+        """Forecast the bars after the newest candle, by baseline and task.
 
-        `known_bars` candles, or all there are, are enough. Baselines that leave a task out are left out.
+        Baselines that do not forecast every task of the profile are left out.
+
+        Args:
+            candles: At least the newest `baseline_bars`, or all there are.
+
+        Returns:
+            Per baseline and task an array (H, C), in the task's unit.
+
+        Raises:
+            DataError: If too few candles are without a gap.
         """
         profile = self.profile
         table = compute_table(candles, table_columns(profile))
-        unbroken = np.count_nonzero(table.segment == table.segment[-1])
-        if table.open_time_s[-1] != candles.open_time_s[-1] or unbroken < profile.lookback_bars:
+        num_unbroken = np.count_nonzero(table.segment == table.segment[-1])
+        if table.open_time_s[-1] != candles.open_time_s[-1] or num_unbroken < profile.lookback_bars:
             rule = f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up"
-            got = f"{unbroken} that end at {iso(table.open_time_s[-1])}"
+            got = f"{num_unbroken} that end at {iso(table.open_time_s[-1])}"
             fix = "Wait until the hole in the candles is behind the window"
             raise DataError(where=str(candles.series), rule=rule, got=got, fix=fix)
-        newest = Span(table, profile, np.array([len(table) - 1]))
-        made = {name: forecast(newest) for name, forecast in self.forecasts.items()}
-        return {
-            name: {task: np.asarray(values[0]) for task, values in tasks.items()}
-            for name, tasks in made.items()
-            if set(tasks) >= set(profile.tasks)
-        }
+        newest_window = Span(table, profile, np.array([len(table) - 1]))
+        forecasts = {}
+        for name, forecast in self.forecasts.items():
+            by_task = forecast(newest_window)
+            if set(by_task) >= set(profile.tasks):
+                forecasts[name] = {task: np.asarray(values[0]) for task, values in by_task.items()}
+        return forecasts
 
 
 def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBaselines:
-    """Fit every baseline that is installed to candles of which none may close after `until_s`.
+    """Fit every baseline that is installed.
 
-    Raises `DataError` if there are too few windows without a hole; `SeriesError` if the close never moves.
+    Args:
+        profile: The profile of the model.
+        candles: The candles to fit to; none may close after `until_s`.
+        until_s: Seconds since the epoch, UTC.
+
+    Raises:
+        DataError: If there are too few windows without a gap.
+        SeriesError: If the close never moves.
     """
-    past = whole_span(candles, profile)
-    if len(past) < FEWEST_FITTED_WINDOWS:
+    span = whole_span(candles, profile)
+    if len(span) < FEWEST_FITTED_WINDOWS:
         windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
         rule = f"baselines are fitted to at least {windows}"
         fix = "Wait until there are more candles of this series"
-        raise DataError(where=str(candles.series), rule=rule, got=str(len(past)), fix=fix)
-    scaling = fit_scaling(past, (0, len(past.table)), table_columns(profile))
-    installed = {name: one.fitted(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
-    return FittedBaselines(profile, until_s, installed)
+        raise DataError(where=str(candles.series), rule=rule, got=str(len(span)), fix=fix)
+    scaling = fit_scaling(span, (0, len(span.table)), table_columns(profile))
+    forecasts = {}
+    for name, baseline in BASELINES.items():
+        if baseline.is_installed():
+            forecasts[name] = baseline.fitted(span, scaling)
+    return FittedBaselines(profile, until_s, forecasts)
 
 
 def make_entry(
@@ -134,24 +153,32 @@ def make_entry(
 ) -> Entry:
     """Forecast the bars after the newest candle, by the model and every baseline.
 
-    The model is given as many candles as it needs and no more, as `predict` does, so that the same candles
-    give the same numbers whatever else is known. `wanted_bars` candles are enough; the newest closes when the
-    forecast bars open.
+    The model gets as many candles as it needs and no more, as in `predict`, so that the same candles give the
+    same numbers, however many others are available.
 
-    Raises `DataError` if too few candles are unbroken, or the model has seen what it should forecast.
+    Args:
+        forecaster: The model.
+        fitted: Baselines of its profile.
+        candles: At least the newest `forecast_bars`; the newest one closes when the forecast bars open.
+        written_s: When the forecast is written, seconds since the epoch, UTC.
+        place: Where the model is, as the ledger names it.
+
+    Raises:
+        DataError: If too few candles are without a gap, or the model was trained on the bars to forecast.
+        SeriesError: If a forecast is not finite.
     """
-    known = candles.newest(forecaster.needed_bars)
+    model_candles = candles.newest(forecaster.needed_bars)
     profile = fitted.profile
-    issued_for_s = int(known.open_time_s[-1]) + forecaster.series.bar_s
-    _require_fitting(forecaster, issued_for_s)
-    frame = forecaster.predict(known)
+    issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
+    _require_trained_before(forecaster, issued_for_s)
+    frame = forecaster.predict(model_candles)
     columns = {task: TASKS[task].columns for task in profile.tasks}
-    made: dict[str, Mapping[str, NDArray[np.float64]]] = {
+    forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
         MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
-        **fitted.forecast(candles.newest(known_bars(profile))),
+        **fitted.forecast(candles.newest(baseline_bars(profile))),
     }
-    for level in outer(forecaster.quantiles):  # as if each were a forecaster of its own
-        made[quantile_forecaster(level)] = {
+    for level in outer(forecaster.quantiles):  # each quantile is a forecaster of its own
+        forecasts[quantile_forecaster(level)] = {
             task: frame[[quantile_column(name, level) for name in names]].to_numpy()
             for task, names in columns.items()
         }
@@ -167,64 +194,91 @@ def make_entry(
         bar_s=forecaster.series.bar_s,
         horizon_bars=forecaster.horizon_bars,
         tasks=columns,
-        forecasters=tuple(made),
+        forecasters=tuple(forecasts),
     )
-    values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in columns})
-    if not np.isfinite(values).all():
-        strange = [name for name, row in zip(made, values, strict=True) if not np.isfinite(row).all()]
+    stacked = {task: np.stack([by_task[task] for by_task in forecasts.values()]) for task in columns}
+    values = issuer.concatenate(stacked)
+    faulty = [name for name, row in zip(forecasts, values, strict=True) if not np.isfinite(row).all()]
+    if faulty:
         rule = "forecasts are finite numbers of single precision"
-        got = f"others from {listed(strange)} at {iso(issued_for_s)}"
+        got = f"others from {listed(faulty)} at {iso(issued_for_s)}"
         raise SeriesError(where=issuer.series, rule=rule, got=got, fix="That close is left out")
-    return Entry(issuer, issued_for_s, written_s, known.digest, values)
+    return Entry(
+        issuer=issuer,
+        issued_for_s=issued_for_s,
+        written_s=written_s,
+        candles_digest=model_candles.digest,
+        values=values,
+    )
 
 
-def _require_fitting(forecaster: Forecaster, issued_for_s: int) -> None:
-    """Refuse to speak about real prices with a model of simulated ones, and of what a model has seen."""
-    where = str(forecaster.series)
+def _require_trained_before(forecaster: Forecaster, issued_for_s: int) -> None:
+    """Refuse a model of the demo market, and a model that was trained on the bars to forecast."""
+    location = str(forecaster.series)
     seen_s = forecaster.trained_until_s
     if forecaster.about.is_demo_market:
         rule = "a ledger is of models that were trained on real candles"
-        raise DataError(where=where, rule=rule, got="one of the demo market", fix="Train it on real candles")
+        raise DataError(
+            where=location, rule=rule, got="one of the demo market", fix="Train it on real candles"
+        )
     if seen_s > issued_for_s:
         got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
         rule = "a model forecasts what it has not seen"
         fix = "That close is left out"
-        raise DataError(where=where, rule=rule, got=got, fix=fix)
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
-def jitter_s(place: str) -> int:
-    """Return how long after a close a place asks for the candle, in seconds; always the same.
+def request_delay_s(place: str) -> int:
+    """Return how long after a close a place requests the candle, in seconds; always the same for a place.
 
-    >>> SETTLE_S <= jitter_s("./aligned") < SETTLE_S + MOST_JITTER_S
+    >>> MIN_DELAY_S <= request_delay_s("./aligned") < MIN_DELAY_S + MAX_JITTER_S
     True
     """
-    return SETTLE_S + int(digest_bytes(place.encode())[:8], 16) % MOST_JITTER_S
+    return MIN_DELAY_S + int(digest_bytes(place.encode())[:8], 16) % MAX_JITTER_S
 
 
 class ServingModels:
-    """What serves now in a run folder, or in the newest commit of a repository; opened once each.
+    """The models that serve in a run folder, or in the newest commit of a repository; opened once each.
 
     Args:
-        source: Where it is, and `given`: as for `v8.hub.opening.open_place`.
-        wanted: Names of the series that are meant; all of the place when None.
+        source: The run folder, or `user/name` on the Hub.
+        names: Names of the series; all of the place when None.
+        revision: As for `v8.hub.opening.open_place`.
+        is_offline: Likewise.
     """
 
-    def __init__(self, source: str | Path, wanted: Sequence[str] | None = None, **given: Any) -> None:
-        self._open = partial(open_place, source, models=SharedModels(), **given)
-        self._wanted = wanted
-        self.look()
+    def __init__(
+        self,
+        source: str | Path,
+        names: Sequence[str] | None = None,
+        *,
+        revision: str | None = None,
+        is_offline: bool = False,
+    ) -> None:
+        self._open_place = partial(
+            open_place, source, models=SharedModels(), revision=revision, is_offline=is_offline
+        )
+        self._names = names
+        self.refresh()
 
-    def look(self) -> None:
-        """Look at the place anew: which series it has, and which commit is the newest."""
-        place = self._open()
-        found = place.series
-        missing = [name for name in self._wanted or () if name not in found]
-        if missing or not found:
-            rule = "must have a finished model of every series that is forecast"
-            got = f"none of {listed(missing) if missing else 'any series'}"
-            fix = series_advice(missing[0], found, "Train it first") if missing else "Train one first"
-            raise ArtifactError(where=place.name, rule=rule, got=got, fix=fix)
-        self._place, self.series = place, tuple(self._wanted or found)
+    def refresh(self) -> None:
+        """Read again which series the place has, and which commit is the newest.
+
+        Raises:
+            ArtifactError: If a series has no finished model, or there is none at all.
+        """
+        place = self._open_place()
+        available = place.series
+        missing = [name for name in self._names or () if name not in available]
+        rule = "must have a finished model of every series that is forecast"
+        if missing:
+            fix = series_advice(missing[0], available, "Train it first")
+            raise ArtifactError(where=place.name, rule=rule, got=f"none of {listed(missing)}", fix=fix)
+        if not available:
+            got = "none of any series"
+            raise ArtifactError(where=place.name, rule=rule, got=got, fix="Train one first")
+        self._place = place
+        self.series = tuple(self._names or available)
 
     def forecaster(self, series: str) -> Forecaster:
         """Return the model that serves a series."""
@@ -232,198 +286,225 @@ class ServingModels:
 
 
 @dataclass
-class Wake:
-    """What a wake did."""
+class UpdateResult:
+    """What an update did."""
 
-    now_s: int  # when it was, by the source's time
+    now_s: int  # when it was, by the source's time, seconds since the epoch, UTC
     num_issued: int = 0  # forecasts that were written
-    num_late: int = 0  # those among them that are late
+    num_late: int = 0  # late ones among them
     num_scored: int = 0  # forecasts that were scored
-    failures: dict[str, V8Error] = field(default_factory=dict)  # per series why something was not done
+    failures: dict[str, V8Error] = field(default_factory=dict)  # by series, or "the place"
 
 
 @dataclass
-class _Memory:
-    """What is known of a series from earlier wakes; all of it can be found out anew."""
+class _SeriesState:
+    """State of a series between updates; it saves work, and all of it can be computed again."""
 
-    left_out_s: int = 0  # newest close that could not be forecast although there are candles of it
-    looked_s: int = 0  # newest close at which all that was ripe has met its candles, where these have come
+    left_out_s: int = 0  # newest close that could not be forecast although its candles are available
+    checked_s: int = 0  # newest close at which all that was due was done
     scored_until_s: int = 0  # every forecast for an earlier close has its score
     fitted: FittedBaselines | None = None  # the newest baselines
 
 
 @dataclass(eq=False)
-class Watch:
-    """Forecasts a place into a ledger."""
+class LedgerUpdater:
+    """Writes the forecasts of a place, and their scores, into a ledger."""
 
     models: ServingModels
-    open_source: Callable[[], CandleSource]  # opens the source of candles, which then measures its time
+    open_source: Callable[[], CandleSource]  # opens the source of candles, which then reads its time
     ledger: Ledger  # open to be written
     place: str  # as the ledger names it
-    tell: Callable[[str], object] = field(kw_only=True)  # told of trouble, one line each
-    settle_s: int = field(default=0, kw_only=True)  # seconds after a close from which its candle is asked for
-    is_posting: bool = field(default=False, kw_only=True)  # whether what happens goes into the outbox
-    _memories: dict[Series, _Memory] = field(default_factory=lambda: defaultdict(_Memory), init=False)
-    _told: dict[str, str] = field(default_factory=dict, init=False)
+    notify: Callable[[str], object] = field(kw_only=True)  # gets the text of errors, one line each
+    delay_s: int = field(
+        default=0, kw_only=True
+    )  # seconds after a close from which on its candle is requested
+    is_posting: bool = field(default=False, kw_only=True)  # whether events go into the outbox
+    _states: dict[Series, _SeriesState] = field(default_factory=lambda: defaultdict(_SeriesState), init=False)
+    _last_errors: dict[str, str] = field(default_factory=dict, init=False)
+    """The last text reported about each subject."""
 
-    def keep_going(self, report: Callable[[Wake], object]) -> NoReturn:
-        """Wake at each close until the process ends, at least every `WAKE_S` seconds."""
+    def run_forever(self, report: Callable[[UpdateResult], object]) -> NoReturn:
+        """Update at each close until the process ends, at least every `MAX_PAUSE_S` seconds.
+
+        `report` gets the result of the first update, and of each that issued or scored a forecast.
+        """
         is_first = True
         while True:
-            pause_s = WAKE_S
-            with self._told_of("this wake"):
-                woken = self.wake()
-                if is_first or woken.num_issued or woken.num_scored:
-                    report(woken)
+            pause_s = MAX_PAUSE_S
+            with self._errors_reported("this update"):
+                result = self.update()
+                if is_first or result.num_issued or result.num_scored:
+                    report(result)
                 is_first = False
-                pause_s = min(WAKE_S, self.next_close_s(woken.now_s) - woken.now_s)
+                pause_s = min(MAX_PAUSE_S, self.next_close_s(result.now_s) - result.now_s)
             time.sleep(pause_s)
 
     def next_close_s(self, now_s: int) -> int:
-        """Return when the next candle is asked for, seconds since the epoch, after `now_s`."""
-        each = map(Series.parse, self.models.series)
-        return min(self._newest_close_s(series, now_s) + series.bar_s for series in each) + self.settle_s
+        """Return when the next candle is requested, seconds since the epoch, after `now_s`."""
+        next_closes_s = []
+        for name in self.models.series:
+            series = Series.parse(name)
+            next_closes_s.append(self._newest_close_s(series, now_s) + series.bar_s)
+        return min(next_closes_s) + self.delay_s
 
-    def wake(self) -> Wake:
-        """Do all that is due. Raises `V8Error` if the source does not tell the time."""
-        self._collect()  # what a process that was killed left; at first, from where on there is news
+    def update(self) -> UpdateResult:
+        """Do everything that is due.
+
+        Raises:
+            V8Error: If the source does not tell the time.
+        """
+        self._fill_outbox()  # with what an interrupted process left; at first it only notes the position
         source = self.open_source()
-        woken = Wake(present_of(source))
-        due = [series for series in map(Series.parse, self.models.series) if self._due(series, woken.now_s)]
+        result = UpdateResult(present_of(source))
+        all_series = [Series.parse(name) for name in self.models.series]
+        due = [series for series in all_series if self._due_closes(series, result.now_s)]
         if due:
-            with self._told_of("the place", woken):
-                self.models.look()
+            with self._errors_reported("the place", result):
+                self.models.refresh()
             if isinstance(source, PrefetchesCandles):
-                source.prefetch(due, BROUGHT_BARS)
+                source.prefetch(due, BATCH_BARS)
         for name in with_progress(self.models.series, "Forecasting"):
-            with self._told_of(name, woken):
-                self._serve(Series.parse(name), source, woken)
-        self._collect()
-        return woken
+            with self._errors_reported(name, result):
+                self._update_series(Series.parse(name), source, result)
+        self._fill_outbox()
+        return result
 
-    def _collect(self) -> None:
-        """Put what was written since the last time into the outbox, where it is sent."""
+    def _fill_outbox(self) -> None:
+        """Put messages about new forecasts into the outbox, from which they are sent."""
         if self.is_posting:
-            with self._told_of("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
+            with self._errors_reported("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
                 outbox.collect(self.ledger, self.models.forecaster)
 
-    def _serve(self, series: Series, source: CandleSource, woken: Wake) -> None:
-        """Issue and score all that is due of one series, from candles that are asked for once."""
-        closes = self._due(series, woken.now_s)
-        memory = self._memories[series]
-        newest_s = self._newest_close_s(series, woken.now_s)
-        if not closes and memory.looked_s == newest_s:
+    def _update_series(self, series: Series, source: CandleSource, result: UpdateResult) -> None:
+        """Issue and score all that is due of one series, from candles that are requested once."""
+        closes_s = self._due_closes(series, result.now_s)
+        state = self._states[series]
+        newest_s = self._newest_close_s(series, result.now_s)
+        if not closes_s and state.checked_s == newest_s:
             return
-        forecaster = self.models.forecaster(str(series)) if closes else None
-        ripe = self._ripe(series, woken).values()
-        begins_s = [entry.due_s - actual_bars(entry) * series.bar_s for entry in ripe]
+        forecaster = self.models.forecaster(str(series)) if closes_s else None
+        unscored = self._unscored(series, result).values()
+        first_opens_s = [entry.due_s - scoring_bars(entry) * series.bar_s for entry in unscored]
         if forecaster:
-            begins_s.append(closes[0] - wanted_bars(forecaster) * series.bar_s)
-        if begins_s:
-            candles = source.candles(series, (newest_s - min(begins_s)) // series.bar_s)
+            first_opens_s.append(closes_s[0] - forecast_bars(forecaster) * series.bar_s)
+        if first_opens_s:
+            candles = source.candles(series, (newest_s - min(first_opens_s)) // series.bar_s)
             if forecaster:
-                with self._told_of(str(series), woken):
-                    # Anew at each wake: a table may have grown since the last close.
+                with self._errors_reported(str(series), result):
+                    # Read again at each update: a table of covariates may have grown since the last close.
                     companions = Companions.of(forecaster.about.trained_profile)
                     joined = companions.joined(candles, source)
-                    self._issue(closes, forecaster, joined, source, woken)
+                    self._issue(closes_s, forecaster, joined, source, result)
                     companions.require_up_to_date(candles, joined)
-            self._score(series, candles, woken)
-        memory.looked_s = newest_s
+            self._score(series, candles, result)
+        state.checked_s = newest_s
 
-    def _ripe(self, series: Series, woken: Wake) -> dict[int, Entry]:
-        """Return the forecasts without a score whose last bar has closed."""
-        pending = self.ledger.pending(self.place, str(series), self._memories[series].scored_until_s)
-        return {number: entry for number, entry in pending.items() if entry.due_s <= woken.now_s}
+    def _unscored(self, series: Series, result: UpdateResult) -> dict[int, Entry]:
+        """Return the forecasts without a score whose last bar has closed, by number."""
+        pending = self.ledger.pending(self.place, str(series), self._states[series].scored_until_s)
+        return {number: entry for number, entry in pending.items() if entry.due_s <= result.now_s}
 
-    def _score(self, series: Series, candles: Candles, woken: Wake) -> None:
-        for number, entry in self._ripe(series, woken).items():
-            found = score(entry, candles, woken.now_s)
-            if found and self.ledger.add_score(number, found):
-                woken.num_scored += found.losses is not None
-        memory = self._memories[series]
-        waiting = self.ledger.pending(self.place, str(series), memory.scored_until_s).values()
-        memory.scored_until_s = min((entry.issued_for_s for entry in waiting), default=0)
+    def _score(self, series: Series, candles: Candles, result: UpdateResult) -> None:
+        for number, entry in self._unscored(series, result).items():
+            entry_score = score(entry, candles, result.now_s)
+            if entry_score and self.ledger.add_score(number, entry_score):
+                result.num_scored += entry_score.losses is not None
+        state = self._states[series]
+        pending = self.ledger.pending(self.place, str(series), state.scored_until_s).values()
+        state.scored_until_s = min((entry.issued_for_s for entry in pending), default=0)
 
     def _issue(
         self,
-        closes: Sequence[int],
+        closes_s: Sequence[int],
         forecaster: Forecaster,
         candles: Candles,
         source: CandleSource,
-        woken: Wake,
+        result: UpdateResult,
     ) -> None:
-        """Forecast closes, oldest first, up to the first whose candle has not come."""
-        series, memory, name = forecaster.series, self._memories[forecaster.series], str(forecaster.series)
-        for close_s in closes:
+        """Forecast closes, oldest first, up to the first whose candle is not available yet."""
+        series = forecaster.series
+        name = str(series)
+        for close_s in closes_s:
             if candles.open_time_s[-1] < close_s - series.bar_s:
                 return
-            past = self._past(forecaster, close_s, source)
+            baselines = self._baselines_or_candles(forecaster, close_s, source)
             try:
-                entry = self._entry(forecaster, candles, past, close_s)
+                entry = self._make_entry(forecaster, candles, baselines, close_s)
             except V8Error as error:
-                memory.left_out_s = close_s
-                woken.failures[name] = error
-                self._say(name, error)
+                self._states[series].left_out_s = close_s
+                result.failures[name] = error
+                self._report(name, error)
                 continue
-            written = replace(entry, written_s=present_of(source))
-            if self.ledger.add(written):
-                woken.num_issued += 1
-                woken.num_late += written.is_late
-                self._told.pop(name, None)
+            entry = replace(entry, written_s=present_of(source))
+            if self.ledger.add(entry):
+                result.num_issued += 1
+                result.num_late += entry.is_late
+                self._last_errors.pop(name, None)
 
-    def _past(self, forecaster: Forecaster, close_s: int, source: CandleSource) -> FittedBaselines | Candles:
-        """Return the baselines of a close, or the candles that they are yet to be fitted to."""
-        fitted = self._memories[forecaster.series].fitted
+    def _baselines_or_candles(
+        self, forecaster: Forecaster, close_s: int, source: CandleSource
+    ) -> FittedBaselines | Candles:
+        """Return the fitted baselines of a close, or the candles that they are yet to be fitted to."""
+        fitted = self._states[forecaster.series].fitted
         until_s = fitted_until_s(close_s)
         profile = forecaster.about.trained_profile
-        if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
+        if fitted and fitted.until_s == until_s and fitted.profile == profile:
             return fitted
         companions = Companions.of(profile)
-        last_s = until_s - forecaster.series.bar_s
-        return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
+        last_open_s = until_s - forecaster.series.bar_s
+        return companions.candles(source, forecaster.series, profile.newest_bars, last_open_s)
 
-    def _entry(
-        self, forecaster: Forecaster, candles: Candles, past: FittedBaselines | Candles, close_s: int
+    def _make_entry(
+        self, forecaster: Forecaster, candles: Candles, baselines: FittedBaselines | Candles, close_s: int
     ) -> Entry:
-        """Forecast a close, as if it were written at once."""
-        last_s = close_s - forecaster.series.bar_s
-        if last_s not in candles.open_time_s:
+        """Make the forecast of a close; its time of writing is yet to be replaced.
+
+        Baselines that are given as candles are fitted to them first.
+        """
+        series = forecaster.series
+        last_open_s = close_s - series.bar_s
+        if last_open_s not in candles.open_time_s:
             rule = f"needs the candle that closed at {iso(close_s)}"
             got = "later candles without it"
-            raise DataError(where=str(forecaster.series), rule=rule, got=got, fix="That close is left out")
-        if isinstance(past, Candles):
-            past = fit_baselines(forecaster.about.trained_profile, past, fitted_until_s(close_s))
-            self._memories[forecaster.series].fitted = past
-        known = candles.newest(wanted_bars(forecaster), last_s)
-        return make_entry(forecaster, past, known, close_s, self.place)
+            raise DataError(where=str(series), rule=rule, got=got, fix="That close is left out")
+        if isinstance(baselines, Candles):
+            profile = forecaster.about.trained_profile
+            baselines = fit_baselines(profile, baselines, fitted_until_s(close_s))
+            self._states[series].fitted = baselines
+        newest = candles.newest(forecast_bars(forecaster), last_open_s)
+        return make_entry(forecaster, baselines, newest, close_s, self.place)
 
-    def _due(self, series: Series, now_s: int) -> list[int]:
+    def _due_closes(self, series: Series, now_s: int) -> list[int]:
         """List the closes that are to be forecast, oldest first, seconds since the epoch."""
         newest_s = self._newest_close_s(series, now_s)
-        done_s = max(self.ledger.newest(self.place, str(series)) or 0, self._memories[series].left_out_s)
-        first_s = done_s + series.bar_s if done_s else newest_s
+        newest_issued_s = self.ledger.newest(self.place, str(series)) or 0
+        finished_s = max(newest_issued_s, self._states[series].left_out_s)
+        first_s = finished_s + series.bar_s if finished_s else newest_s
         oldest_s = newest_s - CATCH_UP_S // series.bar_s * series.bar_s
-        return [*range(max(first_s, oldest_s), newest_s + 1, series.bar_s)]
+        return list(range(max(first_s, oldest_s), newest_s + 1, series.bar_s))
 
     def _newest_close_s(self, series: Series, now_s: int) -> int:
-        return series.last_closed_s(now_s - self.settle_s) + series.bar_s
+        return series.last_closed_s(now_s - self.delay_s) + series.bar_s
 
     @contextmanager
-    def _told_of(self, what: str, woken: Wake | None = None) -> Iterator[None]:
-        """Tell an error of ours instead of ending by it, and count it where a wake does."""
+    def _errors_reported(self, subject: str, result: UpdateResult | None = None) -> Iterator[None]:
+        """Report a `V8Error` instead of raising it, and add it to the failures of a result."""
         try:
             yield
         except V8Error as error:
-            self._say(what, error)
-            if woken:
-                woken.failures[what] = error
+            self._report(subject, error)
+            if result:
+                result.failures[subject] = error
 
-    def _say(self, what: str, error: V8Error) -> None:
-        """Tell trouble that was not told of the same last, nor of another: a table lacks for all series."""
-        if str(error) not in self._told.values():
-            self.tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
-            if self.is_posting:  # what the outbox lacks is told by who collects
+    def _report(self, subject: str, error: V8Error) -> None:
+        """Report an error, unless its text was the last one about this or another subject.
+
+        An error that all series share, such as a missing table, is reported once.
+        """
+        text = str(error)
+        if text not in self._last_errors.values():
+            self.notify(text if text.startswith(subject) else f"{subject}: {error}")
+            if self.is_posting:  # an error of the outbox itself is reported by `_fill_outbox`
                 with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
-                    outbox.put("forecast.refused", int(time.time()), {"what": what, "error": str(error)})
-        self._told[what] = str(error)
+                    outbox.put("forecast.refused", int(time.time()), {"what": subject, "error": text})
+        self._last_errors[subject] = text

@@ -1,15 +1,16 @@
-"""Two models of one series on the same windows: which of them serves.
+"""Compares two models of one series on the same windows, to decide which of them serves.
 
-The rule. The challenger serves when its error is lower: the mean over the tasks of its mean absolute error as
-a multiple of the naive forecast's; and when on no task it is worse than the champion by more than chance
-(Diebold-Mariano, as everywhere). A tie stays with the champion, and so does everything while the windows are
-too few for that test to say anything.
+The rule. The challenger serves if its error is lower, and if on no task it is significantly worse than the
+champion (Diebold-Mariano test). The error is the mean over the tasks of the mean absolute error as a multiple
+of the naive forecast's. A tie is decided for the champion, and so is every comparison with too few windows
+for that test.
 
-Two models that are equally good win half of such contests each. That costs nothing: of two equals the one
-that knows the newer candles is as good a choice. What the rule keeps out is a challenger that is worse where
-it counts, however good it is elsewhere.
+Of two models that are equally good each wins half of such comparisons. That costs nothing: of two equals the
+one that was trained on newer candles is as good a choice. The rule keeps out a challenger that is worse on
+one task, however good it is on others.
 
-Also whether a model has become worse (`decay_of`): its losses since, beside what its test span promised.
+`detect_decay` tells whether a model has become worse: its losses since it was trained are compared with those
+of its test span.
 """
 
 import math
@@ -41,64 +42,66 @@ _SAME: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Contest:
-    """How a challenger and a champion did on the same windows."""
+class ChampionTest:
+    """The errors of a challenger and of a champion on the same windows."""
 
-    evaluated: Evaluation  # the challenger's evaluation on them, beside every baseline
-    champion: Mapping[str, float]  # per task the champion's mean absolute error in returns, unitless
+    evaluation: Evaluation  # of the challenger, compared with every baseline
+    champion_errors: Mapping[str, float]  # per task: mean absolute error in returns, unitless
     tests: Mapping[str, Significance]  # per task; a mean difference below 0: the challenger is better
 
     @property
     def challenger_multiples(self) -> dict[str, float]:
-        """Per task the challenger's error as a multiple of naive's, but where naive never errs."""
-        return self._multiples({task: self.evaluated.error(task).overall for task in self.evaluated.tasks})
+        """Per task the challenger's error as a multiple of naive's; not where naive's error is 0."""
+        return self._multiples({task: self.evaluation.error(task).overall for task in self.evaluation.tasks})
 
     @property
     def champion_multiples(self) -> dict[str, float]:
         """Likewise the champion's."""
-        return self._multiples(self.champion)
+        return self._multiples(self.champion_errors)
 
     @property
     def best_baselines(self) -> dict[str, tuple[str, float]]:
         """Per task the best baseline of these windows and its error as a multiple of naive's."""
-        best = {task: self.evaluated.best_baseline(task) for task in self.evaluated.tasks}
-        found = self._multiples(
-            {task: self.evaluated.error(task, name).overall for task, name in best.items()}
-        )
-        return {task: (best[task], multiple) for task, multiple in found.items()}
+        best = {task: self.evaluation.best_baseline(task) for task in self.evaluation.tasks}
+        errors = {task: self.evaluation.error(task, name).overall for task, name in best.items()}
+        return {task: (best[task], multiple) for task, multiple in self._multiples(errors).items()}
 
     @property
-    def is_won(self) -> bool:
+    def challenger_wins(self) -> bool:
         """Whether the challenger serves, by the rule at the top of this module."""
-        return not self._too_few and self._is_lower and not self.worse
+        return not self._too_few_windows and self._is_lower and not self.worse_tasks
 
     @property
-    def worse(self) -> list[str]:
-        """Tasks on which the challenger is worse by more than chance."""
+    def worse_tasks(self) -> list[str]:
+        """Tasks on which the challenger is significantly worse."""
         return [task for task, test in self.tests.items() if _is_worse(test, test.p_value)]
 
     @property
-    def why(self) -> str:
-        """The reason, a clause about the challenger in plain words."""
-        if self._too_few:
-            return self._too_few
-        numbers = f"{number(self._overall[0])} times naive's, the champion's {number(self._overall[1])}"
+    def reason(self) -> str:
+        """The reason of the decision, a clause about the challenger."""
+        if self._too_few_windows:
+            return self._too_few_windows
+        challenger, champion = self._overall
+        numbers = f"{number(challenger)} times naive's, the champion's {number(champion)}"
         if not self._is_lower:
             return f"its error is not lower: {numbers}"
-        worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse)
-        but = f", but worse by more than chance on {worse}" if worse else ""
-        return f"its error is lower: {numbers}{but}"
+        worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse_tasks)
+        if worse:
+            return f"its error is lower: {numbers}, but worse by more than chance on {worse}"
+        return f"its error is lower: {numbers}"
 
     @property
-    def _too_few(self) -> str | None:
-        return too_few(self.evaluated.num_windows, self.evaluated.horizon_bars)
+    def _too_few_windows(self) -> str | None:
+        return too_few_windows(self.evaluation.num_windows, self.evaluation.horizon_bars)
 
     @property
     def _overall(self) -> tuple[float, float]:
-        """Mean multiple over the tasks of challenger and champion; 0 where naive never errs."""
+        """Mean multiple over the tasks of challenger and champion; 0 if naive's error is 0 on all tasks."""
         challenger = self.challenger_multiples
         champion = self.champion_multiples
-        return (mean(challenger.values()), mean(champion.values())) if challenger else (0.0, 0.0)
+        if not challenger:
+            return 0.0, 0.0
+        return mean(challenger.values()), mean(champion.values())
 
     @property
     def _is_lower(self) -> bool:
@@ -106,104 +109,119 @@ class Contest:
         return challenger < champion * (1 - _SAME)
 
     def _multiples(self, errors: Mapping[str, float]) -> dict[str, float]:
-        naive = {task: self.evaluated.error(task, NAIVE).overall for task in errors}
+        naive = {task: self.evaluation.error(task, NAIVE).overall for task in errors}
         return {task: error / naive[task] for task, error in errors.items() if naive[task] > 0}
 
 
 def compare_models(
     span: Span, challenger: TaskForecasts, champion: TaskForecasts, *, train: Span, scaling: Scaling
-) -> Contest:
-    """Judge two models on the same windows, at least one, that neither was made from.
+) -> ChampionTest:
+    """Compare two models on the same windows, at least one, that neither was made from.
 
-    Their forecasts are per task, shape (N, H, C), in the task's unit; baselines are fitted to `train`.
+    Args:
+        span: The windows.
+        challenger: Its forecasts per task, shape (N, H, C), in the task's unit.
+        champion: Likewise the champion's.
+        train: The span that baselines are fitted to.
+        scaling: Scaling of the challenger.
     """
-    evaluated, losses = evaluate_span(span, challenger, train=train, scaling=scaling)
-    errors = {}
+    evaluation, losses = evaluate_span(span, challenger, train=train, scaling=scaling)
+    champion_errors = {}
     tests = {}
-    for task in evaluated.tasks:
-        measured, theirs = measure_errors(span, task, champion[task])
-        both = {MODEL: losses.by_task[task][MODEL], _CHAMPION: theirs}
-        paired = replace(losses, by_task={task: both})
-        errors[task] = measured.mae_return.overall
-        tests[task] = paired.test(task, MODEL, _CHAMPION)
-    return Contest(evaluated, errors, tests)
+    for task in evaluation.tasks:
+        errors, champion_losses = measure_errors(span, task, champion[task])
+        paired_losses = {MODEL: losses.by_task[task][MODEL], _CHAMPION: champion_losses}
+        champion_errors[task] = errors.mae_return.overall
+        tests[task] = replace(losses, by_task={task: paired_losses}).test(task, MODEL, _CHAMPION)
+    return ChampionTest(evaluation, champion_errors, tests)
 
 
-def too_few(num_windows: int, horizon_bars: int) -> str | None:
-    """Say, as a clause, that windows are too few for a test to say anything; None where they are not.
+def too_few_windows(num_windows: int, horizon_bars: int) -> str | None:
+    """Say, as a clause, that there are too few windows for a test; None if there are enough.
 
-    >>> too_few(4, 10), too_few(30, 10)
+    >>> too_few_windows(4, 10), too_few_windows(30, 10)
     ('only 4 windows that neither has seen; a test needs 30', None)
     """
-    needed = _fewest_windows(horizon_bars)
-    told = f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
-    return told if num_windows < needed else None
+    needed = _min_windows(horizon_bars)
+    if num_windows >= needed:
+        return None
+    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
 
 
 @cache
-def _fewest_windows(horizon_bars: int) -> int:
-    """Return the number of windows from which on a test is never without a standard error.
+def _min_windows(horizon_bars: int) -> int:
+    """Return the number of windows from which on a test always has a standard error.
 
-    The lag is rounded up, so that 21 windows may do where 22 do not.
+    The lag is rounded up, so 21 windows may be enough where 22 are not.
 
-    >>> _fewest_windows(2), _fewest_windows(10)
+    >>> _min_windows(2), _min_windows(10)
     (24, 30)
     """
-    per_lag = MIN_WINDOWS_PER_LAG
-    bound = per_lag * horizon_bars + 100  # from there on the lag grows slower than the windows
-    return 1 + max(each for each in range(1, bound) if each < per_lag * (choose_lag(each, horizon_bars) + 1))
+    upper_bound = MIN_WINDOWS_PER_LAG * horizon_bars + 100  # from there on the lag grows slower than windows
+    largest_failing = 0
+    for num_windows in range(1, upper_bound):
+        if num_windows < MIN_WINDOWS_PER_LAG * (choose_lag(num_windows, horizon_bars) + 1):
+            largest_failing = num_windows
+    return largest_failing + 1
 
 
 def _is_worse(test: Significance, p_value: float | None) -> bool:
     return test.mean_difference > 0 and p_value is not None and p_value < ALPHA
 
 
-def decay_of(evaluated: Evaluation, losses: Losses) -> tuple[bool, str]:
-    """Tell whether a model is worse, by more than chance, than it was, or than the best baseline was.
+def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
+    """Tell whether a model is significantly worse than on its test span, and the reason as a clause.
 
-    Its losses are tested against those of the naive forecast times the multiple of its test span, which has
-    an error of its own, and against those of the baseline that was best there, so that no luck of the new
-    candles chooses the opponent. All tests are corrected for one another (Benjamini-Hochberg).
+    Its losses are tested against those of the naive forecast times its multiple of naive's error on the test
+    span, and against those of the baseline that was best on the test span, so that the new candles do not
+    choose the opponent. The multiple was estimated, so its standard error counts, too. The p-values of all
+    tests are corrected together (Benjamini-Hochberg).
+
+    Args:
+        evaluation: Of the model on its test span.
+        losses: Of the model and of baselines on newer candles.
     """
-    if too_few(len(losses), losses.horizon_bars):
+    if too_few_windows(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to tell"
-    tests = dict(_tests(evaluated, losses))
-    chances = corrected_p_values([test.p_value for test in tests.values()])
-    worse = [
-        f"{said} ({chance(found)})"
-        for (said, test), found in zip(tests.items(), chances, strict=True)
-        if _is_worse(test, found)
-    ]
-    told = "; ".join(worse or [f"no decay by more than chance: {', '.join(tests)}"])
-    return bool(worse), f"{told}, over {plural(len(losses), 'forecast')} {losses.origin}"
+    tests = dict(_decay_tests(evaluation, losses))
+    p_values = corrected_p_values([test.p_value for test in tests.values()])
+    worse = []
+    for (description, test), p_value in zip(tests.items(), p_values, strict=True):
+        if _is_worse(test, p_value):
+            worse.append(f"{description} ({chance(p_value)})")
+    summary = "; ".join(worse) if worse else f"no decay by more than chance: {', '.join(tests)}"
+    return bool(worse), f"{summary}, over {plural(len(losses), 'forecast')} {losses.origin}"
 
 
-def _tests(evaluated: Evaluation, losses: Losses) -> Iterator[tuple[str, Significance]]:
-    """Test per task the model against its promise, and against the best baseline of its test span."""
+def _decay_tests(evaluation: Evaluation, losses: Losses) -> Iterator[tuple[str, Significance]]:
+    """Yield per task the tests against the multiple of the test span and against its best baseline.
+
+    Each comes with a description of what is compared.
+    """
     for task, by_name in losses.by_task.items():
         means = {name: losses.mean(task, name) for name in by_name}
-        best = evaluated.best_baseline(task)
-        promised = evaluated.relative_error(task)
-        if promised is not None and by_name[NAIVE].any():
-            found = number(means[MODEL] / means[NAIVE])
-            said = f"{task} {found} times naive, {number(promised)} on its test span"
-            test = losses.test(task, MODEL, NAIVE, times=promised)
-            yield said, _with_error_of_promise(test, evaluated, task, means[NAIVE])
+        best = evaluation.best_baseline(task)
+        expected = evaluation.relative_error(task)
+        if expected is not None and by_name[NAIVE].any():
+            multiple = number(means[MODEL] / means[NAIVE])
+            description = f"{task} {multiple} times naive, {number(expected)} on its test span"
+            test = losses.test(task, MODEL, NAIVE, times=expected)
+            yield description, _with_error_of_multiple(test, evaluation, task, means[NAIVE])
         if best != NAIVE and best in by_name:
-            said = f"{task} {number(means[MODEL] / means[best])} times {called(best)}"
-            yield said, losses.test(task, MODEL, best)
+            description = f"{task} {number(means[MODEL] / means[best])} times {called(best)}"
+            yield description, losses.test(task, MODEL, best)
 
 
-def _with_error_of_promise(
-    test: Significance, evaluated: Evaluation, task: str, naive_error: float
+def _with_error_of_multiple(
+    test: Significance, evaluation: Evaluation, task: str, naive_error: float
 ) -> Significance:
-    """Widen the standard error of a test by that of the promise, which was measured on a span of its own.
+    """Widen the standard error of a test by that of the multiple, which was estimated on another span.
 
-    The promise is 1 + mean difference from naive over naive's error, which on the candles of the test is
-    `naive_error`, in returns. Both spans are taken as independent, so the squares of their errors add up.
+    The multiple is 1 + mean difference from naive / naive's error. On the candles of the test naive's error
+    is `naive_error`, in returns. The two spans are taken as independent, so the squares of their errors add.
     """
-    promised = evaluated.tasks[task].significance[NAIVE].standard_error
-    if test.standard_error is None or promised is None:
+    multiple_error = evaluation.tasks[task].significance[NAIVE].standard_error
+    if test.standard_error is None or multiple_error is None:
         return replace(test, standard_error=None)
-    scaled = promised / evaluated.error(task, NAIVE).overall * naive_error
-    return replace(test, standard_error=math.hypot(test.standard_error, scaled))
+    scaled_error = multiple_error / evaluation.error(task, NAIVE).overall * naive_error
+    return replace(test, standard_error=math.hypot(test.standard_error, scaled_error))

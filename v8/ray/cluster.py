@@ -1,19 +1,19 @@
-"""Ray: shards of series as tasks, on this machine or on the machines of a cluster that is there.
+"""The engine `ray`: trains shards of series as tasks of Ray, on this machine or on those of a cluster.
 
-A task gets a shard: one series on a core, or a fleet's worth on a GPU, and that share of a machine. It makes
-the artefacts with the engine of `v8.runs.local`, so files are written by the same code and are equal to
-the bit on equal machines; they go straight into the run folder, which all machines must share. Only candles
-go down through Ray, and events up, gathered for a moment: a task is a generator of what there is to tell.
+A task trains a shard, which is one series on a core, or a fleet on a GPU, and gets that share of a machine.
+It trains with the code of `v8.runs.local`, so its files are bit-identical on equal machines. They are written
+into the run folder, which all machines must share. Through Ray go only candles to the tasks, and events back,
+in small batches: a task is a generator of events.
 
 A worker process keeps TensorFlow and its compiled program from one shard to the next. Ray's own retries are
-off: a task that is lost with its worker is given out again by the rules of `JobQueue`, as local workers' jobs
-are. Whoever is asked for a shard first compares versions with the asker and looks for the run folder.
+off: a task that is lost with its worker is submitted again by the rules of `JobQueue`, like the jobs of local
+workers. Before its first shard a worker compares its versions with the driver's and looks for the run folder.
 
-The driver is a process between the one that was called and Ray: Ray's own code ends a process whose raylet
-has died, or whose cluster, with exit code 1 and without a word. The caller then says what happened. When the
-driver ends, however it ends, Ray ends its tasks, on all machines, and it ends with its caller; checkpoints
-keep their epochs, and the same call goes on from there. So no task outlives the one who knows what has been
-done, and a run folder never has two writers. One driver, and its Ray, serve all runs of a call.
+The driver is a process between the caller and Ray, because Ray's own code ends a process whose raylet or
+cluster has died with exit code 1 and without a message; the caller then reports what happened. When the
+driver ends, for whatever reason, Ray ends its tasks on all machines, and the driver ends with its caller.
+Checkpoints keep the epochs, and the same call continues from there. So no task runs on without its caller,
+and a run folder never has two writers. One driver, and its Ray, serve all runs of a call.
 """
 
 import atexit
@@ -49,31 +49,35 @@ from v8.runs.workers import POLL_S, JobQueue, Process
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
 
-SILENCE_S: Final = 30.0  # how long Ray may take to begin the first task before the user is told, in seconds
-KNOCK_S: Final = 5.0  # how long the machine at an address may take to answer, in seconds
-STORE_BYTES: Final = 100 << 20  # memory of a Ray of our own for what travels: candles of a few shards
-_QUIET: Final = {
+START_NOTICE_S: Final = 30.0  # the user is notified if Ray takes longer to start the first task, in seconds
+CONNECT_TIMEOUT_S: Final = 5.0  # how long the machine at an address may take to answer, in seconds
+OBJECT_STORE_BYTES: Final = 100 << 20  # memory of our own Ray for data of tasks: candles of a few shards
+_RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_prestart_worker_first_driver": "0",  # none of these would have a task's environment
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # it would tell of recovering what nobody misses
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what Ray would print of a lost worker is told by us
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces a coming change
+    "RAY_prestart_worker_first_driver": "0",  # such workers would not have a task's environment
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # lower levels report recoveries that change nothing
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # lost workers are reported by v8 itself
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray prints a warning of a coming change
 }
-"""What is said to a Ray of our own; the user's own settings stand."""
+"""Environment variables of our own Ray; those that the user has set are not changed."""
 _INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND", plugins.PLACE)
-"""Beginnings of the variables that a task has from the driver; others may be secrets, and Ray logs them."""
-_MOST_PLACE: Final = 18
-"""Letters of a folder for Ray's sockets: with what Ray adds, their paths come close to a system's limit."""
-_DONE: Final = "done"  # what the driver tells last of some jobs
-Told: TypeAlias = tuple[Event | V8Error, ...]
-"""What a task yields: events in their order, or why it refuses; nothing is a sign of life."""
+"""Prefixes of the variables that a task gets from the driver; others may be secrets, and Ray logs them."""
+_MAX_FOLDER_BYTES: Final = 18
+"""Length of a folder for Ray's sockets: Ray adds to it, and the system limits the paths of sockets."""
+_FINISHED: Final = "done"  # last message of the driver about some jobs
+TaskMessages: TypeAlias = tuple[Event | V8Error, ...]
+"""Output of a task: events in their order, or the error with which it refuses; empty as a sign of life."""
 
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
 
 
 class RayEngine(Engine):
-    """Makes artefacts in tasks of Ray."""
+    """Makes artefacts in tasks of Ray.
+
+    Args:
+        placement: Where and how to train.
+    """
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -81,17 +85,19 @@ class RayEngine(Engine):
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job; yield how each series ended as soon as it is known.
 
-        Jobs are of one profile and one run folder. The observer is called in this process.
+        Args:
+            jobs: Jobs of one profile and one run folder.
+            observer: Gets the events, in the calling process.
 
         Raises:
-            ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
+            ProfileError: If there is no cluster at the address, or no GPU although one is required.
             V8Error: If a worker has other versions than this process.
             StorageError: If a worker cannot see the run folder.
             SeriesError: If Ray is lost.
         """
         with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
             try:
-                for event in _told_by_driver(_driver().pipe, self._placement, jobs):
+                for event in _events_of_driver(_driver().pipe, self._placement, jobs):
                     check()
                     if isinstance(event, SeriesOutcome):
                         yield event
@@ -102,16 +108,19 @@ class RayEngine(Engine):
                 raise
 
 
-def _told_by_driver(pipe: Any, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
-    """Hand over jobs and return what is told of them; None every now and then."""
+def _events_of_driver(pipe: Any, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
+    """Send jobs to the driver and yield their events; None at least every `POLL_S`."""
     try:
         pipe.send((placement, jobs))
-        while (told := pipe.recv() if pipe.poll(POLL_S) else None) != _DONE:
-            if isinstance(told, V8Error):
-                raise told
-            yield told
+        while True:
+            message = pipe.recv() if pipe.poll(POLL_S) else None
+            if isinstance(message, V8Error):
+                raise message
+            if message == _FINISHED:
+                return
+            yield message
     except (EOFError, ConnectionError) as error:
-        raise _without_ray() from error
+        raise _ray_ended() from error
 
 
 @cache
@@ -123,18 +132,18 @@ def _driver() -> Process:
     return driver
 
 
-def _without_ray() -> SeriesError:
-    where = "param:engine ray"
+def _ray_ended() -> SeriesError:
+    location = "param:engine ray"
     got = "the end of one of its processes: GCS, raylet or an agent of it"
     fix = "Repeat the same command; it goes on from what is saved"
-    return SeriesError(where=where, rule="needs Ray to live until every series is made", got=got, fix=fix)
+    return SeriesError(where=location, rule="needs Ray to live until every series is made", got=got, fix=fix)
 
 
 # From here on: in the driver.
 
 
 def _drive(pipe: Connection) -> None:
-    """Live as the driver: carry out what comes through the pipe until it closes."""
+    """Run the driver: train the jobs that come through the pipe until it closes."""
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
         try:
             while True:
@@ -144,7 +153,7 @@ def _drive(pipe: Connection) -> None:
                 try:
                     for outcome in _train_all(placement, jobs, EventCallback(pipe.send), check):
                         pipe.send(outcome)
-                    pipe.send(_DONE)
+                    pipe.send(_FINISHED)
                 except V8Error as error:
                     pipe.send(error)
         finally:
@@ -154,39 +163,49 @@ def _drive(pipe: Connection) -> None:
 def _train_all(
     placement: Placement, jobs: Sequence[Job], observer: RunObserver, check: Callable[[], None]
 ) -> Iterator[SeriesOutcome]:
-    ray = _connected(placement)
-    here = ray.get_runtime_context().get_node_id()
-    (node,) = (one for one in ray.nodes() if one["NodeID"] == here)
-    raylet = node["NodeManagerAddress"], node["NodeManagerPort"]
-    with _sign_in(jobs[0].folder.parent) as sign:
-        tasks = _Tasks(ray, placement, jobs, observer, sign, partial(_require_raylet, raylet))
-        while tasks.are_left:
+    ray = _connect(placement)
+    node_id = ray.get_runtime_context().get_node_id()
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == node_id)
+    raylet_address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+    require_raylet = partial(_require_raylet, raylet_address)
+    with _marker_file(jobs[0].folder.parent) as marker:
+        tasks = _Tasks(ray, placement, jobs, observer, marker, require_raylet)
+        while tasks.has_unfinished:
             check()
             yield from tasks.receive()
 
 
 def _require_raylet(address: tuple[str, int]) -> None:
-    """Refuse to go on without the raylet of this machine: then all tasks are lost, and no series is at fault.
+    """Refuse to continue without the raylet of this machine: then all tasks are lost, by no series' fault.
 
     Raises:
-        SeriesError: If nobody listens where it did.
+        SeriesError: If it does not answer at its address.
     """
     try:
-        socket.create_connection(address, KNOCK_S).close()
+        socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except OSError:
-        raise _without_ray() from None
+        raise _ray_ended() from None
 
 
 class _Tasks:
-    """The tasks of one call and the jobs that are still to be given out."""
+    """The running tasks of one call and the jobs that are yet to be submitted.
 
-    def __init__(  # noqa: PLR0917 - called in one place, in a row
+    Args:
+        ray: The module, connected to a cluster.
+        placement: Where and how to train.
+        jobs: The jobs.
+        observer: Gets the events.
+        marker: A file in the run folder by which workers recognise it.
+        require_raylet: Raises an error if the raylet of this machine has ended.
+    """
+
+    def __init__(  # noqa: PLR0917 - called in one place, in this order
         self,
         ray: Any,
         placement: Placement,
         jobs: Sequence[Job],
         observer: RunObserver,
-        sign: Path,
+        marker: Path,
         require_raylet: Callable[[], None] = lambda: None,
     ) -> None:
         self._require_raylet = require_raylet
@@ -194,120 +213,138 @@ class _Tasks:
         self._observer = observer
         self._queue = JobQueue(jobs, observer)
         is_formula = jobs[0].profile.family.is_formula
-        self._kind, variables = _share(ray.cluster_resources(), placement, is_formula=is_formula)
-        self._most = placement.num_workers
+        self._resource, variables = _task_resource(ray.cluster_resources(), placement, is_formula=is_formula)
+        self._max_tasks = placement.num_workers
         self._fleet_size = placement.fleet_size
-        # A task of a GPU sees by itself how many of an even share fit into one program.
-        even_share = -(-len(jobs) // self._capacity()) if self._kind == "GPU" else 1
-        self._shard_size = self._fleet_size or even_share
-        # A lost task is given out by us, not by Ray.
-        options = {"num_cpus": 1, **({"num_gpus": 1} if self._kind == "GPU" else {}), "max_retries": 0}
+        options: dict[str, Any] = {"num_cpus": 1, "max_retries": 0}  # lost tasks are submitted again by v8
+        self._shard_size = self._fleet_size or 1
+        if self._resource == "GPU":
+            options["num_gpus"] = 1
+            # A task on a GPU gets an even share and finds out itself how many of it fit into one program.
+            even_share = -(-len(jobs) // self._capacity())
+            self._shard_size = self._fleet_size or even_share
         self._task = ray.remote(**options, runtime_env={"env_vars": variables})(_serve)
-        self._sign = str(sign)
-        self._begun: set[Any] = set()
-        self._told_silence_s = time.monotonic() + SILENCE_S
+        self._marker = str(marker)
+        self._started_tasks: set[Any] = set()
+        self._start_notice_s = time.monotonic() + START_NOTICE_S
 
     @property
-    def are_left(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether any series has no outcome."""
         return bool(self._queue or self._queue.held)
 
     def receive(self) -> list[SeriesOutcome]:
-        """Give out what there is room for, and pass on what tasks tell within a moment."""
+        """Submit as many tasks as there is capacity for, and handle the messages of a moment."""
         while self._queue and len(self._queue.held) < self._capacity():
-            self._give_out()
-        tasks = [*self._queue.held]
+            self._submit()
+        tasks = list(self._queue.held)
         self._ray.wait(tasks, num_returns=1, timeout=POLL_S, fetch_local=False)
         ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0, fetch_local=False)
-        self._tell_silence()
+        self._notify_if_not_started()
         return [outcome for task in ready for outcome in self._receive_from(task)]
 
-    def _give_out(self) -> None:
+    def _submit(self) -> None:
         shard = self._queue.take(self._shard_size)
         task = self._task.options(name=f"v8 {shard[0].series}")
-        # A worker is at work in another folder, and one with other versions shall say so before it unpickles.
-        there = pickle.dumps([replace(job, folder=job.folder.absolute()) for job in shard])
-        self._queue.held[task.remote(_wanted(), self._sign, there, self._fleet_size)] = shard
+        # Absolute, because a worker runs in another folder; pickled, because a worker with other versions
+        # must report that before it reads a job.
+        pickled_jobs = pickle.dumps([replace(job, folder=job.folder.absolute()) for job in shard])
+        running = task.remote(_environment(), self._marker, pickled_jobs, self._fleet_size)
+        self._queue.held[running] = shard
 
     def _capacity(self) -> int:
-        """Count the tasks that the cluster has room for, as it is now; at least one lets it grow."""
-        return max(1, min(self._most, int(self._ray.cluster_resources().get(self._kind, 0))))
+        """Return how many tasks the cluster can run as it is now; at least one lets it grow."""
+        num_available = int(self._ray.cluster_resources().get(self._resource, 0))
+        return max(1, min(self._max_tasks, num_available))
 
     def _receive_from(self, task: Any) -> list[SeriesOutcome]:
         errors = self._ray.exceptions
         try:
-            told: Told = self._ray.get(next(task))
+            messages: TaskMessages = self._ray.get(next(task))
         except StopIteration:
-            return self._lost(task, "an early end")
+            return self._resubmit(task, "an early end")
         except errors.RayTaskError as error:
-            if task not in self._begun:
-                raise _unfit(error.cause) from error
-            return self._lost(task, type(error.cause).__name__)
+            if task not in self._started_tasks:
+                raise _unsuitable_worker(error.cause) from error
+            return self._resubmit(task, type(error.cause).__name__)
         except errors.RuntimeEnvSetupError as error:
-            raise _unfit(error) from error
+            raise _unsuitable_worker(error) from error
         except errors.RayError as error:
-            return self._lost(task, type(error).__name__)
-        self._begun.add(task)
-        self._told_silence_s = float("inf")
+            return self._resubmit(task, type(error).__name__)
+        self._started_tasks.add(task)
+        self._start_notice_s = float("inf")
         outcomes = []
-        for event in told:
-            if isinstance(event, V8Error):
-                raise event
-            outcomes += self._queue.receive(task, event)
+        for message in messages:
+            if isinstance(message, V8Error):
+                raise message
+            outcomes += self._queue.receive(task, message)
         if not self._queue.held[task]:
             del self._queue.held[task]
         return outcomes
 
-    def _lost(self, task: Any, cause: str) -> list[SeriesOutcome]:
+    def _resubmit(self, task: Any, cause: str) -> list[SeriesOutcome]:
+        """Put the jobs of a lost task back into the queue."""
         self._require_raylet()
         return self._queue.give_back(self._queue.held.pop(task), cause)
 
-    def _tell_silence(self) -> None:
-        if time.monotonic() > self._told_silence_s:
-            self._told_silence_s = float("inf")
-            has = f"{self._ray.cluster_resources().get(self._kind, 0):g} in all, and others may use them"
-            text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {self._kind}; the cluster has"
-            self._observer.on_event(Note(f"{text} {has}. v8 waits."))
+    def _notify_if_not_started(self) -> None:
+        if time.monotonic() > self._start_notice_s:
+            self._start_notice_s = float("inf")
+            num_available = self._ray.cluster_resources().get(self._resource, 0)
+            self._observer.on_event(
+                Note(
+                    f"Ray has begun no task for {START_NOTICE_S:g} s. Each needs a {self._resource}; "
+                    f"the cluster has {num_available:g} in all, and others may use them. v8 waits."
+                )
+            )
 
 
-def _share(
+def _task_resource(
     resources: dict[str, float], placement: Placement, *, is_formula: bool
 ) -> tuple[str, dict[str, str]]:
-    """Decide what each task gets, "GPU" where there is one and it is of use, else "CPU", and its environment.
+    """Decide which resource each task gets, and its environment variables.
+
+    The resource is "GPU" if the cluster has one and it is useful, else "CPU".
 
     Raises:
-        ProfileError: If a GPU is wanted and the cluster has none.
+        ProfileError: If a GPU is required and the cluster has none.
     """
-    has_any = resources.get("GPU", 0) >= 1
-    if placement.device == "gpu" and not has_any:
+    has_gpu = resources.get("GPU", 0) >= 1
+    if placement.device == "gpu" and not has_gpu:
         rule = "needs a GPU among the resources of the Ray cluster"
         fix = "Start Ray on a machine with a GPU, or use param:device auto"
         raise ProfileError(where="param:device gpu", rule=rule, got="none", fix=fix)
-    ours = SINGLE_THREADED.items()  # which a driver without a GPU has set for itself
-    told = {name: value for name, value in os.environ.items() - ours if name.startswith(_INHERITED)}
-    told["V8_HOME"] = str(home().absolute())
-    told.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if has_any and placement.device != "cpu" and not is_formula:
-        return "GPU", told
-    return "CPU", {**SINGLE_THREADED, **told, "CUDA_VISIBLE_DEVICES": "-1"}
+    own_settings = SINGLE_THREADED.items()  # a driver without a GPU has set these for itself
+    variables = {
+        name: value for name, value in os.environ.items() - own_settings if name.startswith(_INHERITED)
+    }
+    variables["V8_HOME"] = str(home().absolute())
+    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if has_gpu and placement.device != "cpu" and not is_formula:
+        return "GPU", variables
+    return "CPU", {**SINGLE_THREADED, **variables, "CUDA_VISIBLE_DEVICES": "-1"}
 
 
-def _unfit(error: BaseException) -> V8Error:
-    (*_, told) = str(error).strip().splitlines() or [type(error).__name__]
+def _unsuitable_worker(error: BaseException) -> V8Error:
+    """Return the error for a worker that cannot run v8."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
     rule = "needs v8 on every machine of the cluster, in the Python that Ray was started with"
     fix = "Install there what is installed here, and start Ray there from that Python"
-    return V8Error(where="param:engine ray", rule=rule, got=shown(told, 300), fix=fix)
+    return V8Error(where="param:engine ray", rule=rule, got=shown(lines[-1], 300), fix=fix)
 
 
-def _connected(placement: Placement) -> Any:
+def _connect(placement: Placement) -> Any:
     """Return Ray, connected to the cluster at the address or to one of our own, until this process ends.
 
     Raises:
-        ProfileError: If there is none that this process can join.
-        StorageError: If there is no place for the sockets of our own.
+        ProfileError: If there is no cluster that this process can join.
+        StorageError: If the folder for the sockets of our own cannot be made.
     """
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # else Ray keeps one in ~/.ray
-    for name, value in (_QUIET if placement.address else {**_QUIET, **own}).items():
+    settings = dict(_RAY_SETTINGS)
+    if not placement.address:
+        settings["RAY_AUTH_MODE"] = "token"
+        settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # without it Ray stores one in ~/.ray
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray  # noqa: PLC0415 - an extra, and slow to import
 
@@ -323,128 +360,136 @@ def _connected(placement: Placement) -> Any:
 
 def _join(ray: Any, address: str) -> None:
     try:
-        if address != "auto":  # somebody must listen: Ray would ask a wrong address for ever
+        if address != "auto":  # check the address first: Ray would try a wrong one for ever
             host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
-        told = shown(" ".join(str(error).split()), 150) or type(error).__name__
+        message = shown(" ".join(str(error).split()), 150) or type(error).__name__
         rule = "is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python"
         fix = "Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token"
-        raise ProfileError(where="param:address", rule=rule, got=f"{address} ({told})", fix=fix) from error
+        raise ProfileError(where="param:address", rule=rule, got=f"{address} ({message})", fix=fix) from error
 
 
 def _start(ray: Any, placement: Placement) -> None:
     """Start a Ray of our own, which the system ends with this process."""
-    place = Path(tempfile.gettempdir())
-    if len(os.fsencode(place)) > _MOST_PLACE:
-        place = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
+    parent = Path(tempfile.gettempdir())
+    if len(os.fsencode(parent)) > _MAX_FOLDER_BYTES:
+        parent = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
     try:
-        # A process of Ray may write its last line; what cannot be removed then goes with the next one.
+        # A process of Ray may still write when the folder is removed; the next call removes what is left.
         _until_exit.enter_context(suppress(OSError))
-        folder = _until_exit.enter_context(passing_folder("ray", place))
+        folder = _until_exit.enter_context(passing_folder("ray", parent))
     except OSError as error:
-        raise StorageError.of(place, error) from error
+        raise StorageError.of(parent, error) from error
     ray.init(
         address="local",
         num_cpus=num_usable_cores() if placement.is_measured else placement.num_workers,
         num_gpus=0 if placement.device == "cpu" else len(visible_gpus()),
-        object_store_memory=STORE_BYTES,
+        object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
         _temp_dir=str(folder),
-        runtime_env={"env_vars": {"TMPDIR": str(folder)}},  # what workers leave goes with it
+        runtime_env={"env_vars": {"TMPDIR": str(folder)}},  # files that workers leave are removed with it
     )
 
 
 @contextmanager
-def _sign_in(folder: Path) -> Iterator[Path]:
-    """Leave a file in a run folder by which workers know that theirs is the same one.
+def _marker_file(folder: Path) -> Iterator[Path]:
+    """Write a file into a run folder while a block runs, by which workers recognise the shared folder.
 
     Raises:
         StorageError: If it cannot be written.
     """
     sweep(folder)
-    sign = aside_of(folder.absolute() / "shared")
+    marker = aside_of(folder.absolute() / "shared")
     try:
-        sign.touch()
-        yield sign
+        marker.touch()
+        yield marker
     except OSError as error:
-        raise StorageError.of(sign, error) from error
+        raise StorageError.of(marker, error) from error
     finally:
-        sign.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
 
 
 @cache
-def _wanted() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return what must be the same on all machines: versions, the code of v8 itself, and plug-ins."""
     plugins.load_plugins()
     package = Path(__file__).parents[1]
-    code = digest_bytes(*(file.read_bytes() for file in sorted(package.rglob("*.py"))))
+    contents = [file.read_bytes() for file in sorted(package.rglob("*.py"))]
+    code = digest_bytes(*contents)
     return {**versions(), "v8's code": code[:12], "plug-ins": plugins.listed_plugins(plugins.loaded)}
 
 
 # From here on: in a worker.
 
 
-def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | None) -> Iterator[Told]:
-    """Be a task: make the artefacts of a shard of pickled jobs, and yield what there is to tell on the way.
+def _serve(
+    driver_environment: dict[str, str], marker: str, pickled_jobs: bytes, fleet_size: int | None
+) -> Iterator[TaskMessages]:
+    """Run a task: make the artefacts of a shard, and yield messages meanwhile.
 
-    The versions that are wanted are the driver's, and the sign is a file that it has left in the run folder.
-    Without the most series of one program, what suits the GPU is measured.
+    Args:
+        driver_environment: The driver's `_environment`, which this worker must have, too.
+        marker: Path of a file that the driver has written into the run folder.
+        pickled_jobs: The jobs of the shard.
+        fleet_size: Models of one program; None measures what suits the GPU.
     """
-    refusal = _refusal(wanted, Path(sign))
+    refusal = _refusal(driver_environment, Path(marker))
     if refusal:
         yield (refusal,)
         return
     yield ()
-    told: SimpleQueue[Event] = SimpleQueue()
-    jobs = pickle.loads(shard)  # noqa: S301 - our driver's
-    is_done = False
-    making = _bench().submit(_make, jobs, fleet_size, EventCallback(told.put))
-    while not is_done:
-        is_done = bool(wait([making], POLL_S).done)
-        events = tuple(told.get_nowait() for _ in range(told.qsize()))
+    queue: SimpleQueue[Event] = SimpleQueue()
+    jobs = pickle.loads(pickled_jobs)  # noqa: S301 - our driver's
+    is_finished = False
+    training = _training_thread().submit(_train_shard, jobs, fleet_size, EventCallback(queue.put))
+    while not is_finished:
+        is_finished = bool(wait([training], POLL_S).done)
+        events = tuple(queue.get_nowait() for _ in range(queue.qsize()))
         if events:
             yield events
-    making.result()
+    training.result()
 
 
-def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
-    """Say why this process must not make what the driver asks for."""
-    where = f"Ray worker on {platform.node()}"
+def _refusal(driver_environment: dict[str, str], marker: Path) -> V8Error | None:
+    """Return why this worker must not train for the driver; None if it may."""
+    location = f"Ray worker on {platform.node()}"
     try:
-        found = _wanted()
+        environment = _environment()
     except V8Error as error:
         return error
-    different = [name for name in wanted if found.get(name) != wanted[name]]
+    different = [name for name, value in driver_environment.items() if environment.get(name) != value]
     if different:
         rule = "must have the versions of the machine that v8 was called on"
-        got = ", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different)
+        got = ", ".join(
+            f"{name} {environment.get(name)} for {driver_environment[name]}" for name in different
+        )
         fix = "Install the same versions there, or results would differ from machine to machine"
-        return V8Error(where=where, rule=rule, got=got, fix=fix)
-    if not sign.exists():
-        rule = f"must see the run folder {sign.parent}, on a file system that all machines share"
+        return V8Error(where=location, rule=rule, got=got, fix=fix)
+    if not marker.exists():
+        rule = f"must see the run folder {marker.parent}, on a file system that all machines share"
         fix = "Name with param:runs (or param:out) a folder that is at the same path on every machine"
-        return StorageError(where=where, rule=rule, got="none there, or another one", fix=fix)
+        return StorageError(where=location, rule=rule, got="none there, or another one", fix=fix)
     return None
 
 
 @cache
-def _bench() -> ThreadPoolExecutor:
-    """Return the thread in which a worker process makes one shard after another, with what it keeps of each.
+def _training_thread() -> ThreadPoolExecutor:
+    """Return the thread in which a worker process trains one shard after another; compiled programs are kept.
 
-    A thread, because Ray's own must hand on what is told; always the same one, because Keras keeps its
+    A thread, because Ray's own thread must send messages meanwhile; always the same one, because Keras keeps
     settings in it.
     """
-    for resources in (kept_programs(), resource_scope()):
-        _until_exit.enter_context(resources)
+    _until_exit.enter_context(kept_programs())
+    _until_exit.enter_context(resource_scope())
     return ThreadPoolExecutor(1)
 
 
-def _make(jobs: Sequence[Job], fleet_size: int | None, observer: RunObserver) -> None:
-    """Make the artefacts of a shard; the pipeline of the last one is used, if it had the same settings."""
+def _train_shard(jobs: Sequence[Job], fleet_size: int | None, observer: RunObserver) -> None:
+    """Make the artefacts of a shard, with the compiled program of the last one if its settings are equal."""
     with warnings_as_notes(observer):
         with light_start():
             from v8.runs import local  # noqa: PLC0415 - the driver must not start TensorFlow

@@ -56,7 +56,7 @@ TaskResults = Mapping[str, TaskResult]
 def write_backtest(path: Path, results: BacktestResults, trading_section: Html | None = None) -> list[Path]:
     """Write `backtest.json` and `backtest.html` into a folder, each atomically, and return them.
 
-    The page has the section about trading (`v8.trading.page.worth_section`) where it is handed one.
+    The page has the section about trading (`v8.trading.page.trading_section`) where it is handed one.
     """
     json_file = path / RESULTS_FILE
     page_file = path / PAGE_FILE

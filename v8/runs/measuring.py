@@ -1,9 +1,9 @@
-"""The process that measures; `v8.machine.processes` starts it and tells it what.
+"""The process that measures; `v8.machine.processes` starts it and sends it a request.
 
     echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
         | python -m v8.runs.measuring
 
-Speeds are those of `v8.training.probe`; `training` carries out a whole run, whose folder tells what it cost.
+Speeds are those of `v8.training.probe`; `training` carries out a run, whose folder holds its costs.
 """
 
 import statistics
@@ -14,20 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from v8.artifacts.comparison_results import WARM
-from v8.artifacts.run_folder import read_run
+from v8.artifacts.run_folder import RunRecord, read_run
 from v8.comparison.measurement import measurement_of
+from v8.comparison.results import WARM
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu
 from v8.machine.processes import MeasurementRequest, handle_request, send_message
 from v8.machine.starting import light_start
 from v8.market.companions import Companions
 from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.market.sources.source import CandleSource, open_source
 from v8.profile import Profile
 from v8.runs.engines import choose_device
 from v8.runs.events import EpochEnded, Event, SeriesOutcome
-from v8.runs.execution import run as carry_out
+from v8.runs.execution import run as carry_out_run
 from v8.runs.observers import EventCallback, ObserverGroup
 from v8.runs.outputs import ReportWriter
 from v8.runs.plan import make_plan
@@ -54,42 +54,55 @@ def measure_training(
     device: str,
     fleet_size: int | None,
 ) -> dict[str, Any] | None:
-    """Carry out a run with features that nobody has computed yet, and measure what its folder does not tell.
+    """Carry out a run with an empty feature store, and measure what its folder does not hold.
 
-    Features of finished series are read three times more, for the median, and matrices are multiplied right
+    Features of finished series are read three times again, for the median, and matrices are multiplied right
     after training.
 
     Args:
+        profile: The profile.
         run: Run folder that pins every series to its candles.
+        source: Name of the source of candles.
+        data_dir: Folder of a source of files.
+        device: "auto", "cpu" or "gpu".
         fleet_size: Models of one program; None: all on a GPU, one on a CPU.
 
     Returns:
-        What `v8.comparison.measurement.measurement_of` makes of it; None where no series is finished.
+        The result of `v8.comparison.measurement.measurement_of`; None if no series is finished.
 
     Raises:
         ProfileError: If a GPU is wanted and there is none.
     """
     choose_device(device)
-    candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
-    begun = read_run(Path(run))
-    companions = Companions.of(profile)
-    plan = make_plan(profile, [Series.parse(name) for name in begun.series], Path(run))
-    size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
-    with tempfile.TemporaryDirectory() as place:
-        store = FeatureStore(Path(place))
-        observer = ObserverGroup([EventCallback(_say), ReportWriter()])
-        carry_out(plan, candles, InProcessEngine(size, store=store), observer, command=begun.command)
-        done = read_run(plan.path).done
-        if not done:
+    candle_source = open_source(source, data_dir=Path(data_dir) if data_dir else None)
+    record = read_run(Path(run))
+    plan = make_plan(profile, [Series.parse(name) for name in record.series], Path(run))
+    if fleet_size is None:
+        fleet_size = len(plan.series) if has_gpu() else 1
+    with tempfile.TemporaryDirectory() as folder:
+        store = FeatureStore(Path(folder))
+        engine = InProcessEngine(min(fleet_size, len(plan.series)), store=store)
+        observer = ObserverGroup([EventCallback(_report), ReportWriter()])
+        carry_out_run(plan, candle_source, engine, observer, command=record.command)
+        finished = read_run(plan.path).done
+        if not finished:
             return None
-        found = measurement_of(plan.path, done)
-        for model in found["models"]:
-            pin = begun.series[model["series"]].candles
-            end_s = pin.last_open_s if pin else None
-            rows = companions.candles(candles, Series.parse(model["series"]), profile.newest_bars, end_s)
-            again = partial(store.table, rows, table_columns(profile))  # as the profile's next run would
-            model["seconds"][WARM] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
-    return {**found, "matmul_gflop_per_s": matmul_speed(seconds=1.0)["gflop_per_s"]}
+        measurement = measurement_of(plan.path, finished)
+        for model in measurement["models"]:
+            seconds = _warm_feature_seconds(profile, record, model["series"], candle_source, store)
+            model["seconds"][WARM] = seconds
+    return {**measurement, "matmul_gflop_per_s": matmul_speed(seconds=1.0)["gflop_per_s"]}
+
+
+def _warm_feature_seconds(
+    profile: Profile, record: RunRecord, name: str, source: CandleSource, store: FeatureStore
+) -> float:
+    """Measure how long it takes to read features of a series that the store holds, as a second run would."""
+    pin = record.series[name].candles
+    end_s = pin.last_open_s if pin else None
+    candles = Companions.of(profile).candles(source, Series.parse(name), profile.newest_bars, end_s)
+    read_features = partial(store.table, candles, table_columns(profile))
+    return round(statistics.median(timeit.repeat(read_features, number=1, repeat=3)), 6)
 
 
 MEASURES: dict[str, Callable[..., Any]] = {
@@ -100,10 +113,10 @@ MEASURES: dict[str, Callable[..., Any]] = {
     "formats": format_speeds,
     "training": measure_training,
 }
-"""What can be asked for, by name; each takes the profile and its options."""
+"""The measurements by name; each takes the profile and its options."""
 
 
-def _say(event: Event) -> None:
+def _report(event: Event) -> None:
     if isinstance(event, EpochEnded):
         send_message(f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}")
     elif isinstance(event, SeriesOutcome):
@@ -111,5 +124,5 @@ def _say(event: Event) -> None:
 
 
 if __name__ == "__main__":
-    has_gpu()  # looking for GPUs belongs to the start
+    has_gpu()  # looking for GPUs counts as part of the start of the process
     handle_request(MeasurementRequest, measure)

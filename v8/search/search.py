@@ -1,19 +1,20 @@
-"""Searches the settings of a profile by back-tests, and evaluates what it chose on folds that it never saw.
+"""Searches the settings of a profile by back-tests, and evaluates its choice on folds that no trial has used.
 
     searches/frontier/           study.sqlite (Optuna's record), trials.csv, trials.json, winner.yaml
-      start/                     a back-test of the profile that it starts from
-      frontier-but-1a2b3c4d/     one of each trial, of the same folds
+      start/                     a back-test of the profile that the search starts from
+      frontier-but-1a2b3c4d/     one of each trial, with the same folds
 
-Folds are laid once, and every trial is evaluated on the same windows. On the earlier folds its objective is
-measured: the mean over folds, timeframes and tasks of its error as a multiple of the best baseline's; after
-each of them the median pruner may end it. The later ones are evaluated in the end alone, for the winner and the
-start. One fold between lies idle: two folds end half a test span apart at least, so nothing is evaluated twice.
+Folds are laid once, and every trial is evaluated on the same windows. The objective is measured on the earlier
+folds: the mean over folds, timeframes and tasks of the error as a multiple of the best baseline's. After each
+of them the median pruner may end the trial. The later folds are used only in the end, for the winner and the
+start. One fold between them is not used: two folds end at least half a test span apart, so with this gap no
+candle is evaluated in both groups.
 
-The winner shall lie on a plateau, not on a peak: of the trials that went through all folds it is the one
-whose `NEIGHBOURS` nearest trials, itself among them, have the smallest median objective.
+The winner should lie on a plateau, not on a peak: of the trials that finished all folds it is the one whose
+`NEIGHBOURS` nearest trials, itself included, have the smallest median objective.
 
-A trial is drawn by the seed and the trials that have ended alone, and its folder is named by what it changes.
-So what a kill cut off is drawn once more, and goes on in its folder.
+The values of a trial depend on the seed and on the trials that have ended, and its folder is named by what it
+changes. So a trial that was interrupted is drawn again, and continues in its folder.
 """
 
 import os
@@ -48,7 +49,7 @@ from v8.wording import number
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
-NEIGHBOURS: Final = 5  # trials, itself among them, whose median objective says what a trial is worth
+NEIGHBOURS: Final = 5  # trials, itself included, whose median objective ranks a trial
 
 
 @dataclass
@@ -58,60 +59,79 @@ class Search:
     path: Path
     start: BacktestOptions  # the back-test, over all folds, of the profile that it starts from
     ranges: Ranges
-    num_later: (
-        int  # folds, the latest of all, that are evaluated in the end; at least 1, and two fewer than all
-    )
+    num_later: int  # latest folds, for the final evaluation; at least 1, and at most two fewer than all folds
     source: CandleSource
     engine: Engine
-    observer: RunObserver  # follows each fold, and gets a note of each trial
-    is_redone: bool = False  # whether the record of trials is set aside, and begun anew
+    observer: RunObserver  # follows each fold, and gets a note about each trial
+    is_redone: bool = False  # whether the record of trials is set aside, and a new one is begun
     trials: pd.DataFrame = field(init=False)
-    """A row a trial below one of the start, once it has run."""
+    """A row a trial, and one of the start, once the search has run."""
     later: Mapping[str, BacktestResults] = field(init=False)
-    """On the later folds, by name: the winner, and the start."""
+    """Results on the later folds, by name: of the winner, and of the start."""
     _plan: BacktestPlan = field(init=False)
 
     @resource_scope()
     def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:
         """Make trials until there are so many, those of earlier calls included, or no time is left.
 
-        Returns whether the winner, which is written into a file, is better than the start.
+        Returns:
+            A sentence whether the winner, which is written into a file, is better than the start.
 
         Raises:
-            V8Error: If the start cannot be evaluated, no trial went through all folds, or something else lies in
-                the folder.
+            V8Error: If the start cannot be evaluated, no trial finished all folds, or the folder has other
+                content.
         """
-        start = self.start.profile
         self._require_own_files()
-        whole_plan = make_plan(start, self.start.series, self.path / START)
-        with observed(self.observer, whole_plan, self.source.name) as follower:
-            self._plan = begin_or_continue(self.path / START, self.start, self.source, follower)
-        folds, later = self._plan.folds[: -self.num_later - 1], self._plan.folds[-self.num_later :]
-        begun = [objective_of(one) for one in self._evaluated(start, folds)]
-        trials = self._tried(folds, num_trials, has_time)
-        self.trials = trials.assign(plateau=plateaus(trials, self.ranges, begun))
-        whole = self.trials[trials["state"] == "complete"].sort_values(["plateau", "objective"])
-        if whole.empty:
-            rule = "needs a trial that goes through all folds"
-            fix = "Allow more time, or mend the ranges"
-            raise SeriesError(where=str(self.path), rule=rule, got=f"{len(trials)} others", fix=fix)
-        winner = changed(start, self.ranges, {key: whole.iloc[0][key] for key in self.ranges})
-        self.trials.loc[whole.index[0], "state"] = "winner"
-        self.trials.loc[START] = {"folds": len(folds), "objective": begun[-1], "profile": start.name}
-        names = {winner.name: winner, f"{start.name} ({START})": start}
-        self.later = {name: [*self._evaluated(one, later)][-1] for name, one in names.items()}
-        verdict = verdict_of(self.later, *(self._cells(one, later) for one in (winner, start)))
-        text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
-        write_text(self.path / FILES[0], f"# {verdict}\n{text}")
-        write_text(self.path / FILES[1], self.trials.to_csv(index_label="trial"))
-        write_text(self.path / FILES[2], self.trials.to_json(orient="index", indent=2))
+        start = self.start.profile
+        plan_of_all_folds = make_plan(start, self.start.series, self.path / START)
+        with observed(self.observer, plan_of_all_folds, self.source.name) as observer:
+            self._plan = begin_or_continue(self.path / START, self.start, self.source, observer)
+        folds = self._plan.folds[: -self.num_later - 1]
+        later_folds = self._plan.folds[-self.num_later :]
+        start_objectives = [objective_of(results) for results in self._finish_folds(start, folds)]
+        trials = self._run_trials(folds, num_trials, has_time)
+        self.trials = trials.assign(plateau=plateaus(trials, self.ranges, start_objectives))
+        winner = self._choose_winner()
+        self.trials.loc[START] = {
+            "folds": len(folds),
+            "objective": start_objectives[-1],
+            "profile": start.name,
+        }
+        self.later = {
+            winner.name: self._results_on(winner, later_folds),
+            f"{start.name} ({START})": self._results_on(start, later_folds),
+        }
+        winner_cells = self._cells(winner, later_folds)
+        start_cells = self._cells(start, later_folds)
+        verdict = verdict_of(self.later, winner_cells, start_cells)
+        self._write_files(winner, verdict)
         return verdict
+
+    def _choose_winner(self) -> Profile:
+        """Mark the winner among the trials and return its profile; `SeriesError` if no trial is complete."""
+        is_complete = self.trials["state"] == "complete"
+        complete = self.trials[is_complete].sort_values(["plateau", "objective"])
+        if complete.empty:
+            rule = "needs a trial that goes through all folds"
+            got = f"{len(self.trials)} others"
+            fix = "Allow more time, or mend the ranges"
+            raise SeriesError(where=str(self.path), rule=rule, got=got, fix=fix)
+        best = complete.iloc[0]
+        self.trials.loc[complete.index[0], "state"] = "winner"
+        return changed(self.start.profile, self.ranges, {key: best[key] for key in self.ranges})
+
+    def _write_files(self, winner: Profile, verdict: str) -> None:
+        winner_file, csv_file, json_file = (self.path / name for name in FILES)
+        text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
+        write_text(winner_file, f"# {verdict}\n{text}")
+        write_text(csv_file, self.trials.to_csv(index_label="trial"))
+        write_text(json_file, self.trials.to_json(orient="index", indent=2))
 
     def _add_note(self, text: str) -> None:
         self.observer.on_event(Note(text))
 
     def _require_own_files(self) -> None:
-        """Refuse to begin where files lie that the search would replace in the end, by `ArtifactError`."""
+        """Refuse to begin in a folder with files that the search would replace, by `ArtifactError`."""
         is_begun = (self.path / START / PLAN_FILE).exists()
         others = [name for name in FILES if os.path.lexists(self.path / name)]
         if others and not is_begun:
@@ -123,39 +143,53 @@ class Search:
         return self.path / (START if profile == self.start.profile else profile.name)
 
     def _cells(self, profile: Profile, folds: Sequence[Fold]) -> list[Cell]:
-        return read_cells(self._folder(profile), replace(self._plan, folds=tuple(folds)))[0]
+        cells, _ = read_cells(self._folder(profile), replace(self._plan, folds=tuple(folds)))
+        return cells
 
-    def _evaluated(self, profile: Profile, folds: Sequence[Fold]) -> Iterator[BacktestResults]:
-        """Finish folds of a profile's back-test; yield after each what those so far come to."""
+    def _results_on(self, profile: Profile, folds: Sequence[Fold]) -> BacktestResults:
+        """Finish folds of a profile's back-test, and return the results over all of them."""
+        all_results = list(self._finish_folds(profile, folds))
+        return all_results[-1]
+
+    def _finish_folds(self, profile: Profile, folds: Sequence[Fold]) -> Iterator[BacktestResults]:
+        """Finish folds of a profile's back-test; yield after each the results over all so far.
+
+        Raises:
+            SeriesError: If a series fails.
+        """
         path = self._folder(profile)
-        asked = replace(self.start, profile=profile, like=self._plan)
+        backtest = replace(self.start, profile=profile, like=self._plan)
         path.mkdir(exist_ok=True)
-        begin_or_continue(path, asked, self.source, RunObserver())
+        begin_or_continue(path, backtest, self.source, RunObserver())
         cells = list[Cell]()
         for fold in folds:
             self._add_note(f"{profile.name}: {fold.folder}.")
-            done = run_fold(path, asked, fold, self.source, self.engine, observer=self.observer)
-            for one in done.failures:
-                where = f"{one.series} in {fold.folder}"
+            summary = run_fold(path, backtest, fold, self.source, self.engine, observer=self.observer)
+            for failure in summary.failures:
+                location = f"{failure.series} in {fold.folder}"
                 fix = "Mend that and repeat"
-                raise SeriesError(where=where, rule="must be evaluated", got=str(one.reason), fix=fix)
+                raise SeriesError(where=location, rule="must be evaluated", got=str(failure.reason), fix=fix)
             cells += self._cells(profile, [fold])
             yield results_of(self._plan, cells, {})
 
-    def _tried(self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]) -> pd.DataFrame:
-        """Make the trials that are left; return a row for each that has ended, but not by a kill.
+    def _run_trials(
+        self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]
+    ) -> pd.DataFrame:
+        """Make the missing trials; return a row for each that has ended, without interrupted ones.
 
-        Raises `ArtifactError` if what Optuna keeps them in is damaged, or of another search.
+        Raises:
+            ArtifactError: If Optuna's record is damaged, or of another search.
         """
         import optuna  # noqa: PLC0415 - an extra
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # we report or refuse that
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # its warnings are reported or refused here
         file = self.path / RECORD_FILE
         if self.is_redone:
-            aside = set_aside(file)
-            self._add_note(
-                f"{file} is {aside} now." if aside else f"There is no {file}: nothing was set aside."
-            )
+            new_name = set_aside(file)
+            if new_name:
+                self._add_note(f"{file} is {new_name} now.")
+            else:
+                self._add_note(f"There is no {file}: nothing was set aside.")
         record = TrialRecord(file, self.ranges, len(folds))
         ended = record.ended()
         while len(ended) < num_trials and has_time():
@@ -163,74 +197,102 @@ class Search:
             values = ", ".join(f"{key} {value}" for key, value in trial.values.items())
             self._add_note(f"Trial {len(ended) + 1} of {num_trials}: {values}.")
             try:
-                self._carry_out(trial, folds)
+                self._run_trial(trial, folds)
             except (DataError, ProfileError, SeriesError) as error:
                 self._add_note(f"failed: {error}")
                 trial.prune()
             ended = record.ended()
         return ended
 
-    def _carry_out(self, trial: Trial, folds: Sequence[Fold]) -> None:
-        """Judge the values of a trial on fold after fold, until it is pruned or has gone through all."""
+    def _run_trial(self, trial: Trial, folds: Sequence[Fold]) -> None:
+        """Judge the values of a trial on fold after fold, until it is pruned or has finished all."""
         profile = changed(self.start.profile, self.ranges, trial.values)
         trial.write_profile_name(profile.name)
-        for num_folds, results in enumerate(self._evaluated(profile, folds), 1):
+        for num_folds, results in enumerate(self._finish_folds(profile, folds), 1):
             objective = objective_of(results)
-            is_hopeless = trial.report(num_folds, objective)
+            should_prune = trial.report(num_folds, objective)
             if num_folds == len(folds):
                 trial.complete(objective)
-            elif is_hopeless:
+            elif should_prune:
                 trial.prune()
                 return
 
 
-def verdict_of(later: Mapping[str, BacktestResults], cells: Sequence[Cell], others: Sequence[Cell]) -> str:
-    """Say whether the winner is better: on the mean, and beyond chance somewhere and nowhere worse.
+def verdict_of(
+    later: Mapping[str, BacktestResults], winner_cells: Sequence[Cell], start_cells: Sequence[Cell]
+) -> str:
+    """Say whether the winner is better than the start.
 
-    Of both, by name, what the later folds come to, and the cells, the winner's first.
+    It is better if its mean objective is lower, it is significantly better on a task, and significantly worse
+    on none.
+
+    Args:
+        later: Results on the later folds by name, the winner's first and then the start's.
+        winner_cells: The winner's cells of these folds.
+        start_cells: The start's cells, in the same order.
     """
-    both = [*map(_beside, cells, others)]
+    pairs = zip(winner_cells, start_cells, strict=False)
+    cells = [_with_start_losses(winner_cell, start_cell) for winner_cell, start_cell in pairs]
     tests = {}
-    for timeframe in dict.fromkeys(cell.series.timeframe for cell in both):
-        those = [cell for cell in both if cell.series.timeframe == timeframe]
-        for task in those[0].evaluation.tasks:
-            tests[f"{task} at {timeframe}"] = tested(those, task, START)
-    p_values = corrected_p_values([p for p, _ in tests.values()])
-    told = zip(tests.items(), p_values, strict=True)
-    sure = {name: mean for (name, (_, mean)), p in told if p is not None and p < ALPHA}
-    (winner, ours), (start, theirs) = ((name, objective_of(one)) for name, one in later.items())
-    is_better = ours < theirs and sure and max(sure.values()) < 0
+    for timeframe in dict.fromkeys(cell.series.timeframe for cell in cells):
+        of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
+        for task in of_timeframe[0].evaluation.tasks:
+            tests[f"{task} at {timeframe}"] = tested(of_timeframe, task, START)
+    p_values = corrected_p_values([p_value for p_value, _ in tests.values()])
+    significant = {}
+    for (name, (_, mean_difference)), p_value in zip(tests.items(), p_values, strict=True):
+        if p_value is not None and p_value < ALPHA:
+            significant[name] = mean_difference
+    winner, start = later
+    winner_objective = objective_of(later[winner])
+    start_objective = objective_of(later[start])
+    is_never_worse = bool(significant) and max(significant.values()) < 0
+    is_better = winner_objective < start_objective and is_never_worse
     return (
         f"{winner} is {'' if is_better else 'not '}better than {start} on folds that no trial saw: "
-        f"{number(ours)} times the best baseline's error beside {number(theirs)}. They differ by more "
-        f"than chance on {', '.join(sure) or 'no task'}."
+        f"{number(winner_objective)} times the best baseline's error beside {number(start_objective)}. "
+        f"They differ by more than chance on {', '.join(significant) or 'no task'}."
     )
 
 
 def objective_of(results: BacktestResults) -> float:
     """Return the mean error of a back-test's folds as a multiple of the best baseline's."""
-    return fmean(told.against_best or 1.0 for one in results.folds for told in one.tasks.values())
+    multiples = []
+    for fold in results.folds:
+        for task_result in fold.tasks.values():
+            multiples.append(task_result.against_best or 1.0)
+    return fmean(multiples)
 
 
-def _beside(cell: Cell, other: Cell) -> Cell:
-    """Put the losses of another model among those of a cell, which it was evaluated on, too."""
-    theirs = other.losses.by_task
-    losses = {task: {**known, START: theirs[task][MODEL]} for task, known in cell.losses.by_task.items()}
-    return replace(cell, losses=replace(cell.losses, by_task=losses))
+def _with_start_losses(winner_cell: Cell, start_cell: Cell) -> Cell:
+    """Add the start's losses, under the name `START`, to a cell of the winner for the same windows."""
+    losses = {}
+    for task, by_forecaster in winner_cell.losses.by_task.items():
+        losses[task] = {**by_forecaster, START: start_cell.losses.by_task[task][MODEL]}
+    return replace(winner_cell, losses=replace(winner_cell.losses, by_task=losses))
 
 
-def plateaus(trials: pd.DataFrame, ranges: Ranges, begun: Sequence[float]) -> pd.Series:
-    """Return for each trial the median objective of those nearest to it, by the distances between ranks.
+def plateaus(trials: pd.DataFrame, ranges: Ranges, start_objectives: Sequence[float]) -> pd.Series:
+    """Return for each trial the median objective of its nearest trials, by the distance of their values.
 
-    Folds differ, so one that was pruned counts by how far it was from the start after as many folds; `begun`
-    are the objectives of that after each fold.
+    The distance of two trials is the sum over the keys of the distance of ranks, or 1 for different choices.
+    Objectives after different numbers of folds cannot be compared, so a trial that was pruned counts by its
+    difference from the start after as many folds.
+
+    Args:
+        trials: A row a trial.
+        ranges: What is searched.
+        start_objectives: Objectives of the start after each fold.
     """
-    known = trials.dropna(subset="objective")
-    objectives = known["objective"] - np.array(begun)[known["folds"].to_numpy(int) - 1] + begun[-1]
-    apart = np.zeros((len(known), len(known)))
-    for key, one in ranges.items():
-        ranks = known[key].rank(pct=True).to_numpy()
-        between = np.abs(np.subtract.outer(ranks, ranks))
-        apart += between > 0 if one.choices else between
-    near = np.argsort(apart, axis=1, kind="stable")[:, :NEIGHBOURS]
-    return pd.Series([objectives.iloc[those].median() for those in near], known.index, float)
+    measured = trials.dropna(subset="objective")
+    num_folds = measured["folds"].to_numpy(int)
+    differences = measured["objective"] - np.array(start_objectives)[num_folds - 1]
+    objectives = differences + start_objectives[-1]
+    distances = np.zeros((len(measured), len(measured)))
+    for key, value_range in ranges.items():
+        ranks = measured[key].rank(pct=True).to_numpy()
+        rank_distances = np.abs(np.subtract.outer(ranks, ranks))
+        distances += rank_distances > 0 if value_range.choices else rank_distances
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :NEIGHBOURS]
+    medians = [objectives.iloc[neighbours].median() for neighbours in nearest]
+    return pd.Series(medians, measured.index, float)

@@ -1,8 +1,8 @@
-"""The seam of experiment trackers: what one can do, which there are, and what is refused before a run.
+"""The interface of experiment trackers, and their registry.
 
-A tracker is a file of this folder and an entry of `trackers.yaml`; one's own calls `TRACKERS.register`. It
-lives in the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every
-series, wherever it trains. Its package is imported only when it is asked for.
+A tracker is a file of this folder and an entry of `trackers.yaml`; a tracker of your own calls
+`TRACKERS.register`. It runs in the process that handles the events of the run, never in a worker, so it needs
+no TensorFlow and gets every series, wherever it trains. Its package is imported only when it is requested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class TrackerError(Exception):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before it starts."""
+    """What a tracker gets to know of a run before it starts."""
 
     path: Path  # the run folder
     profile: Mapping[str, Any]  # the profile with its budget, as JSON values
@@ -46,10 +46,10 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackerKind(Named):
-    """A tracker that can be asked for."""
+    """A tracker that can be requested."""
 
     open: Callable[[TrackedRun], Tracker]  # opens it for a run; `later` imports its module only then
-    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
+    package: str | None = None  # package that it needs, by its name for pip; None needs nothing
     check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
@@ -60,7 +60,7 @@ TRACKERS: Final = Registry(
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse names of the command line that cannot be tracked with, before anything starts.
+    """Refuse, before anything starts, names of the command line of trackers that cannot be used.
 
     Raises:
         ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
@@ -92,12 +92,12 @@ class Follower(RunObserver):
         plan = context.plan
         self._run = plan.path
         self._notify = context.notify
-        self._is_well = True
+        self._has_failed = False
         profile = plan.profile.model_dump(mode="json")
         self._tracker = TRACKERS[self._name].open(TrackedRun(plan.path, profile, context.source_name))
 
     def on_event(self, event: Event) -> None:
-        """Pass an event on in the tracker's terms."""
+        """Pass an event on as numbers by name."""
         if isinstance(event, EpochEnded):
             record = event.record
             curves = {
@@ -117,7 +117,7 @@ class Follower(RunObserver):
             self._finish(event.series)
 
     def on_end(self) -> None:
-        """Close what is open."""
+        """Close the series that are still open."""
         for series in list(self._steps):
             self._finish(series)
 
@@ -126,28 +126,30 @@ class Follower(RunObserver):
         self._attempt(lambda: self._tracker.finish(str(series)))
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        if not self._is_well:
+        if self._has_failed:
             return
         try:
             work()
         except (TrackerError, OSError, ArtifactError) as error:
-            self._is_well = False
-            told = f"param:track {self._name} stopped, the run goes on: {error}"
-            self._notify(Note(with_parameters(told)))
+            self._has_failed = True
+            message = f"param:track {self._name} stopped, the run goes on: {error}"
+            self._notify(Note(with_parameters(message)))
 
 
 def _results(artifact: Path) -> dict[str, float]:
-    """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
-    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line asks for names
+    """Return the test span's figures per task, compared with naive and this series' best baseline."""
+    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line only needs names
 
-    about = read_metadata(artifact)
-    values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
-    for task in (evaluation := about.evaluation).errors if about.is_evaluated else ():
-        naive = evaluation.against(task)
-        best = evaluation.against(task, evaluation.best_baseline(task))
-        values[f"test/{task}/error_over_naive"] = naive.relative_mae
-        values[f"test/{task}/error_over_best"] = best.relative_mae
-        values[f"test/{task}/skill"] = naive.skill
-        values[f"test/{task}/p_value"] = naive.p_value
-        values[f"test/{task}/p_value_against_best"] = best.p_value
+    metadata = read_metadata(artifact)
+    values: dict[str, float | None] = {"best_epoch": metadata.training.best_epoch}
+    if metadata.is_evaluated:
+        evaluation = metadata.evaluation
+        for task in evaluation.errors:
+            naive = evaluation.against(task)
+            best = evaluation.against(task, evaluation.best_baseline(task))
+            values[f"test/{task}/error_over_naive"] = naive.relative_mae
+            values[f"test/{task}/error_over_best"] = best.relative_mae
+            values[f"test/{task}/skill"] = naive.skill
+            values[f"test/{task}/p_value"] = naive.p_value
+            values[f"test/{task}/p_value_against_best"] = best.p_value
     return {name: float(value) for name, value in values.items() if value is not None}

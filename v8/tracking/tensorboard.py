@@ -30,7 +30,8 @@ class EventFiles:
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Write numbers of a series; they can be read at once."""
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=each) for tag, each in values.items()])
+        summary_values = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        summary = Summary(value=summary_values)
         if series not in self._writers:
             self._writers[series] = self._open(series)
         event = Event(wall_time=time.time(), step=step, summary=summary)

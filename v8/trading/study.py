@@ -1,10 +1,13 @@
-"""What the models of a place would have done in money on their test spans, beside formulas fitted like them.
+"""Measures what trading by the models of a place would have gained on their test spans.
 
-Everybody is fitted to the train span; the level of ranges (`levelled`) comes from the validation span. Folds
-of a back-test overlap: of a series every window counts once, for the first fold that has it.
+The gains are compared with those of baselines and of the naive forecast.
 
-Whoever reads the future earns any sum, so everybody forecasts some windows again from candles that end where
-the forecast was issued, as a live forecast would, and is refused where that is another forecast.
+Every forecaster is fitted to the train span; the level of its ranges (`calibrate_forecast`) comes from the
+validation span. Test spans of a back-test's folds overlap: of a series every window counts once, in the first
+fold that has it.
+
+A forecaster that reads future values would earn any sum. So every forecaster forecasts some windows again
+from candles that end where the forecast was issued, as in live use, and is refused if the two differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,120 +30,178 @@ from v8.market.series import iso
 from v8.market.sources.source import CandleSource
 from v8.quantile_levels import intervals, nominal
 from v8.tasks import OHLC_TASK, RANGE_TO_VARIANCE
-from v8.trading.rules import INTERVAL, NAIVE, Market, Study, Terms, Worth, levelled, worth_of
+from v8.trading.rules import (
+    INTERVAL,
+    NAIVE,
+    CloseInterval,
+    MarketWindows,
+    TradingCase,
+    TradingResults,
+    TradingTerms,
+    calibrate_forecast,
+    evaluate_trading,
+)
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
 FORMULAS: Final = ("ewma", "har", "range_paths")
-"""Baselines that know ranges; they stand beside the model and `NAIVE`."""
+"""Baselines that forecast ranges; they are compared with the model and `NAIVE`."""
 
 NUM_CHECKED: Final = 4  # windows of a span that are forecast again
 
-Candlesticks: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
-"""Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), if any."""
+CandleForecast: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
+"""Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), or None."""
 
 
-def measure_worth(
-    place: Path, terms: Terms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
-) -> Worth:
-    """Return what the models of a run, a back-test or a pulled repository, or of some series, are worth.
+def measure_trading(
+    place: Path, terms: TradingTerms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+) -> TradingResults:
+    """Evaluate trading by the models of a run, a back-test or a pulled repository.
 
-    `open_source` opens the source of candles that a model tells by name. Raises `ArtifactError` if a model is
-    not there or cannot be trusted, or a forecast knows what comes later; `DataError` if the source has other
-    candles than those that a model was made from.
+    Args:
+        place: Folder of the models.
+        terms: Costs of trading and limits of risk.
+        open_source: Opens a source of candles by the name that a model's metadata holds.
+        names: Names of series; all of the place if empty.
+
+    Raises:
+        ArtifactError: If a model is missing or cannot be trusted, or a forecast uses future values.
+        DataError: If the source has other candles than those that a model was made from.
     """
-    studies = []
-    last = dict[str, int]()
+    cases = []
+    last_bar_numbers = dict[str, int]()
     is_demo = False
     for _, forecaster, candles in opened_models(place, open_source, names):
         profile = forecaster.about.trained_profile
         name = str(forecaster.series)
         data = prepare_series(compute_table(candles, table_columns(profile)), profile)
-        study = study_of(data, candles, forecasts_of(data, forecaster), after=last.get(name, -1))
-        if study:
-            studies.append(study)
+        forecasts = forecasts_of(data, forecaster)
+        case = trading_case_of(data, candles, forecasts, after=last_bar_numbers.get(name, -1))
+        if case:
+            cases.append(case)
             is_demo |= forecaster.about.is_demo_market
-            last[name] = int(study.market.bar_numbers[-1])
-    return replace(worth_of(studies, terms), is_demo=is_demo)
+            last_bar_numbers[name] = int(case.market.bar_numbers[-1])
+    return replace(evaluate_trading(cases, terms), is_demo=is_demo)
 
 
-def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, Candlesticks]:
-    """Return the model, naive and formulas, each a function of windows."""
+def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, CandleForecast]:
+    """Return the model, naive and the formulas by name, each as a function of windows."""
 
     def model(span: Span) -> tuple[FloatArray, Any]:
-        made = forecaster.forecast_all(span.raw_windows())
-        return made.points[TASK_OHLC].astype(np.float64), made.quantiles.get(TASK_OHLC)
+        forecast = forecaster.forecast_all(span.raw_windows())
+        return forecast.points[TASK_OHLC].astype(np.float64), forecast.quantiles.get(TASK_OHLC)
 
     def naive(span: Span) -> tuple[FloatArray, Any]:
-        half = np.sqrt(span.range_variance(span.horizon_bars) / RANGE_TO_VARIANCE) / 2
-        bar = span.last_close[:, None] * np.exp(half[:, None] * OHLC_TASK.sides)
+        half_range = np.sqrt(span.range_variance(span.horizon_bars) / RANGE_TO_VARIANCE) / 2
+        bar = span.last_close[:, None] * np.exp(half_range[:, None] * OHLC_TASK.sides)
         return np.repeat(bar[:, None], span.horizon_bars, axis=1), None
 
-    return {MODEL: model, NAIVE: naive, **{name: _formula(data, BASELINES[name]) for name in FORMULAS}}
+    forecasts: dict[str, CandleForecast] = {MODEL: model, NAIVE: naive}
+    for name in FORMULAS:
+        forecasts[name] = _fit_formula(data, BASELINES[name])
+    return forecasts
 
 
-def _formula(data: SeriesData, baseline: Baseline) -> Candlesticks:
-    fitted = (data.spans["train"], data.scaling)
+def _fit_formula(data: SeriesData, baseline: Baseline) -> CandleForecast:
+    train = data.spans["train"]
     levels = data.profile.quantiles
-    points = baseline.fit(*fitted)
-    quantiles = baseline.fit_quantiles(*fitted, levels) if levels and baseline.fit_quantiles else None
-    return lambda span: (points(span)[TASK_OHLC], quantiles(span)[TASK_OHLC] if quantiles else None)
+    points = baseline.fit(train, data.scaling)
+    quantiles = None
+    if levels and baseline.fit_quantiles:
+        quantiles = baseline.fit_quantiles(train, data.scaling, levels)
+
+    def forecast(span: Span) -> tuple[FloatArray, Any]:
+        return points(span)[TASK_OHLC], quantiles(span)[TASK_OHLC] if quantiles else None
+
+    return forecast
 
 
-def study_of(
-    data: SeriesData, candles: Candles, those: Mapping[str, Candlesticks], *, after: int = -1
-) -> Study | None:
-    """Let forecasters speak of the windows of a test span behind a bar; None where there are none.
+def trading_case_of(
+    data: SeriesData, candles: Candles, forecasts: Mapping[str, CandleForecast], *, after: int = -1
+) -> TradingCase | None:
+    """Forecast the windows of a test span by every forecaster; None if there are no windows.
 
-    Raises `ArtifactError` if one of them knows what comes later.
+    Args:
+        data: The series, split and scaled.
+        candles: The candles that it was prepared from.
+        forecasts: Forecasters by name.
+        after: Only windows whose newest bar has a number larger than this, with_progress from the epoch.
+
+    Raises:
+        ArtifactError: If a forecaster uses future values.
     """
-    past = data.spans["validation"]
+    validation = data.spans["validation"]
     test = data.spans["test"]
-    levels = data.profile.quantiles
     span = Span(data.table, data.profile, test.anchors[test.bar_numbers > after])
     if not len(span):
         return None
-    known = _market(past)
-    market = _market(span)
-    outlooks = {}
-    cut = cut_behind(span, candles)
-    pair = next((each for each in intervals(levels) if nominal(each) == INTERVAL), ())
-    columns = [levels.index(level) for level in pair]
-    for name, forecast in those.items():
-        made, quantiles = forecast(span)
-        require_causal(name, forecast, made, cut)
-        is_told = columns and quantiles is not None
-        ends = tuple(quantiles[:, -1, columns, OHLC.index(CLOSE)].T) if is_told else None
-        outlooks[name] = levelled(known, forecast(past)[0], market.last_N, made, ends)
-    return Study(str(data.series), market, outlooks)
+    past = _market_windows(validation)
+    market = _market_windows(span)
+    checked_spans = cut_behind(span, candles)
+    level_columns = _interval_columns(data.profile.quantiles)
+    market_forecasts = {}
+    for name, forecast in forecasts.items():
+        points, quantiles = forecast(span)
+        require_causal(name, forecast, points, checked_spans)
+        close_interval: CloseInterval = None
+        if level_columns and quantiles is not None:
+            low, high = quantiles[:, -1, level_columns, OHLC.index(CLOSE)].T
+            close_interval = (low, high)
+        past_points, _ = forecast(validation)
+        market_forecasts[name] = calibrate_forecast(
+            past, past_points, market.last_close_N, points, close_interval
+        )
+    return TradingCase(str(data.series), market, market_forecasts)
 
 
-def _market(span: Span) -> Market:
-    return Market(span.actual[TASK_OHLC], span.last_close, span.bar_numbers, span.table.series.bar_s)
+def _interval_columns(levels: Sequence[float]) -> list[int]:
+    """Return the positions of the two quantile levels that bound `INTERVAL`; empty if there are none."""
+    for pair in intervals(levels):
+        if nominal(pair) == INTERVAL:
+            return [levels.index(level) for level in pair]
+    return []
+
+
+def _market_windows(span: Span) -> MarketWindows:
+    return MarketWindows(
+        actual_NHC=span.actual[TASK_OHLC],
+        last_close_N=span.last_close,
+        bar_numbers=span.bar_numbers,
+        bar_s=span.table.series.bar_s,
+    )
 
 
 def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
-    """Return some windows of a span, by their places, each alone with candles that end at its issue."""
-
-    def alone(at: int) -> Span:
-        is_known = candles.open_time_s <= span.table.open_time_s[span.anchors[at]]
+    """Return some windows of a span by position, each alone in a span whose candles end at its issue."""
+    positions = np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)
+    spans = {}
+    for position in positions.tolist():
+        is_known = candles.open_time_s <= span.table.open_time_s[span.anchors[position]]
         table = compute_table(candles.select_rows(np.flatnonzero(is_known)), span.table.columns)
-        return Span(table, span.profile, np.array([len(table) - 1]))
+        spans[position] = Span(table, span.profile, np.array([len(table) - 1]))
+    return spans
 
-    return {int(at): alone(at) for at in np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)}
 
+def require_causal(
+    name: str, forecast: CandleForecast, points: FloatArray, checked_spans: Mapping[int, Span]
+) -> None:
+    """Refuse a forecaster whose forecasts change when candles end where the forecast is issued.
 
-def require_causal(name: str, forecast: Candlesticks, made: FloatArray, cut: Mapping[int, Span]) -> None:
-    """Refuse forecasts of a span, (N, H, 4), that are others where candles end at their issue (`cut_behind`).
+    Args:
+        name: Name of the forecaster.
+        forecast: The forecaster.
+        points: Its forecasts of a span, shape (N, H, 4), quote currency.
+        checked_spans: Windows of this span by position, as `cut_behind` returns them.
 
-    Raises `ArtifactError` if one is.
+    Raises:
+        ArtifactError: If a forecast changes.
     """
-    for at, span in cut.items():
-        alone, _ = forecast(span)
-        if not np.allclose(alone[0], made[at], rtol=1e-6, atol=0.0):
+    for position, span in checked_spans.items():
+        recomputed, _ = forecast(span)
+        if not np.allclose(recomputed[0], points[position], rtol=1e-6, atol=0.0):
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
-            where = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
+            location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
             rule = "is the same from candles that end where it is issued"
-            got = f"a last close of {made[at, -1, 3]:.7g} instead of {alone[0, -1, 3]:.7g}"
+            got = f"a last close of {points[position, -1, 3]:.7g} instead of {recomputed[0, -1, 3]:.7g}"
             fix = "Find what of it reads later candles: until then no sum of money means anything"
-            raise ArtifactError(where=where, rule=rule, got=got, fix=fix)
+            raise ArtifactError(where=location, rule=rule, got=got, fix=fix)

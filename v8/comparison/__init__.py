@@ -1,0 +1,1 @@
+"""Comparison: several profiles on the same candles: errors, time, memory."""
