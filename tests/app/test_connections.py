@@ -171,14 +171,14 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
         crowd.add(one)
     assert gone == ["loud 0", "quiet"]
     assert loud[0] not in crowd
-    ends = "are idle; those that have been idle longest are closed."
-    assert told == [f"More than 4 connections of one address {ends}"]
+    end = "those that have been idle longest are closed."
+    assert told == [f"Too many idle connections (more than 4 of one address): {end}"]
     clock.now_s = connections.NOTIFY_INTERVAL_S
     crowd.remove(loud[1])
     crowd.add(loud[1])
     crowd.add(Toy("last", "d"))
     assert gone == ["loud 0", "quiet", "loud 2"]
-    assert told[1:] == [f"More than 6 connections {ends}"]
+    assert told[1:] == [f"Too many idle connections (more than 6): {end}"]
     assert not ConnectionLimiter(told.append, 6).close_oldest("one")
 
 
@@ -219,4 +219,4 @@ def test_who_asks_is_heard_however_many_are_silent_and_the_operator_reads_one_se
         said = server.stdout.read()
         assert server.wait(timeout=60) is not None
         assert server.stderr.read() == ""
-    assert said.count("those that wait longest are closed.") == said.count("\n") == 1
+    assert said.count("those that have been idle longest are closed.") == said.count("\n") == 1

@@ -319,7 +319,7 @@ def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_e
     monkeypatch.setattr(guard, "MAX_ADDRESSES", 100)
     for number in range(300):
         assert status(f"198.51.{number // 250}.{number % 250}") == 200
-    assert len(gate._asked) == 100
+    assert len(gate._num_requests) == 100
 
 
 def test_guesses_of_a_token_are_counted(serve: Callable[..., AbstractContextManager[Any]]) -> None:

@@ -31,7 +31,7 @@ def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None
 def test_the_record_is_that_of_the_ledger_and_grows_with_it(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RECORD_S", "SWEEP_S"):
+    for name in ("RECORD_S", "PREPARE_S"):
         monkeypatch.setattr(desk, name, 0.1)
     file = tmp_path / "ledger.sqlite"
     with serve(record=LedgerReader(file, PLACE)) as page:

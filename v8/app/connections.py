@@ -69,9 +69,9 @@ class ConnectionLimiter:
         self._addresses[connection] = address
         num_of_address = list(self._addresses.values()).count(address)
         if num_of_address > self._max_per_address:
-            self.close_oldest(f"{self._max_per_address} connections of one address", address)
+            self.close_oldest(f"more than {self._max_per_address} of one address", address)
         elif len(self._addresses) > self._max_idle:
-            self.close_oldest(f"{self._max_idle} connections")
+            self.close_oldest(f"more than {self._max_idle}")
 
     def remove(self, connection: "Connection") -> None:
         """Count a connection as idle no more."""
@@ -86,7 +86,9 @@ class ConnectionLimiter:
         """
         if self._clock() >= self._next_notify_s:
             self._next_notify_s = self._clock() + NOTIFY_INTERVAL_S
-            self._notify(f"More than {limit} are idle; those that have been idle longest are closed.")
+            self._notify(
+                f"Too many idle connections ({limit}): those that have been idle longest are closed."
+            )
         for connection, connection_address in self._addresses.items():
             if address in (None, connection_address):
                 self.remove(connection)
@@ -118,7 +120,7 @@ class ListeningSocket(socket.socket):
         except OSError as error:
             if error.errno not in _NO_FILES_LEFT:
                 raise
-        if not self.limiter.close_oldest("as many connections as the process may have files (ulimit -n)"):
+        if not self.limiter.close_oldest("as many as the process may have files, see ulimit -n"):
             self._reserved_file.close()
             try:
                 super().accept()[0].close()
