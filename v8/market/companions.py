@@ -345,7 +345,7 @@ class Companions:
         if isinstance(in_memory, Candles):
             return in_memory
         if symbol in self._in_memory:
-            return check_candles(in_memory, series, source="covariates")
+            return check_candles(self._in_memory[symbol], series, source="covariates")
         if series == own.series:
             return own
         if source is None:
