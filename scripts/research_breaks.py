@@ -114,7 +114,7 @@ def starting_at(candles: Candles, day: str, profile: Profile) -> Candles | None:
     start = int(np.searchsorted(candles.open_time_s, second_of(day)))
     num_rows = profile.newest_bars - warmup
     while num_rows > FEWEST_BARS:
-        test_start = split_rows(num_rows, profile, where=str(candles.series))["test"][0]
+        test_start = split_rows(num_rows, profile, location=str(candles.series))["test"][0]
         first = start - test_start - warmup
         end = start + num_rows - test_start
         missing = max(-first, end - len(candles))

@@ -196,7 +196,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     ):
         with pytest.raises(ProfileError, match="candles of other symbols only beside frames"):
             v8.train(candles, profile, covariates=others)
-    with pytest.raises(DataError, match=r"beside their candles: BTCUSDT, f.csv; got 'BTCUSD'"):
+    with pytest.raises(DataError, match=r"covariates of the features: BTCUSDT, f.csv; got 'BTCUSD'"):
         v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})
 
 

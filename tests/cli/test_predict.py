@@ -52,7 +52,7 @@ def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, t
     refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
     assert (refused.exit_code, refused.stdout) == (3, "")
     told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high violated (open "
-    assert "BTCUSDT-15m from files: a forecast begins behind" in refused.stderr and told in refused.stderr
+    assert "BTCUSDT-15m from files: a forecast starts after" in refused.stderr and told in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: content[8192:16384] + content[:8192] + content[16384:], "its checksum"),
         (lambda content: moved(content, 4096, 4104), "does not match its checksum"),
         (lambda content: moved(content, 4096, 4096 + 8192), "does not match its checksum"),
-        (lambda content: content[: len(content) // 2], "is cut off"),
+        (lambda content: content[: len(content) // 2], "is truncated"),
         (lambda content: b"", "empty file"),
         (lambda content: b"not a table at all", "was not written by this store"),
         (lambda content: content.replace(b'"definitions"', b'"definitiens"'), "does not match its checksum"),

@@ -250,7 +250,9 @@ def test_a_flat_market_has_no_value_unless_the_last_one_is_asked_for() -> None:
     frame = random_frame(2)
     frame.loc[300:360, ["open", "high", "low", "close"]] = frame.loc[299, "close"]
     candles = checked(frame)
-    with pytest.raises(DataError, match=r"others in ta\.stoch\. Name ta\.stoch\(fillna=true\), which lets"):
+    with pytest.raises(
+        DataError, match=r"others in ta\.stoch\. Name ta\.stoch\(fillna=true\), which repeats"
+    ):
         compute_table(candles, ["ta.stoch"])
     values = compute_table(candles, ["ta.stoch(fillna=true)"]).column("ta.stoch(fillna=true)")
     assert ((values >= 0) & (values <= 100)).all()

@@ -57,7 +57,7 @@ def test_no_test_span_of_a_fold_meets_what_it_was_fitted_on_or_their_embargo(
     profile: Profile, missing: int
 ) -> None:
     num_rows = max(rows_needed(profile), profile.newest_bars - warmup_bars(table_columns(profile)) - missing)
-    split = split_rows(num_rows, profile, where="a fold")
+    split = split_rows(num_rows, profile, location="a fold")
     assert split["test"][0] - split["validation"][1] >= profile.lookback_bars + profile.horizon_bars
     assert split["validation"][0] - split["train"][1] >= profile.lookback_bars + profile.horizon_bars
     assert split["test"][1] == num_rows  # so the test spans of two folds begin as far apart as the folds end

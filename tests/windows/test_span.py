@@ -86,7 +86,7 @@ def test_what_is_known_at_some_windows_is_what_is_known_at_them_among_all(span_o
     np.testing.assert_array_equal(some.ewma_variance, every.ewma_variance[[25, 26, 40]])
     np.testing.assert_array_equal(some.last_close, ohlc[[25, 26, 40], 3])
     np.testing.assert_array_equal(some.history_close[1], ohlc[7:27, 3])
-    np.testing.assert_array_equal(some.known(("low", "high")), ohlc[[25, 26, 40]][:, [2, 1]])
+    np.testing.assert_array_equal(some.known_values(("low", "high")), ohlc[[25, 26, 40]][:, [2, 1]])
 
 
 def test_a_window_near_the_first_row_repeats_the_oldest_close(span_of: SpanMaker) -> None:

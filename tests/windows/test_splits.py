@@ -18,7 +18,7 @@ ALIGNED = load_profile("aligned")
 
 def test_the_shares_and_the_embargo_of_the_aligned_profile() -> None:
     # 1,140 rows less 2 embargoes of 60 + 10 leave 1,000: 700, 150 and 150.
-    split = split_rows(1_140, ALIGNED, where="x")
+    split = split_rows(1_140, ALIGNED, location="x")
     assert tuple(split.values()) == ((0, 700), (770, 920), (990, 1_140))
 
 
@@ -26,9 +26,9 @@ def test_the_shares_and_the_embargo_of_the_aligned_profile() -> None:
 def test_g5_spans_follow_each_other_with_an_embargo_between(num_rows: int) -> None:
     if num_rows < rows_needed(ALIGNED):
         with pytest.raises(DataError, match=f"needs at least {rows_needed(ALIGNED)} rows"):
-            split_rows(min(num_rows, 600), ALIGNED, where="x")
+            split_rows(min(num_rows, 600), ALIGNED, location="x")
         return
-    split = split_rows(num_rows, ALIGNED, where="x")
+    split = split_rows(num_rows, ALIGNED, location="x")
     assert split["train"][0] == 0
     assert split["test"][1] == num_rows
     assert split["validation"][0] - split["train"][1] == 70
@@ -67,7 +67,7 @@ def test_g5_the_last_window_is_not_lost() -> None:
 
 def test_g5_no_window_of_one_span_shares_a_row_with_another(make_profile: Callable[..., Profile]) -> None:
     profile = make_profile()
-    split = split_rows(500, profile, where="x")
+    split = split_rows(500, profile, location="x")
     touched = []
     for name in SPANS:
         anchors = window_anchors(np.zeros(500, np.int32), split[name], 20, 3)
@@ -78,4 +78,4 @@ def test_g5_no_window_of_one_span_shares_a_row_with_another(make_profile: Callab
 def test_too_short_a_series_is_refused_with_the_number_needed() -> None:
     # 71 rows at a share of 0.15 are 474; two embargoes of 70 make 614.
     with pytest.raises(DataError, match=r"BTCUSDT-15m: needs at least 614 rows .* got 500\. Fetch a longer"):
-        split_rows(500, ALIGNED, where="BTCUSDT-15m")
+        split_rows(500, ALIGNED, location="BTCUSDT-15m")

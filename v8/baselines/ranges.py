@@ -120,11 +120,11 @@ class RangeTerms:
         deviations = [np.sqrt(span.range_variance(bars)) for bars in self.from_candles]
         if self.from_features:
             names = [range_column(bars) for bars in self.from_features]
-            recent_W1 = span.known((RECENT_RANGE,))
-            shares_WX = span.known(tuple(names))
+            recent_W1 = span.known_values((RECENT_RANGE,))
+            shares_WX = span.known_values(tuple(names))
             deviations += list((recent_W1 * shares_WX).T)
         logs = [np.log(np.maximum(deviation, floor)) for deviation in deviations]
-        waves = span.known(self.waves).T if self.waves else ()
+        waves = span.known_values(self.waves).T if self.waves else ()
         return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
 
 

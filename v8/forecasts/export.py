@@ -320,7 +320,7 @@ def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.Dat
     """
     profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
-    rows = split_rows(len(table), profile, where=forecaster.about.series)["test"]
+    rows = split_rows(len(table), profile, location=about.series)["test"]
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     usable = forecaster.forecast_usable(table, anchors)
     frame = usable.required(candles.source)

@@ -342,10 +342,7 @@ class Companions:
         """Return the candles of a neighbour: those in memory, else those of the source."""
         series = Series(symbol, own.series.timeframe)
         if symbol in self._in_memory:
-            in_memory = self._in_memory[symbol]
-            if isinstance(in_memory, Candles):
-                return in_memory
-            return check_candles(in_memory, series, source="covariates")
+            return check_candles(self._in_memory[symbol], series, source="covariates")
         if series == own.series:
             return own
         if source is None:

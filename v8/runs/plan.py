@@ -106,7 +106,7 @@ def count_windows(profile: Profile) -> dict[str, int]:
         DataError: If they are too few for a window in every span.
     """
     num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
-    split = split_rows(num_rows, profile, where=f"{profile.newest_bars} candles")
+    split = split_rows(num_rows, profile, location=f"{profile.newest_bars} candles")
     window_bars = profile.lookback_bars + profile.horizon_bars
     return {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
 

@@ -95,7 +95,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         DataError: If a span holds no complete window.
         SeriesError: If the close never moves on the train span.
     """
-    split = split_rows(len(table), profile, where=str(table.series))
+    split = split_rows(len(table), profile, location=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     closes = {}
@@ -150,10 +150,16 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     return rows_NHC
 
 
-def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
-    """Divide the rows by the profile's shares, after setting two embargoes aside.
+def split_rows(num_rows: int, profile: Profile, *, location: str) -> Split:
+    """Divide the rows by the profile's shares, with an embargo between each two spans.
 
-    A DataError tells that a span of the series `where` would not hold a single window.
+    Args:
+        num_rows: Rows of the table.
+        profile: The profile.
+        location: Name of the series for messages.
+
+    Raises:
+        DataError: If a span would not hold a single window.
     """
     window_bars = profile.lookback_bars + profile.horizon_bars
     usable = num_rows - 2 * profile.embargo_bars
@@ -161,10 +167,10 @@ def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
     num_validation = round(usable * profile.split.validation)
     smallest = min(num_train, num_validation, usable - num_train - num_validation)
     if smallest < window_bars:
-        each = f"so that train, validation and test each hold one window of {window_bars} bars"
-        rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {each}"
+        purpose = f"so that train, validation and test each hold one window of {window_bars} bars"
+        rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {purpose}"
         fix = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
-        raise DataError(where=where, rule=rule, got=str(num_rows), fix=fix)
+        raise DataError(where=location, rule=rule, got=str(num_rows), fix=fix)
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars
     validation = validation_start, validation_start + num_validation

@@ -173,12 +173,8 @@ def _open_table(text: str, series: Series, location: str) -> tuple[io.StringIO, 
             continue
         for separator in separators:
             names = next(csv.reader([line], delimiter=separator), [])
-            is_times_only = len(names) > 1 and not any(names[1:])
-            if is_times_only and frames.plain_name(names[0]) in frames.TIME_NAMES:
-                levels = [level[1:] for level in above if len(level) == len(names)]
-                if not levels:
-                    raise unlike_a_table(location, f"the name {names[0]} and no other")
-                return stream, separator, [names[0], *frames.flat_names(levels, series, location)]
+            if _is_time_only(names):
+                return stream, separator, _joined_levels(names, above, series, location)
             if _is_header(names):
                 return stream, separator, names
             if _is_row(names):
@@ -190,6 +186,21 @@ def _open_table(text: str, series: Series, location: str) -> tuple[io.StringIO, 
         if len(best) > 1 and not above:
             break
     raise unlike_a_table(location, f"{len(best)} columns that begin {listed(best)}")
+
+
+def _is_time_only(names: Sequence[str]) -> bool:
+    """Return whether a line names the time column and no other: the last line of a header with levels."""
+    return len(names) > 1 and not any(names[1:]) and frames.plain_name(names[0]) in frames.TIME_NAMES
+
+
+def _joined_levels(
+    time_line: Sequence[str], lines_above: Sequence[Sequence[str]], series: Series, location: str
+) -> list[str]:
+    """Return the column names of a header with levels: that of the time, then those of the lines above."""
+    levels = [line[1:] for line in lines_above if len(line) == len(time_line)]
+    if not levels:
+        raise unlike_a_table(location, f"the name {time_line[0]} and no other")
+    return [time_line[0], *frames.flat_names(levels, series, location)]
 
 
 def _is_header(names: Sequence[str]) -> bool:
