@@ -7,10 +7,10 @@ Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C onc
 archive (a candle archive whose one month misbehaves), api (an exchange whose API does), hub (publishing and
 pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), record (days of a
 public ledger that others changed, receivers that never end an answer), updates (kills at each write of an
-update), server (`app` and connections that say nothing). Everything is loopback, real
-processes and real disks below the folder for temporary files. A fault that this machine does not allow, such
-as mounting a disk without being root, says so. Exit code 1 when anything was lost, silent, a hang or a
-traceback.
+update), search (a damaged record of trials, folders of odd names), server (`app` and connections that say
+nothing). Everything is loopback, real processes and real disks below the folder for temporary files. A fault
+that this machine does not allow, such as mounting a disk without being root, says so. Exit code 1 when
+anything was lost, silent, a hang or a traceback.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, server, updates
+from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, search, server, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out
 
 KINDS = tuple(
     module.KIND
-    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, server)
+    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, search, server)
 )
 SIZES = ("small", "usual", "long")
 FULL = "full"

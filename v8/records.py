@@ -19,6 +19,7 @@ import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError, ProfileError, V8Error, shown
+from v8.safe_text import markup_in
 from v8.storage import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # of files that nobody edits: the fault stands behind "got"
@@ -47,12 +48,7 @@ def refusing(fault_of: Callable[[Any], str | None]) -> AfterValidator:
     return AfterValidator(faultless)
 
 
-def _markup_in(text: str) -> str | None:
-    found = (sign for sign in ("<", ">", "[", "]", "`", "\\", "://") if sign in text)
-    return next((f"is plain text without {sign}" for sign in found), None)
-
-
-Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(_markup_in)]
+Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(markup_in)]
 """A text that means the same in Markdown: no markup, no link; tables escape bars."""
 
 Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]

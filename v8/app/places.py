@@ -18,7 +18,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, VOLATILITY
-from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.errors import ArtifactError, DataError, V8Error, listed, shown
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.features.formulas import DAY_S, Floats
 from v8.features.table import compute_columns
@@ -77,7 +77,7 @@ class Place:
         seen = {name: place.present(name) for name in place.series}
         self._looked_s = time.monotonic()
         if self._fleet is None or seen != self._seen:
-            label = place.name if is_hub else f"run {Path(place.name).resolve().name}"
+            label = place.name if is_hub else shown(f"run {Path(place.name).resolve().name}")
             self._fleet = _fleet(label, place)
             self._seen = seen
         return self._fleet

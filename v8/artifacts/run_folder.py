@@ -34,7 +34,7 @@ from v8.market.series import Series, by_series, is_series_name
 from v8.plugins import loaded, other_plugins
 from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
-from v8.storage import FolderLock, Pace, sweep, write_json
+from v8.storage import FolderLock, Pace, expanded, sweep, write_json
 
 RUN_FORMAT = 1  # version of the keys of `run.json`
 RUN_FILE = "run.json"
@@ -156,7 +156,7 @@ class RunRecord(Begun):
         The source reads `data_dir`, if it reads a folder; it may move until the run is continued.
         """
         common = begun(profile, source, is_publishable, command, RUN_FORMAT)
-        tables = Path(os.environ.get(TABLES_PLACE) or ".").expanduser().absolute()
+        tables = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE).absolute()
         return cls(
             **common,
             versions=versions(),

@@ -32,7 +32,11 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
 def update_store(
     source: LiveSource, chosen: Sequence[Series], bars: int, *, accepts: bool
 ) -> list[tuple[str, str]]:
-    """Print what was done for each series, and return the reasons of those that are not up to date."""
+    """Print what was done for each series, and return the reasons of those that are not up to date.
+
+    Raises `StorageError` if the store cannot be written: other commands need no store, this one fills it.
+    """
+    source.store.require_writable()
     updated = source.update(chosen, bars, accepts=accepts)
     rows = []
     failures = []

@@ -39,7 +39,7 @@ from v8.runs.engines import place as place_models
 from v8.trading import page as page
 from v8.trading.rules import Worth
 from v8.trading.study import measure_worth
-from v8.wording import Table, number, percent, plural, price
+from v8.wording import Table, frame_csv, number, percent, plural, price
 
 MOST_WHOLE: Final = 4
 """Series that are printed bar by bar, too; of more there is a row each."""
@@ -180,9 +180,10 @@ def print_csv(issued: Sequence[Issued], is_many: bool) -> None:
         frames[-1][OPEN_TIME] = one.opens() * (len(frames[-1]) // len(one.forecast))
         if is_many:
             frames[-1].insert(0, "series", str(one.forecaster.series))
-        tell("\n".join(one.lines()))
+        for line in one.lines():
+            tell(line)
     if frames:
-        pd.concat(frames).to_csv(sys.stdout, index=False, lineterminator="\n")
+        sys.stdout.write(frame_csv(pd.concat(frames)))
 
 
 PRINTERS: Final[Mapping[str, Callable[[Sequence[Issued], bool], None]]] = {

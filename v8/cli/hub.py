@@ -97,7 +97,8 @@ def _publish(
     staged: hub.Publication, repo: str, say: Callable[[str], None] = print_lines, **options: Any
 ) -> hub.Published:
     def announce(found: hub.Difference) -> None:
-        say("\n".join(_differences(repo, found)))
+        for line in _differences(repo, found):
+            say(line)
 
     return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
 

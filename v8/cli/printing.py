@@ -1,6 +1,7 @@
 """What a run prints: live bars on a terminal, plain lines elsewhere, tables at the end.
 
-Nothing but text and line ends goes to anything that is not a terminal.
+Nothing but text and line ends goes to anything that is not a terminal. Texts may come from files of other
+people; whatever is printed goes through `v8.safe_text.for_terminal`, so that no terminal obeys it.
 """
 
 import json
@@ -33,6 +34,7 @@ from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
+from v8.safe_text import for_terminal
 from v8.wording import Table, duration, number, plural, spaced
 
 _LEAST: Final = 20  # columns for prose, however wide the others are
@@ -60,9 +62,10 @@ def print_table(table: Table) -> None:
     broken between words; no other cell is.
     """
     console = make_console()
-    rows = [[*map(str, row)] for row in table.rows]
-    console.print(Text(table.title))
-    cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
+    columns = [for_terminal(name) for name in table.columns]
+    rows = [[for_terminal(str(cell)) for cell in row] for row in table.rows]
+    console.print(Text(for_terminal(table.title)))
+    cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(columns)]
     widths = [max(map(cell_len, column), default=0) for column in cells]
     apart = (num for num in range(1, len(cells)) if len({(*row[:num],) for row in rows}) == len(rows))
     names = [*range(next(apart, 1))]
@@ -78,7 +81,7 @@ def print_table(table: Table) -> None:
         shown = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for at in part:
             is_text = at == 0 or table.is_prose
-            name = Text(table.columns[at])
+            name = Text(columns[at])
             shown.add_column(name, width=widths[at], justify="left" if is_text else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(row[at]) for at in part))
@@ -235,19 +238,20 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, unwrapped."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    """Print each text as one line, unwrapped; a line end within a text is printed as its escape."""
+    sys.stdout.writelines(f"{for_terminal(line)}\n" for line in lines)
     sys.stdout.flush()
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document."""
-    print_lines(json.dumps(content, indent=2, allow_nan=False))
+    """Print one JSON document; JSON itself escapes all that is not ASCII."""
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def tell(text: str) -> None:
-    """Print a line that is no result to standard error."""
-    sys.stderr.write(f"{text}\n")
+    """Print a text that is no result as one line to standard error."""
+    sys.stderr.write(f"{for_terminal(text)}\n")
     sys.stderr.flush()
 
 
@@ -307,7 +311,7 @@ class _LiveDisplay:
             self._progress.remove_task(self._all)
             self._all = self._progress.add_task("getting ready", total=None, told="")
         elif isinstance(event, events.Note):
-            self._progress.console.print(escape(event.text))
+            self._progress.console.print(escape(for_terminal(event.text)))
         elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
         elif isinstance(event, events.Outcome):
@@ -317,7 +321,8 @@ class _LiveDisplay:
             told = f"{self._num_read} of {self._num_series}: {event.series}"
             self._progress.update(self._all, completed=self._num_read - 1, told=told)
         elif isinstance(event, events.Waiting):
-            self._progress.update(self._all, told=escape(f"{event.series}: {event.text}"))
+            text = escape(for_terminal(f"{event.series}: {event.text}"))
+            self._progress.update(self._all, told=text)
         elif event.series in self._bars:
             bar = self._bars[event.series]
             if isinstance(event, events.EpochEnded):
@@ -339,7 +344,7 @@ class _LiveDisplay:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
         # Last, so that no bar of an ended series is drawn below the line that says so.
-        self._progress.console.print(escape(_ending(outcome)))
+        self._progress.console.print(escape(for_terminal(_ending(outcome))))
 
 
 def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:

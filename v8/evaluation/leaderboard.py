@@ -214,7 +214,7 @@ def _csv_cells(row: LeaderboardRow) -> list[object]:
     )
     ends = row.hit_rate_95 or (None, None)
     about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.total_seconds, 3)]
-    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
+    return [row.series, row.source, *of_naive, *about, *of_best]
 
 
 def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
@@ -227,12 +227,3 @@ def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
     multiple = row.tasks[TASK_OHLC].naive.multiple
     return (math.inf if multiple is None else multiple, row.series)
-
-
-def _no_formula(text: str) -> str:
-    """Keep a spreadsheet from computing a text that somebody else wrote.
-
-    >>> _no_formula("=1+1"), _no_formula("vision")
-    ("'=1+1", 'vision')
-    """
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -35,6 +35,7 @@ from v8.storage import write_with
 from v8.tasks import TASKS
 from v8.windows.dataset import split_rows, table_columns, window_anchors
 from v8.windows.span import Span
+from v8.wording import frame_csv
 
 SERIES, FOLD, *_ = FORECASTS_COLUMNS
 NOT_FINISHED = "it is not trained, or is being trained again"
@@ -129,7 +130,8 @@ def write_forecasts(
                 frame.insert(0, SERIES, model.series)
                 frame.insert(1, FOLD, model.fold)
                 if form == "csv":
-                    frame.to_csv(aside, mode="a", header=not num_rows, index=False, lineterminator="\n")
+                    with aside.open("a", encoding="utf-8", newline="") as stream:
+                        stream.write(frame_csv(frame, has_header=not num_rows))
                 else:
                     table = pa.Table.from_pandas(frame, preserve_index=False)
                     table = table.replace_schema_metadata({**table.schema.metadata, FORECASTS_KEY: "1"})

@@ -44,7 +44,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from v8.errors import PublishError, V8Error, shown
 from v8.hub import TOKEN_PAGE, hub_endpoint
 from v8.net import Refused, RetryPolicy, TransientError, asked_wait_s, in_thread
-from v8.storage import digest_file, digest_git_blob, packaged
+from v8.storage import digest_file, digest_git_blob, expanded, packaged
 
 SLOWEST_BYTES_S: Final = 1_000
 """A transfer that is slower, in bytes a second, counts as silence as far as it is."""
@@ -442,8 +442,8 @@ def cache_folder() -> Path:
     """Return the client's cache, from the environment as it is now and not as it was at import."""
     chosen = os.environ.get("HF_HUB_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return expanded(chosen, variable="HF_HUB_CACHE")
     home = os.environ.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
-    return Path(constants.HF_HUB_CACHE)
+        return expanded(home, variable="HF_HOME") / "hub"
+    return expanded(constants.HF_HUB_CACHE, variable="HF_HOME")

@@ -29,6 +29,8 @@ Shapes: N candles, R revisions.
 import io
 import json
 import logging
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +46,7 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
-from v8.errors import DataError, listed, shown
+from v8.errors import DataError, StorageError, listed, shown
 from v8.invocation import command
 from v8.market.candles import Candles, Mask, Times, Values, places
 from v8.market.series import Series, iso
@@ -225,6 +227,15 @@ class CandleStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def require_writable(self) -> None:
+        """Refuse a folder in which nothing can be kept, by `StorageError`; it is made when missing."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise StorageError.of(self.folder, error) from error
+
     def path(self, series: Series, kind: str = "") -> Path:
         """Return where the candles of a series lie, or its `.revised` ones; the file need not exist."""
         return self.folder / f"{series}{kind}.parquet"
@@ -301,6 +312,8 @@ class CandleStore:
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
         except _BROKEN as damage:
+            if isinstance(damage, PermissionError) and not os.access(self.folder, os.W_OK | os.X_OK):
+                return None  # the folder is another user's; writing it will tell that, too
             if is_held:  # else another process may have put a sound one there meanwhile
                 _set_aside(path, shown(damage, 60))
             return None
@@ -340,8 +353,8 @@ def _digest(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
 def _set_aside(path: Path, damage: str) -> None:
     """Move a damaged file out of the way; nothing is deleted."""
     names = (path.with_name(f"{path.stem}.damaged-{number}.parquet") for number in count(1))
-    aside = next(each for each in names if not each.exists())
     try:
+        aside = next(each for each in names if not each.exists())
         path.rename(aside)
     except OSError as error:
         _log.warning("%s is damaged (%s) and cannot be moved: %s", shown(path), damage, shown(error.strerror))

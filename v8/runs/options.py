@@ -15,6 +15,7 @@ from v8.market.series import Series, load_universe, series_advice
 from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE, Profile, load_profile
+from v8.storage import home
 
 if TYPE_CHECKING:  # usage errors shall be told before these are imported
     from v8.runs.execution import TrainAll
@@ -87,6 +88,7 @@ class RunOptions(BaseModel):
         Raises:
             V8Error: If one of the parameters cannot mean anything, or what it names is not there.
         """
+        home()  # a user without one is refused here, not at the first series
         load_plugins(self.plugin)  # which the profile may mean
         profile = self.budgeted()
         asked = asked_series(self.series, self.universe)

@@ -42,7 +42,7 @@ from v8.runs.plan import make_plan
 from v8.search.ranges import Ranges, changed
 from v8.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
 from v8.storage import write_text
-from v8.wording import number
+from v8.wording import frame_csv, number
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
@@ -101,7 +101,7 @@ class Search:
         verdict = verdict_of(self.later, *(self._cells(one, later) for one in (winner, start)))
         text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
         write_text(self.path / FILES[0], f"# {verdict}\n{text}")
-        write_text(self.path / FILES[1], self.trials.to_csv(index_label="trial"))
+        write_text(self.path / FILES[1], frame_csv(self.trials, index_label="trial"))
         write_text(self.path / FILES[2], self.trials.to_json(orient="index", indent=2))
         return verdict
 

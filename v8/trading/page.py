@@ -19,7 +19,7 @@ from v8.reports.markup import Html, document, element, filled, folded, plot, sho
 from v8.reports.verdict import in_words, opening
 from v8.storage import write_json, write_text
 from v8.trading.rules import ACTUAL, BPS, LEAST_DAYS, NAIVE, RULES, Result, Worth
-from v8.wording import ABSENT, Table, between, number, p_value, spaced
+from v8.wording import ABSENT, Table, between, frame_csv, number, p_value, spaced
 
 WORTH_FORMAT: Final = 1  # version of the keys of `worth.json`
 
@@ -126,7 +126,7 @@ def write_worth(folder: Path, worth: Worth) -> list[Path]:
     figures = {rule: told.to_dict() for rule, told in worth.figures.items()}
     curves = {rule: earned.reset_index().to_dict("list") for rule, earned in worth.curves.items()}
     write_json(files[0], {**about, "figures": figures, "curves": curves})
-    write_text(files[1], pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    write_text(files[1], frame_csv(pd.DataFrame(rows)))
     with language():
         write_text(files[2], worth_page(worth))
     return files
