@@ -7,7 +7,7 @@ Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C onc
 candle archive of which one month is faulty), api (an exchange with a faulty API), hub (publishing and
 pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), record (days of a
 public ledger that others changed, receivers that never end an answer), updates (kills at each write of an
-update), server (`app` and connections that say nothing). Everything is loopback, real processes and real
+update), search (a damaged record of trials, folders of odd names), server (`app` and connections that say nothing). Everything is loopback, real processes and real
 disks below the folder for temporary files. A fault that this machine does not allow, such as mounting a disk
 without being root, says so. Exit code 1 when anything was lost, a failure was silent, a process hung or
 printed a traceback.
@@ -29,12 +29,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, server, updates
+from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, search, server, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out
 
 KINDS = tuple(
     module.KIND
-    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, server)
+    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, search, server)
 )
 SIZES = ("small", "usual", "long")
 FULL = "full"

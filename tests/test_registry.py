@@ -4,8 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from v8.baselines.baselines import BASELINES
 from v8.errors import ProfileError
+from v8.families import FAMILIES
+from v8.features.indicators import FEATURES
+from v8.market.sources.source import SOURCES
 from v8.registry import Registry, advice, nearest
+from v8.runs.engines import ENGINES
+from v8.tasks import TASKS
+from v8.tracking import TRACKERS
 
 
 @dataclass(frozen=True)
@@ -77,3 +84,37 @@ def test_large_and_small_letters_are_the_same_name() -> None:
 def test_a_kind_has_reserved_names_of_its_own() -> None:
     with pytest.raises(ProfileError, match="got the reserved name kernel"):
         Registry("fruit", reserved=["kernel"]).register(Fruit("kernel"))
+
+
+@pytest.mark.parametrize("key", ["sentence", "source"])
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        *((text, "is one line of printable characters") for text in ("", " ", "two\nlines", "\x1b[31mred")),
+        *((text, "is one line of printable characters") for text in ("\u202egnp", "x" * 400, 7, None, ["x"])),
+        *((text, "is plain text without <") for text in ("<script>alert(1)</script>", "a < b")),
+        *((text, "is plain text without ") for text in ("[x](y)", "`code`")),
+    ],
+)
+def test_a_text_of_an_entry_is_one_line_that_means_the_same_everywhere(
+    key: str, text: object, rule: str
+) -> None:
+    fruits = Registry("fruit", [Fruit("pear")])
+    with pytest.raises(ProfileError, match=f"fruit apple, its {key}: {rule}") as caught:
+        fruits.register(Fruit("apple", **{key: text}))  # type: ignore[arg-type]
+    assert str(caught.value).isprintable() and len(str(caught.value)) <= 600
+    assert list(fruits) == ["pear"]
+
+
+def test_a_source_may_be_an_address() -> None:
+    fruits = Registry("fruit", [Fruit("pear")])
+    fruits.register(Fruit("apple", source="https://example.org/apples"))
+    with pytest.raises(ProfileError, match="fruit plum, its sentence: is plain text without ://"):
+        fruits.register(Fruit("plum", sentence="see https://example.org"))
+    assert list(fruits) == ["pear", "apple"]
+
+
+def test_the_texts_of_what_v8_ships_keep_the_rule_for_plug_ins() -> None:
+    for registry in (BASELINES, ENGINES, FAMILIES, FEATURES, SOURCES, TASKS, TRACKERS):
+        for entry in registry.values():
+            Registry(registry.kind)._require_plain_texts(entry)

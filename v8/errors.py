@@ -31,6 +31,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from v8.safe_text import for_terminal
+
 MOST_SHOWN: Final = 120  # characters of a quoted text, unless the caller names another number
 _CUT: Final = " ... "
 _MOST_READ: Final = 20_000
@@ -57,8 +59,7 @@ def shown(text: object, most: int = MOST_SHOWN) -> str:
     'aaaaaaaa ... aaaaaaa'
     """
     words = without_credentials(_shortened(str(text), _MOST_READ)).split()
-    line = "".join(letter if letter.isprintable() else _escaped(letter) for letter in " ".join(words))
-    return _shortened(line, most)
+    return _shortened(for_terminal(" ".join(words)), most)
 
 
 def message_of(error: BaseException) -> str:
@@ -80,10 +81,6 @@ def without_credentials(text: str) -> str:
     'ftp://***@c and https://d/e@f'
     """
     return _CREDENTIALS.sub("***@", text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
 
 
 def _shortened(text: str, most: int) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from v8.errors import ProfileError, V8Error, listed, message_of, shown
 from v8.invocation import repeated
 from v8.registry import own_entries
-from v8.storage import digest_bytes, read_given
+from v8.storage import digest_bytes, expanded, read_given
 
 PLACE: Final = "V8_PLUGINS"
 """Environment variable that names files, separated as those of PATH are."""
@@ -46,7 +46,7 @@ def load_plugins(files: Iterable[str | Path] = ()) -> None:
     Raises:
         ProfileError: If one cannot be loaded, registers nothing, or has a name that is taken.
     """
-    requested = {str(file): str(Path(file).expanduser().absolute()) for file in files}
+    requested = {str(file): str(expanded(file, variable="param:plugin").absolute()) for file in files}
     inherited = [str(Path(file).absolute()) for file in os.environ.get(PLACE, "").split(os.pathsep) if file]
     for entry in _installed():
         name = f"{entry.value}=={getattr(entry.dist, 'version', 'of no version')}"

@@ -19,6 +19,7 @@ import pydantic
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError, ProfileError, V8Error, shown
+from v8.safe_text import markup_in
 from v8.storage import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
@@ -47,18 +48,11 @@ def refusing(fault_of: Callable[[Any], str | None]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _fault_of_plain(text: str) -> str | None:
-    for sign in ("<", ">", "[", "]", "`", "\\", "://"):
-        if sign in text:
-            return f"is plain text without {sign}"
-    return None
-
-
 def _fault_of_moment(text: str) -> str | None:
     return None if datetime.fromisoformat(text).tzinfo else "names its time zone"
 
 
-Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(_fault_of_plain)]
+Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(markup_in)]
 """A text that means the same in Markdown: without markup and links. (Bars are escaped by tables.)"""
 
 Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]

@@ -9,13 +9,14 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, Generic, TypeVar
 
 import yaml
 
 from v8.errors import ProfileError
+from v8.safe_text import for_terminal, markup_in
 from v8.storage import packaged
 
 
@@ -42,6 +43,9 @@ _MOST_COMPARED: Final = 100
 
 _SIMILARITY: Final = 0.7
 """Least similarity of a misspelt name, 0 to 1; different words that share a few letters have less."""
+
+MOST_LETTERS: Final = 300
+"""Letters of a name, a colon and a sentence: what `metadata.json` may hold as the definition of a feature."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """Names become columns of tables, keys and parts of file names: none is a path, a formula or markup."""
@@ -87,9 +91,10 @@ class Registry(dict[str, T], Generic[T]):
 
         Raises:
             ProfileError: If the name is not a plain word of at most 64 characters, stands for something else
-                in files, tables or pages, or is taken.
+                in files, tables or pages, or is taken, or if another text of it is no line of plain text.
         """
         self._require_name(entry.name)
+        self._require_plain_texts(entry)
         self._require_free(entry)
         self[entry.name] = entry
         own_entries.append((self, entry))
@@ -105,6 +110,24 @@ class Registry(dict[str, T], Generic[T]):
         )
         got = repr(name) if isinstance(name, str) else type(name).__name__
         raise ProfileError(where=f"{self.kind}, its name", rule=rule, got=got, fix="Give it another name")
+
+    def _require_plain_texts(self, entry: T) -> None:
+        """Refuse a sentence, a source or another text that some terminal, page or card cannot show as it is.
+
+        The same rule holds for texts of `metadata.json` (`v8.records.Plain`), so what is refused here could
+        not be saved after training either.
+        """
+        required = {field.name for field in fields(Named)}
+        for field in fields(entry):
+            text = getattr(entry, field.name)
+            if not isinstance(text, str) and field.name not in required:
+                continue
+            fault = _fault_of_text(text, entry.name, may_hold_address=field.name == "source")
+            if fault:
+                where = f"{self.kind} {entry.name}, its {field.name}"
+                got = repr(text) if isinstance(text, str) else type(text).__name__
+                fix = "Write one sentence of plain text"
+                raise ProfileError(where=where, rule=fault, got=got, fix=fix)
 
     def _require_free(self, entry: T) -> None:
         """Raise a `ProfileError` if a name is reserved or taken.
@@ -149,6 +172,16 @@ class Registry(dict[str, T], Generic[T]):
             if word in entry.sentence.lower():
                 return entry.name
         return None
+
+
+def _fault_of_text(text: object, name: str, *, may_hold_address: bool) -> str | None:
+    """Return why a text of the entry of a name cannot be shown everywhere as it is; None if it can."""
+    rule = f"is one line of printable characters, with the name at most {MOST_LETTERS}"
+    if not isinstance(text, str) or not text.strip() or len(f"{name}: {text}") > MOST_LETTERS:
+        return rule
+    if for_terminal(text) != text:
+        return rule
+    return markup_in(text.replace("://", " ") if may_hold_address else text)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -198,9 +231,9 @@ def read_entries(kind: Callable[..., T], package: str, file: str, *functions: st
         functions: Keys whose value is the place of a function, see `lazy_function`.
     """
     entries = []
-    for fields in yaml.safe_load(packaged(package, file)):
-        loaders = {name: lazy_function(fields[name]) for name in functions if name in fields}
-        entries.append(kind(**fields | loaders))
+    for entry in yaml.safe_load(packaged(package, file)):
+        loaders = {name: lazy_function(entry[name]) for name in functions if name in entry}
+        entries.append(kind(**entry | loaders))
     return entries
 
 

@@ -52,9 +52,31 @@ _warning_lock = threading.Lock()
 
 
 def home() -> Path:
-    """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder."""
-    chosen = os.environ.get("V8_HOME")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "v8"
+    """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder.
+
+    Raises `StorageError` where `V8_HOME` is not set and the user has no home folder.
+    """
+    return expanded(os.environ.get("V8_HOME") or "~/.cache/v8", variable="V8_HOME")
+
+
+def expanded(path: str | Path, *, variable: str) -> Path:
+    """Replace a `~` at the start of a path by the home folder that it stands for.
+
+    Args:
+        path: As a user wrote it.
+        variable: Environment variable or parameter that names the path, for the message.
+
+    Raises:
+        StorageError: If this machine knows no such user, or this user has no home folder, as in some
+            containers.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        rule = "must be below a home folder that this machine knows"
+        got = f"{shown(path)} and no home folder for it"
+        fix = f"Set {variable} to a folder that you may write"
+        raise StorageError(where=variable, rule=rule, got=got, fix=fix) from error
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:

@@ -7,9 +7,13 @@ cells that are not markup, and lines of a terminal in `v8.cli.printing`.
 import csv
 import io
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from v8.language import ENGLISH, chosen, say, term
+from v8.safe_text import for_spreadsheet, for_terminal
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ABSENT: Final = "–"
 
@@ -181,11 +185,44 @@ class Table:
         | 1 | x\|y |
         """
         lines: list[list[object]] = [[*self.columns], ["---"] * len(self.columns), *self.rows]
-        written = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+        written = ([for_terminal(str(cell)).replace("|", "\\|") for cell in line] for line in lines)
         return "\n".join(f"| {' | '.join(line)} |" for line in written)
 
     def csv(self) -> str:
-        """Return the table as CSV, numbers with all their digits."""
+        """Return the table as CSV: numbers with all their digits, texts as `for_spreadsheet` writes them."""
         stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([for_spreadsheet(name) for name in self.columns])
+        for cells in self.rows:
+            writer.writerow([_csv_cell(cell) for cell in cells])
         return stream.getvalue()
+
+
+def frame_csv(frame: "pd.DataFrame", *, index_label: str | None = None, has_header: bool = True) -> str:
+    """Write a frame as CSV, numbers with all their digits, texts as `for_spreadsheet` writes them.
+
+    Args:
+        frame: Columns of numbers, times or texts, whose names are texts.
+        index_label: Name of the first column, which holds the index; None leaves the index out.
+        has_header: Whether the first line names the columns.
+
+    >>> import pandas
+    >>> print(frame_csv(pandas.DataFrame({"name": ["=1+1", None], "value": [-0.5, 2.0]})), end="")
+    name,value
+    '=1+1,-0.5
+    ,2.0
+    """
+    safe = frame.rename(columns=_csv_cell)
+    if index_label is not None:
+        safe = safe.rename(index=_csv_cell)
+    for place, kind in enumerate(frame.dtypes):
+        if kind.kind == "O":  # texts, or a mixture of texts and numbers
+            safe.isetitem(place, frame.iloc[:, place].map(_csv_cell).to_numpy())
+    text = safe.to_csv(
+        index=index_label is not None, index_label=index_label, header=has_header, lineterminator="\n"
+    )
+    return str(text)
+
+
+def _csv_cell(cell: object) -> object:
+    return for_spreadsheet(cell) if isinstance(cell, str) else cell

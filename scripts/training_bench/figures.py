@@ -106,7 +106,7 @@ def _fleets(rows: Sequence[dict[str, Any]], profile: Profile) -> Iterable[dict[s
 def epoch_windows(profile: Profile) -> float:
     """Return the train windows of one epoch; a validation window counts a third, it has no gradient."""
     num_rows = profile.newest_bars - warmup_bars(table_columns(profile))
-    split = split_rows(num_rows, profile, where=profile.name)
+    split = split_rows(num_rows, profile, location=profile.name)
     spans = {name: split[name] for name in ("train", "validation")}
     windows = {name: end - first - profile.embargo_bars + 1 for name, (first, end) in spans.items()}
     return windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP

@@ -27,6 +27,7 @@ from v8.market.companions import Companions
 from v8.market.frames import RawCandles, candle_table, read_open_times
 from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
 from v8.profile import Profile, load_profile
+from v8.safe_text import for_terminal
 from v8.storage import passing_folder
 from v8.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
 
@@ -110,10 +111,15 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     from v8.hub.publish import publish  # noqa: PLC0415
     from v8.hub.staging import stage_run  # noqa: PLC0415
 
-    retries = HubRetryPolicy(report=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
+    retries = HubRetryPolicy(report=_print_to_stderr)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, series=series, is_partial=bool(series))
         return publish(staged, repo, is_private=is_private, retries=retries).url
+
+
+def _print_to_stderr(text: str) -> None:
+    """Print what a call waits for as one line, in a notebook or on a terminal."""
+    print(for_terminal(text), file=sys.stderr)  # noqa: T201 - the notebook waits
 
 
 def sureness(evaluated: QuantileEvaluation) -> pd.DataFrame:

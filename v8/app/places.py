@@ -19,7 +19,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, VOLATILITY
-from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.errors import ArtifactError, DataError, V8Error, listed, shown
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_columns
@@ -86,7 +86,7 @@ class ModelSource:
         state = {name: place.version_of(name) for name in place.series}
         self._refreshed_s = time.monotonic()
         if self._snapshot is None or state != self._state:
-            label = place.name if is_hub else f"run {Path(place.name).resolve().name}"
+            label = place.name if is_hub else shown(f"run {Path(place.name).resolve().name}")
             self._snapshot = _read_snapshot(label, place)
             self._state = state
         return self._snapshot

@@ -36,7 +36,7 @@ from v8.networks.loops import Loops
 from v8.plugins import loaded, other_plugins
 from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
-from v8.storage import FolderLock, Pace, sweep, write_json
+from v8.storage import FolderLock, Pace, expanded, sweep, write_json
 
 RUN_FORMAT = 1  # version of the keys of `run.json`
 RUN_FILE = "run.json"
@@ -156,7 +156,7 @@ class RunRecord(RunStart):
             command: The command line.
             data_dir: Folder that the source reads, if any; the folder may move before the run is continued.
         """
-        tables = Path(os.environ.get(TABLES_PLACE) or ".").expanduser().absolute()
+        tables = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE).absolute()
         return cls(
             **start_fields(profile, source, is_publishable, command, RUN_FORMAT),
             versions=versions(),

@@ -39,6 +39,7 @@ from v8.errors import ArtifactError, listed
 from v8.evaluation.significance import ALPHA
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
+from v8.safe_text import as_code
 from v8.storage import digest_file, packaged, write_json, write_text
 from v8.tasks import TASKS
 from v8.training.progress import EpochRecord
@@ -303,8 +304,9 @@ def covariate_note(metadata: Metadata) -> str:
     lines = [f"- `{symbol}`: its {timeframe} candles up to the same one" for symbol in others]
     for table in tables:
         columns = ", ".join(f"`{name}`" for name in table.columns)
+        time = as_code(table.time)
         lines.append(
-            f"- `{table.file}`, a table of your own, not published: times in `{table.time}`, {columns}. A "
+            f"- `{table.file}`, a table of your own, not published: times in {time}, {columns}. A "
             f"row counts from its time plus {table.available_after_s:,} s until a newer one does, at most "
             f"until its time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its "
             "folder"

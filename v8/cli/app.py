@@ -23,6 +23,7 @@ from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
 from v8.net import reporting_waiting_to
+from v8.safe_text import for_terminal
 from v8.version import VERSION, commit
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -41,7 +42,7 @@ class _Commands(TyperGroup):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_on_one_line(), reporting_waiting_to(lambda text: typer.echo(text, err=True)):
+        with _errors_on_one_line(), reporting_waiting_to(_print_waiting):
             return super().invoke(ctx)
 
 
@@ -98,6 +99,11 @@ def _errors_on_one_line() -> Iterator[None]:
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _print_waiting(text: str) -> None:
+    """Print what is waited for to standard error, as one line."""
+    typer.echo(for_terminal(text), err=True)
 
 
 def _exit(error: V8Error) -> NoReturn:

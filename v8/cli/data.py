@@ -35,7 +35,11 @@ def update_store(
     """Update the store and print what was done; return the series that are not up to date and why.
 
     `accept_revisions` takes revised candles over, see `LiveSource.update`.
+
+    Raises:
+        StorageError: If the store cannot be written: other commands need no store, this one fills it.
     """
+    source.store.require_writable()
     updates = source.update(chosen, bars, accept_revisions=accept_revisions)
     rows = []
     failures = []

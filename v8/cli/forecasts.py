@@ -39,7 +39,7 @@ from v8.runs.engines import place as place_models
 from v8.trading import page as trading_report
 from v8.trading.rules import TradingResults, TradingTerms
 from v8.trading.study import measure_trading
-from v8.wording import Table, number, percent, plural, price
+from v8.wording import Table, frame_csv, number, percent, plural, price
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -243,9 +243,10 @@ def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:
         if is_many:
             frame.insert(0, "series", str(forecast.forecaster.series))
         frames.append(frame)
-        tell("\n".join(forecast.summary_lines()))
+        for line in forecast.summary_lines():
+            tell(line)
     if frames:
-        pd.concat(frames).to_csv(sys.stdout, index=False, lineterminator="\n")
+        sys.stdout.write(frame_csv(pd.concat(frames)))
 
 
 PRINTERS: Final[Mapping[str, Callable[[Sequence[IssuedForecast], bool], None]]] = {

@@ -115,7 +115,8 @@ def _publish(
     """Publish what is staged, and print beforehand what will change."""
 
     def announce(difference: hub.Difference) -> None:
-        print_text("\n".join(_differences(repo, difference)))
+        for line in _differences(repo, difference):
+            print_text(line)
 
     return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
 

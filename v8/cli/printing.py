@@ -1,6 +1,7 @@
 """What a run prints: progress bars on a terminal, plain lines elsewhere, tables at the end.
 
-If the output is not a terminal, it gets nothing but text and line ends.
+If the output is not a terminal, it gets nothing but text and line ends. Texts may come from files of other
+people; whatever is printed goes through `v8.safe_text.for_terminal`, so that no terminal obeys it.
 """
 
 import json
@@ -32,6 +33,7 @@ from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
+from v8.safe_text import for_terminal
 from v8.wording import Table, duration, number, plural, spaced
 
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
@@ -59,11 +61,14 @@ def print_table(table: Table) -> None:
     broken between words; no other cell is.
     """
     console = make_console()
-    rows = [[str(cell) for cell in row] for row in table.rows]
-    console.print(Text(table.title))
+    names_of_columns = [for_terminal(name) for name in table.columns]
+    rows = [[for_terminal(str(cell)) for cell in row] for row in table.rows]
+    console.print(Text(for_terminal(table.title)))
     num_columns = len(table.columns)
     num_names = _num_identifying_columns(rows, num_columns)
-    widths = [_least_width(name, [row[column] for row in rows]) for column, name in enumerate(table.columns)]
+    widths = [
+        _least_width(name, [row[column] for row in rows]) for column, name in enumerate(names_of_columns)
+    ]
     if table.is_prose:
         widths[-1] = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:-1]))
     column_width = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:num_names]))
@@ -115,7 +120,7 @@ def _rich_table(
     for column in part:
         is_text = column == 0 or table.is_prose
         layout.add_column(
-            Text(table.columns[column]),
+            Text(for_terminal(table.columns[column])),
             width=widths[column],
             justify="left" if is_text else "right",
             overflow="fold",
@@ -311,18 +316,19 @@ def print_lines(*lines: str) -> None:
 
 def print_all_lines(lines: Iterable[str]) -> None:
     """Print lines that are already together in a list, as `print_lines` does."""
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{for_terminal(line)}\n" for line in lines)
     sys.stdout.flush()
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document."""
-    print_lines(json.dumps(content, indent=2, allow_nan=False))
+    """Print one JSON document; JSON itself escapes all that is not ASCII."""
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def tell(text: str) -> None:
     """Print a message, which is no result, to standard error."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{for_terminal(text)}\n")
     sys.stderr.flush()
 
 
@@ -384,7 +390,7 @@ class _LiveDisplay:
             self._progress.remove_task(self._all)
             self._all = self._progress.add_task("getting ready", total=None, state="")
         elif isinstance(event, events.Note):
-            self._progress.console.print(escape(event.text))
+            self._progress.console.print(escape(for_terminal(event.text)))
         elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
         elif isinstance(event, events.SeriesOutcome):
@@ -394,7 +400,7 @@ class _LiveDisplay:
             state = f"{self._num_read} of {self._num_series}: {event.series}"
             self._progress.update(self._all, completed=self._num_read - 1, state=state)
         elif isinstance(event, events.Waiting):
-            self._progress.update(self._all, state=escape(f"{event.series}: {event.text}"))
+            self._progress.update(self._all, state=escape(for_terminal(f"{event.series}: {event.text}")))
         elif event.series in self._bars:
             self._update_bar(self._bars[event.series], event)
 
@@ -419,7 +425,7 @@ class _LiveDisplay:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
         # Last, so that no bar of an ended series is drawn below the line that says so.
-        self._progress.console.print(escape(_ending(outcome)))
+        self._progress.console.print(escape(for_terminal(_ending(outcome))))
 
 
 def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:

@@ -36,6 +36,7 @@ from v8.storage import write_with
 from v8.tasks import TASKS
 from v8.windows.dataset import split_rows, table_columns, window_anchors
 from v8.windows.span import Span
+from v8.wording import frame_csv
 
 SERIES = FORECASTS_COLUMNS[0]
 FOLD = FORECASTS_COLUMNS[1]
@@ -164,8 +165,8 @@ class _CsvWriter:
 
     def write(self, table: pd.DataFrame) -> None:
         """Append a table."""
-        header = not self._has_header
-        table.to_csv(self._file, mode="a", header=header, index=False, lineterminator="\n")
+        with self._file.open("a", encoding="utf-8", newline="") as stream:
+            stream.write(frame_csv(table, has_header=not self._has_header))
         self._has_header = self._has_header or len(table) > 0
 
 
@@ -320,7 +321,7 @@ def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.Dat
     """
     profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
-    rows = split_rows(len(table), profile, location=about.series)["test"]
+    rows = split_rows(len(table), profile, location=str(forecaster.series))["test"]
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     usable = forecaster.forecast_usable(table, anchors)
     frame = usable.required(candles.source)

@@ -45,7 +45,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from v8.errors import PublishError, V8Error, shown
 from v8.hub import hub_endpoint
 from v8.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, in_thread
-from v8.storage import digest_file, digest_git_blob
+from v8.storage import digest_file, digest_git_blob, expanded
 
 SLOWEST_BYTES_S: Final = 1_000
 """Bytes a second: a transfer that is slower than this counts as silent."""
@@ -514,8 +514,8 @@ def cache_folder() -> Path:
     """Return the folder of the client's cache, from the environment as it is now, not as it was at import."""
     chosen = os.environ.get("HF_HUB_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return expanded(chosen, variable="HF_HUB_CACHE")
     home = os.environ.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
-    return Path(constants.HF_HUB_CACHE)
+        return expanded(home, variable="HF_HOME") / "hub"
+    return expanded(constants.HF_HUB_CACHE, variable="HF_HOME")

@@ -22,7 +22,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +38,7 @@ from v8.market.sources.source import CandleSource
 from v8.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile import TABLES_PLACE, Profile, TableSettings
 from v8.records import read_plain
+from v8.storage import expanded
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
@@ -69,7 +69,7 @@ class UserTable:
 
 def read_user_table(settings: TableSettings) -> UserTable:
     """Read the CSV file of a table from the folder of the user's tables, and check it."""
-    path = Path(os.environ.get(TABLES_PLACE) or ".").expanduser() / settings.file
+    path = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE) / settings.file
     how = f"The profile's covariates read it: name its folder with param:tables FOLDER or by {TABLES_PLACE}"
     fix = f'{how}, or give covariates={{"{settings.file}": table}} in Python'
     content = read_plain(path, fix=fix, most_bytes=MAX_TABLE_BYTES, kind=DataError)

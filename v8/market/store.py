@@ -31,6 +31,8 @@ Shapes: N candles, R revisions.
 import io
 import json
 import logging
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,7 +48,7 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
-from v8.errors import DataError, listed, shown
+from v8.errors import DataError, StorageError, listed, shown
 from v8.invocation import command
 from v8.market.candles import Candles, Mask, Times, Values, places
 from v8.market.series import Series, iso
@@ -290,6 +292,15 @@ class CandleStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def require_writable(self) -> None:
+        """Refuse a folder in which nothing can be kept, by `StorageError`; it is made when missing."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise StorageError.of(self.folder, error) from error
+
     def path(self, series: Series, kind: str = "") -> Path:
         """Return the file of a series, or that of its `.revised` candles; it need not exist."""
         return self.folder / f"{series}{kind}.parquet"
@@ -379,6 +390,8 @@ class CandleStore:
         except (FileNotFoundError, NotADirectoryError):  # where no folder can be, writing reports it
             return None
         except _BROKEN as damage:
+            if isinstance(damage, PermissionError) and not os.access(self.folder, os.W_OK | os.X_OK):
+                return None  # the folder is another user's; writing it will report that, too
             if is_locked:  # else another process may have replaced the file meanwhile
                 _set_aside(path, shown(damage, 60))
             return None
@@ -424,11 +437,11 @@ def _digest(frame: pd.DataFrame, header: Mapping[str, Any]) -> str:
 
 def _set_aside(path: Path, damage: str) -> None:
     """Rename a damaged file; nothing is deleted."""
-    for number in count(1):
-        new_path = path.with_name(f"{path.stem}.damaged-{number}.parquet")
-        if not new_path.exists():
-            break
     try:
+        for number in count(1):
+            new_path = path.with_name(f"{path.stem}.damaged-{number}.parquet")
+            if not new_path.exists():
+                break
         path.rename(new_path)
     except OSError as error:
         _log.warning("%s is damaged (%s) and cannot be moved: %s", shown(path), damage, shown(error.strerror))

@@ -201,7 +201,7 @@ def lay_folds(spans: Mapping[Series, CandleSpan], profile: Profile, num_folds: i
 def fewest_step_bars(profile: Profile) -> int:
     """Return the bars between two folds at least: half a test span, so that most of it is new."""
     num_rows = profile.newest_bars - warmup_bars(table_columns(profile))
-    first, end = split_rows(num_rows, profile, where=f"folds of {profile.newest_bars:,} candles")["test"]
+    first, end = split_rows(num_rows, profile, location=f"folds of {profile.newest_bars:,} candles")["test"]
     return -(-(end - first) // 2)  # rounded up
 
 

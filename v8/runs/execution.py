@@ -164,72 +164,40 @@ def resolve_settings(profile: Profile, folder: RunFolder, observer: RunObserver)
     def add_note(text: str) -> None:
         observer.on_event(Note(text))
 
-    Raises:
-        DataError: If a timeframe's history is too short for folds of which each evaluates mostly new candles.
-    """
-    timeframes = dict.fromkeys(series.timeframe for series in histories)
-    ends = {name: _ends(name, histories, profile, num_folds) for name in timeframes}
-    folds = []
-    for number in range(num_folds):
-        newest_s = {one: ends[one.timeframe][number] for one in histories}
-        taking = [one for one, end_s in newest_s.items() if _takes_part(one, histories[one], end_s, profile)]
-        folds.append(Fold(number + 1, {str(one): newest_s[one] for one in taking}))
-    return tuple(folds)
+    precision = folder.choose_once(
+        "precision", lambda: choose_precision(profile, may_have_gpu=is_gpu, on_message=add_note)
+    )
+    loops = folder.choose_once(
+        "loops", lambda: choose_loops(profile, may_have_gpu=is_gpu, on_message=add_note)
+    )
+    compile_loops(loops)
+
+    def count_parts() -> int:
+        return profile.training.num_parts(is_on_gpu=is_gpu)
+
+    # A batch size for CPUs makes the number of parts depend on the device, so then it is recorded, too.
+    depends_on_device = profile.training.cpu_batch_size is not None
+    num_parts = folder.choose_once("num_parts", count_parts) if depends_on_device else count_parts()
+    return TrainingSettings(precision, num_parts)
 
 
-def fewest_step_bars(profile: Profile) -> int:
-    """Return the bars between two folds at least: half a test span, so that most of it is new."""
-    num_rows = profile.newest_bars - warmup_bars(table_columns(profile))
-    first, end = split_rows(num_rows, profile, location=f"folds of {profile.newest_bars:,} candles")["test"]
-    return -(-(end - first) // 2)
-
-
-def _ends(timeframe: str, histories: Mapping[Series, History], profile: Profile, num_folds: int) -> list[int]:
-    """Return the open time of the newest candle of each fold of one timeframe."""
-    chosen = [one for one in histories if one.timeframe == timeframe]
-    bar_s = chosen[0].bar_s
-    bars = profile.newest_bars
-    start_s = median_low(histories[one].first_s for one in chosen)
-    newest_s = median_high(histories[one].newest_s for one in chosen)
-    num_bars = (newest_s - start_s) // bar_s + 1
-    needed = bars + (num_folds - 1) * fewest_step_bars(profile)
-    if num_bars < needed and num_folds > 1:
-        raise DataError(
-            where=f"{num_folds} folds of {timeframe}",
-            rule=f"need {needed:,} candles of half of the series: {bars:,} of the first fold, and "
-            f"{fewest_step_bars(profile):,} more for each other one",
-            got=f"{num_bars:,}, {iso(start_s)} to {iso(newest_s)}",
-            fix="Lower param:folds or param:bars, or take a source with a longer history",
-        )
-    step = (num_bars - bars) // max(1, num_folds - 1)
-    return [newest_s - number * step * bar_s for number in reversed(range(num_folds))]
-
-
-def _takes_part(series: Series, history: History, newest_s: int, profile: Profile) -> bool:
-    fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
-    has_enough = newest_s - history.first_s >= (fewest - 1) * series.bar_s
-    return has_enough and history.newest_s >= newest_s - profile.horizon_bars * series.bar_s
-
-
-@dataclass(frozen=True)
-class AskedBacktest:
-    """What a back-test is asked to do."""
-
-    profile: Profile  # what is trained in each fold
-    series: Sequence[Series]  # which, without repetition
-    num_folds: int  # at least 1
-    history_bars: int | None  # newest candles of each series that the folds lie in; None for all there are
-    command: str  # the command line
-    like: BacktestPlan | None = None  # whose folds it has; None lays its own
-
-    def plan(self, source: CandleSource) -> BacktestPlan:
-        """Return the plan as far as it is known before candles are read."""
-        about = source.name, source.is_publishable, self.command, nested_runs.BACKTEST_FORMAT
-        return BacktestPlan(
-            **begun(self.profile, *about),
-            series=tuple(map(str, self.series)),
-            num_folds=self.num_folds,
-            history_bars=self.history_bars,
+def make_jobs(
+    plan: Plan, ready: Sequence[CheckedSeries], settings: TrainingSettings, *, is_publishable: bool
+) -> list[Job]:
+    """Return a complete job for every series whose candles are checked."""
+    return [
+        Job(
+            candles=checked.candles,
+            profile=plan.profile,
+            seed=series_seed(plan.profile, checked.candles.series),
+            folder=plan.path / str(checked.candles.series),
+            is_publishable=is_publishable,
+            candle_seconds=checked.read_s,
+            settings=settings,
+            is_evaluated=plan.is_evaluated,
+            has_importance=plan.has_importance,
+            keeps_test_losses=plan.keeps_test_losses,
+            champion=plan.champions.get(checked.candles.series),
         )
         for checked in ready
     ]

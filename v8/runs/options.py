@@ -15,6 +15,7 @@ from v8.market.series import Series, load_universe, series_advice
 from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE, Profile, load_profile
+from v8.storage import home
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
     from v8.runs.jobs import Engine
@@ -106,6 +107,7 @@ class PreparedRun:
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
         """
+        home()  # a user without one is refused here, not at the first series
         load_plugins(options.plugin)  # the profile may use what they register
         profile = options.budgeted()
         selected = asked_series(options.series, options.universe)

@@ -45,7 +45,7 @@ from v8.runs.plan import make_plan
 from v8.search.ranges import Ranges, changed
 from v8.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
 from v8.storage import write_text
-from v8.wording import number
+from v8.wording import frame_csv, number
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
@@ -124,7 +124,7 @@ class Search:
         winner_file, csv_file, json_file = (self.path / name for name in FILES)
         text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
         write_text(winner_file, f"# {verdict}\n{text}")
-        write_text(csv_file, self.trials.to_csv(index_label="trial"))
+        write_text(csv_file, frame_csv(self.trials, index_label="trial"))
         write_text(json_file, self.trials.to_json(orient="index", indent=2))
 
     def _add_note(self, text: str) -> None:

@@ -27,7 +27,7 @@ from v8.trading.rules import (
     RuleResult,
     TradingResults,
 )
-from v8.wording import ABSENT, Table, between, number, p_value, spaced
+from v8.wording import ABSENT, Table, between, frame_csv, number, p_value, spaced
 
 WORTH_FORMAT: Final = 1  # version of the keys of `worth.json`
 
@@ -179,7 +179,7 @@ def write_trading_results(folder: Path, results: TradingResults) -> list[Path]:
         "curves": {rule: earned.reset_index().to_dict("list") for rule, earned in results.curves.items()},
     }
     write_json(json_file, content)
-    write_text(csv_file, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    write_text(csv_file, frame_csv(pd.DataFrame(rows)))
     with language():
         write_text(html_file, trading_page(results))
     return files

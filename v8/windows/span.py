@@ -233,7 +233,7 @@ class Span:
         rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
         return self.table.select(self.profile.features)[rows]
 
-    def known_values(self, names: tuple[str, ...]) -> Floats:
+    def known_values(self, names: tuple[str, ...]) -> FloatArray:
         """Return columns at the last known row of each window, shape (W, len(names))."""
         return self.table.select(names)[self.anchors].astype(np.float64)
 

@@ -17,8 +17,9 @@ from exchange_api import NOW_S, ApiFault, ExchangeApi
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from v8.cli.data import update_store
 from v8.columns import OHLC
-from v8.errors import DataError
+from v8.errors import DataError, StorageError
 from v8.market.series import Series
 from v8.market.sources.live import LiveSource
 from v8.market.sources.source import open_source, present_of
@@ -537,3 +538,14 @@ def test_any_moves_of_the_clock_and_any_updates_give_the_candles_of_one_cold_fet
             np.testing.assert_array_equal(candles.to_frame().index, cold.index[-num_bars:])
             np.testing.assert_array_equal(candles.values, cold.to_numpy()[-num_bars:])
             assert candles.report.num_revised == 0
+
+
+def test_a_store_that_cannot_be_written_is_refused_where_it_is_to_be_filled(
+    exchange, monkeypatch, tmp_path
+) -> None:
+    place = tmp_path / "a file of the user"
+    place.write_text("mine")
+    monkeypatch.setenv("V8_HOME", str(place))
+    with pytest.raises(StorageError, match="must be written; got Not a directory"):
+        update_store(LiveSource(), [SERIES], 100, accepts=False)
+    assert not exchange.klines_requests()

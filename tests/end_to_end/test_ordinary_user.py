@@ -1,0 +1,148 @@
+"""An ordinary user whose home cannot be written, or who has none: a command works, or says why in a line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from exchange_api import ExchangeApi
+from ordinary_user import UNKNOWN_USER_ID, USER_ID, called_as_user, why_impossible
+
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=str(why_impossible()))
+
+SERIES = "BTCUSDT-1h"
+NUM_BARS = 3_000
+NO_CACHE = "All goes on without it, only slower."
+NO_HOME = "error: V8_HOME: must be below a home folder that this machine knows; got "
+
+
+@pytest.fixture(scope="module")
+def exchange() -> Iterator[ExchangeApi]:
+    """An exchange of the present, with candles of the demo market."""
+    now_s = int(time.time())
+    frame = open_source("demo").candles(Series.parse(SERIES), NUM_BARS).to_frame()
+    first_s = now_s // 3_600 * 3_600 - 3_600 * (NUM_BARS - 24)
+    opens_s = [first_s + 3_600 * row for row in range(NUM_BARS)]
+    frame.index = pd.DatetimeIndex(pd.to_datetime(opens_s, unit="s", utc=True), name=frame.index.name)
+    with ExchangeApi(now_s=now_s) as served:
+        served.put(SERIES, frame)
+        yield served
+
+
+@pytest.fixture
+def ground() -> Iterator[Path]:
+    """A folder that everybody may enter, with a home of root's and a working folder of everybody's.
+
+    It does not lie in pytest's own folder, which each start of pytest closes to other users.
+    """
+    with tempfile.TemporaryDirectory(prefix="v8-ordinary-user-") as folder:
+        ground = Path(folder)
+        ground.chmod(0o755)
+        for name in ("home", "work"):
+            (ground / name).mkdir()
+        (ground / "work").chmod(0o777)
+        yield ground
+
+
+def environment(exchange: ExchangeApi, **more: str) -> dict[str, str]:
+    exchange.now_s = time.time()
+    return {"V8_VISION_URL": exchange.url, "V8_REST_URL": exchange.url, **more}
+
+
+def require_good(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+    require_quiet(done)
+
+
+def require_quiet(done: subprocess.CompletedProcess[str]) -> None:
+    """Nothing of another program stands there, and no line is longer than a message may be."""
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "atplotlib" not in done.stderr
+    assert max(map(len, done.stderr.splitlines()), default=0) <= 640
+
+
+def test_a_home_that_cannot_be_written_costs_a_line(exchange: ExchangeApi, ground: Path) -> None:
+    env = environment(exchange, HOME=str(ground / "home"))
+    work = ground / "work"
+    chosen = ["--source", "vision", "--series", SERIES]
+    candles = called_as_user("data", *chosen, "--bars", "200", cwd=work, env=env)
+    require_good(candles)
+    assert NO_CACHE in candles.stderr
+    trained = called_as_user("run", *chosen, "--smoke", cwd=work, env=env)
+    require_good(trained)
+    assert "1 series trained now, 0 finished before, 0 failed." in trained.stdout
+    run = work / "runs" / "frontier-smoke"
+    for words in (["predict", run], ["report", run], ["forecast", run], ["track", run]):
+        exchange.now_s = time.time()
+        require_good(called_as_user(*words, cwd=work, env=env))
+    assert not list((ground / "home").rglob("*"))
+
+    # The same run where nothing can be written: what only reads works, what writes says where it cannot.
+    shutil.copytree(run, ground / "theirs" / "frontier-smoke")
+    theirs = ground / "theirs" / "frontier-smoke"
+    require_good(called_as_user("predict", theirs, cwd=work, env=env))
+    require_good(
+        called_as_user("report", theirs, cwd=work, env=env)
+    )  # nothing has changed since it was drawn
+    shutil.rmtree(theirs / "report")
+    done = called_as_user("report", theirs, cwd=work, env=env)
+    require_quiet(done)
+    assert done.returncode == 6
+    assert "Leaderboard" in done.stdout
+    assert "must be written; got Permission denied." in done.stderr.splitlines()[-1]
+
+
+def test_a_store_of_candles_that_cannot_be_written_is_not_brought_up_to_date(
+    exchange: ExchangeApi, ground: Path
+) -> None:
+    env = environment(exchange, HOME=str(ground / "home"))
+    done = called_as_user("data", "update", "--series", SERIES, "--bars", "300", cwd=ground / "work", env=env)
+    require_quiet(done)
+    assert done.returncode == 6
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: {ground / 'home'}/.cache/v8/candles/")
+    assert "must be written; got Permission denied." in line
+
+
+@pytest.mark.parametrize(
+    ("user_id", "env", "named"),
+    [(UNKNOWN_USER_ID, {}, "~/.cache/v8"), (USER_ID, {"V8_HOME": "~nosuch/v8"}, "~nosuch/v8")],
+)
+def test_a_user_without_a_home_is_told_what_to_set(
+    exchange: ExchangeApi, ground: Path, user_id: int, env: dict[str, str], named: str
+) -> None:
+    work = ground / "work"
+    env = environment(exchange, **env)
+    for words in (
+        ["data", "--source", "vision", "--series", SERIES, "--bars", "200"],
+        ["run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m"],
+        ["run", "--list"],
+    ):
+        done = called_as_user(*words, cwd=work, env=env, user_id=user_id)
+        require_quiet(done)
+        assert done.returncode == 6
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert line.startswith(f"{NO_HOME}{named} ")
+        assert line.endswith("Set V8_HOME to a folder that you may write.")
+        assert not list(work.iterdir()), "nothing is begun"
+    told = {**env, "V8_HOME": str(work / "caches")}
+    words = ["data", "--source", "vision", "--series", SERIES, "--bars", "200"]
+    require_good(called_as_user(*words, cwd=work, env=told, user_id=user_id))
+
+
+def test_a_place_for_runs_that_cannot_be_written_is_refused(exchange: ExchangeApi, ground: Path) -> None:
+    env = environment(exchange, HOME=str(ground / "home"))
+    words = ["run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m"]
+    done = called_as_user(*words, cwd=ground / "home", env=env)
+    require_quiet(done)
+    assert done.returncode == 6
+    assert done.stderr.splitlines()[-1].startswith("error: runs: must be written; got Permission denied.")
