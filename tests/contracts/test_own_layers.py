@@ -22,6 +22,8 @@ from v8.runs.local import train_all
 from v8.runs.plan import Job
 from v8.windows.dataset import prepare_series
 
+pytestmark = pytest.mark.tf
+
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 
 

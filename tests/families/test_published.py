@@ -21,6 +21,8 @@ from v8.profile import Profile
 from v8.runs.local import train_all
 from v8.runs.plan import Job
 
+pytestmark = [pytest.mark.nightly, pytest.mark.tf, pytest.mark.process]
+
 FAMILIES = ("transformer", "gru_attention", "lstm_attention", "lstm_close")
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 PLAIN_KERAS = """

@@ -23,6 +23,8 @@ from v8.runs.local import train_all
 from v8.runs.plan import Job
 from v8.storage import write_json
 
+pytestmark = pytest.mark.tf
+
 BAR = pd.Timedelta(minutes=15)
 OHLC = ["open", "high", "low", "close"]
 

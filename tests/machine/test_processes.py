@@ -10,6 +10,8 @@ from v8.machine.processes import Order, Wanted, ask
 from v8.profile import Profile
 from v8.runs.measuring import measure
 
+pytestmark = pytest.mark.process
+
 BACKEND: Wanted = {"measure": "backend"}
 MATMUL: Wanted = {"measure": "matmul", "seconds": 0.01, "size": 8}
 
@@ -19,6 +21,7 @@ def order(make_profile: Callable[..., Profile]) -> Order:
     return Order(profile=make_profile(), measurements=[BACKEND, MATMUL])
 
 
+@pytest.mark.tf
 def test_measurements_are_taken_one_after_another(order: Order) -> None:
     backend, matmul = measure(Order.model_validate_json(order.model_dump_json()))
     assert backend["backend"] in backend["versions"]

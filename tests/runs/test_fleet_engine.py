@@ -24,6 +24,8 @@ from v8.runs.plan import Job
 from v8.training.progress import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 
+pytestmark = pytest.mark.tf
+
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")
 
 

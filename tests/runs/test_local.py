@@ -29,6 +29,8 @@ from v8.runs.plan import Job
 from v8.training.trainer import Member, Trainer
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
 
 

@@ -67,9 +67,9 @@ def compare_profiles(
         raise ProfileError(where="--profiles", rule=rule, got=got, fix="Leave out one kind")
 
     from v8.cli.printing import print_lines
-    from v8.machine.choices import measured_workers
-    from v8.comparison.page import Comparison, require_same_comparison
     from v8.comparison.measurement import compare, compare_runs
+    from v8.comparison.page import Comparison, require_same_comparison
+    from v8.machine.choices import measured_workers
     from v8.runs.engines import choose_device, choose_engine, place
 
     words = command(*sys.argv[1:])

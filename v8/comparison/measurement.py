@@ -16,6 +16,7 @@ import pandas as pd
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
+from v8.comparison.page import Comparison
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.machine.processes import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
@@ -23,7 +24,6 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile, recorded_profile
-from v8.comparison.page import Comparison
 from v8.wording import duration
 
 
@@ -158,7 +158,9 @@ def _model(folder: Path, about: Metadata) -> dict[str, Any]:
     training = about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    best = {task: evaluated.multiple(task, baseline=evaluated.best_baseline(task)) for task in evaluated.tasks}
+    best = {
+        task: evaluated.multiple(task, baseline=evaluated.best_baseline(task)) for task in evaluated.tasks
+    }
     return {
         "series": about.series,
         "seconds": {**about.seconds},

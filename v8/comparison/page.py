@@ -150,7 +150,9 @@ class Comparison:
     download_s: Mapping[str, float] = field(default_factory=dict)  # per series, until its candles were there
     machine: Mapping[str, Any] = field(default_factory=describe_machine)  # processor, cores, memory
     versions: Mapping[str, str] = field(default_factory=versions)  # of what can change a result
-    measurements: tuple[Mapping[str, Any], ...] = ()  # what succeeded, as `v8.comparison.measurement.measurement_of`
+    measurements: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # what succeeded, as `v8.comparison.measurement.measurement_of`
     failures: Mapping[str, str] = field(default_factory=dict)  # per profile with failed series: why
 
     @property
