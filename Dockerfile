@@ -4,7 +4,7 @@
 #     docker run --rm --read-only --tmpfs /tmp --volume v8:/data v8 run --source demo --smoke
 #     docker run --rm --read-only --tmpfs /tmp --volume v8:/data --publish 127.0.0.1:8008:8008 --env V8_APP_TOKEN v8
 #
-# compose.yaml lets it train, forecast, update and serve. tests/end_to_end/test_image.py carries out these lines.
+# compose.yaml lets it train, forecast, update and serve. scripts/image builds and tries it.
 FROM python:3.13-slim AS build
 ARG V8_COMMIT=""
 WORKDIR /src

@@ -16,7 +16,7 @@ if not exist "%V8_VENV%\Scripts\python.exe" (
 )
 fc /b "%REPOSITORY%\setup.cfg" "%V8_VENV%\.v8-setup.cfg" >nul 2>&1 || (
     echo Installing what v8 needs into %V8_VENV%, once; this takes a minute or two. 1>&2
-    "%V8_VENV%\Scripts\python.exe" -m pip install --quiet --disable-pip-version-check --editable "%REPOSITORY%%V8_EXTRAS%" || exit /b 1
+    "%V8_VENV%\Scripts\python.exe" -m pip install --quiet --disable-pip-version-check --constraint "%REPOSITORY%\constraints.txt" --editable "%REPOSITORY%%V8_EXTRAS%" || exit /b 1
     copy /y "%REPOSITORY%\setup.cfg" "%V8_VENV%\.v8-setup.cfg" >nul
 )
 set "V8_COMMAND=scripts\v8"

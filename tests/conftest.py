@@ -21,7 +21,8 @@ import pytest
 from exchange_api import ExchangeApi
 from longest_first import longest_first
 from made_once import made_once, shared_folder
-from marks import mark_what_is_started
+from marks import MarkGuard
+from skips import SkipCounter
 
 from v8 import plugins
 from v8.baselines.baselines import BASELINES
@@ -46,10 +47,16 @@ hypothesis.settings.load_profile("unhurried")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(MarkGuard(), "marks")
+    if not hasattr(
+        config, "workerinput"
+    ):  # the processes of pytest-xdist hand their reports to the first one
+        config.pluginmanager.register(SkipCounter(), "skips")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
-    mark_what_is_started(items)
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {

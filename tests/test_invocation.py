@@ -50,6 +50,7 @@ def test_no_message_writes_the_form_of_a_command_itself() -> None:
                 assert not fixed.search(text), path
 
 
+@pytest.mark.process
 def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:
     # A stand-in for the virtual environment's Python.
     python = tmp_path / "bin" / "python"
@@ -69,6 +70,7 @@ def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:
         assert done.stdout.splitlines()[-1] == f"scripts/v8 -m v8 {told}"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("package", ["typer", "pydantic", "tensorflow"])
 def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_way(
     package: str, tmp_path: Path
@@ -118,6 +120,7 @@ NO_MEMORY = "libtensorflow_cc.so.2: failed to map segment from shared object"
 NO_FILE = "libx.so.1: cannot open shared object file: No such file or directory"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("said", "fix", "workers"),
     [
@@ -205,12 +208,14 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ran"
 
 
+@pytest.mark.process
 def test_the_trap_works(trap: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "v8", "--version"], capture_output=True, check=False)
     assert done.returncode != 0
     assert trap.exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("script", ["scripts/v8", "scripts/run"])
 def test_scripts_start_without_the_working_folder_on_the_path(
     script: str, trap: Path, tmp_path: Path
@@ -230,6 +235,7 @@ def test_scripts_start_without_the_working_folder_on_the_path(
     assert (done.returncode, trap.exists()) == (0, False), done.stderr
 
 
+@pytest.mark.process
 def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Path, tmp_path: Path) -> None:
     # As pip writes it, into a folder of its own.
     program = tmp_path / "bin" / "v8"
@@ -245,6 +251,7 @@ def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Pat
     assert (done.returncode, trap.exists()) == (0, False), done.stderr
 
 
+@pytest.mark.process
 def test_processes_that_we_start_do_not_look_for_modules_in_the_working_folder(trap: Path) -> None:
     (answer,) = run_processes(
         [MeasurementRequest(profile=load_profile("range_paths"), measurements=[{"measure": "backend"}])]
@@ -263,6 +270,7 @@ def send_path(pipe: Connection) -> None:
     pipe.send(sys.flags.safe_path)
 
 
+@pytest.mark.process
 def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_path: Path) -> None:
     # A package that was never installed and lies in the working folder, from which `python -m v8` works.
     shutil.copytree(REPOSITORY / "v8", tmp_path / "v8", ignore=shutil.ignore_patterns("__pycache__"))

@@ -70,6 +70,7 @@ def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Pat
     return place / "runs" / "tiny"
 
 
+@pytest.mark.process
 def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: Path, halfway: Path) -> None:
     for series in SERIES:
         assert forecasters(run / series)[-1] == "halfway"
@@ -78,6 +79,7 @@ def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: 
     assert "The close goes half of the way back." in (run / "report.html").read_text()
 
 
+@pytest.mark.process
 def test_whoever_goes_on_with_the_run_brings_the_same(
     run: Path, place: Path, halfway: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +99,8 @@ def test_whoever_goes_on_with_the_run_brings_the_same(
     assert done.returncode == 0 and "1 finished before" in done.stdout
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -> None:
     done = called("predict", run, "--series", SERIES[0], "--source", "demo", cwd=place, tf=True)
     assert done.returncode == 0, done.stderr
@@ -104,6 +108,7 @@ def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -
     assert v8.Run(run)[SERIES[0]].evaluation["forecaster"].eq("halfway").any()
 
 
+@pytest.mark.process
 def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path, halfway: Path) -> None:
     words = ["--source", "demo", "--series", SERIES[0], "--plugin", halfway]
     done = called(
@@ -118,6 +123,8 @@ def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path,
         assert forecasters(place / fold / SERIES[0])[-1] == "halfway"
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_python_trains_beside_it_in_two_workers(
     run: Path, place: Path, halfway: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +135,7 @@ def test_python_trains_beside_it_in_two_workers(
     assert f"--plugin {halfway}" in ours.record.command
 
 
+@pytest.mark.tf
 def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
     BASELINES.register(Baseline("mine", "nothing", "a test", lambda train, scaling: lambda span: {}))
     with pytest.raises(
@@ -136,6 +144,8 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
         v8.train("demo", series="BTCUSDT-1h")
 
 
+@pytest.mark.tf
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -172,6 +182,7 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False)
 
 
+@pytest.mark.tf
 def test_a_plug_in_does_not_lower_the_recursion_limit_of_v8(halfway: Path, tmp_path: Path) -> None:
     file, limit = tmp_path / "mine.py", sys.getrecursionlimit()
     file.write_text(f"import sys\nsys.setrecursionlimit({limit - 100})\n{halfway.read_text()}")
@@ -179,6 +190,7 @@ def test_a_plug_in_does_not_lower_the_recursion_limit_of_v8(halfway: Path, tmp_p
     assert sys.getrecursionlimit() == limit and "halfway" in BASELINES
 
 
+@pytest.mark.tf
 def test_what_failed_half_way_is_taken_back(halfway: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(halfway.read_text() + "\n1 / 0\n")
@@ -187,11 +199,13 @@ def test_what_failed_half_way_is_taken_back(halfway: Path, tmp_path: Path) -> No
     assert "halfway" not in BASELINES
 
 
+@pytest.mark.tf
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="must be a Python file that can be read; got No such file"):
         v8.plugin(tmp_path / "mine.py")
 
 
+@pytest.mark.tf
 def test_each_is_loaded_once_and_a_changed_one_not_over_it(halfway: Path, tmp_path: Path) -> None:
     mine = shutil.copy(halfway, tmp_path / "halfway.py")
     v8.plugin(halfway)
@@ -202,6 +216,7 @@ def test_each_is_loaded_once_and_a_changed_one_not_over_it(halfway: Path, tmp_pa
     assert [*plugins.loaded] == ["halfway.py"] and list(BASELINES)[-1] == "halfway"
 
 
+@pytest.mark.tf
 def test_commands_that_are_printed_name_it_once(halfway: Path) -> None:
     v8.plugin(halfway)
     assert command("predict", "runs/a") == f"python -m v8 predict runs/a --plugin {halfway}"
@@ -210,6 +225,7 @@ def test_commands_that_are_printed_name_it_once(halfway: Path) -> None:
     assert command() == "python -m v8"
 
 
+@pytest.mark.tf
 def test_a_feature_is_another_one_when_its_file_changes(tmp_path: Path) -> None:
     for name, text in (("a", DOUBLE), ("b", DOUBLE.replace("double", "triple"))):
         (tmp_path / f"{name}.py").write_text(text)

@@ -331,6 +331,7 @@ def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_
         load_profile(written(tmp_path, network=network))
 
 
+@pytest.mark.process
 def test_a_profile_is_read_without_keras() -> None:
     code = "import sys, v8.profile as p; p.load_profile('aligned'); print('keras' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -364,6 +365,7 @@ BOMB = "a: &a [1, 1]\n" + "".join(
 )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -417,6 +419,7 @@ def test_what_only_looks_like_a_number_is_refused_as_text(name: str, value: str,
         load_profile(str(path))
 
 
+@pytest.mark.process
 def test_bytes_that_are_no_text_and_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(config_path("aligned").read_text("utf-8"), "utf-16")
@@ -578,6 +581,7 @@ def test_arrays_that_fit_are_taken() -> None:
     }
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

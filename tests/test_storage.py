@@ -109,6 +109,7 @@ def test_a_writer_that_fails_over_the_system_in_words_of_its_own_is_a_refusal_of
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_only_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -142,6 +143,7 @@ def test_after_a_day_no_process_is_waited_for(tmp_path: Path) -> None:
     assert not aside.exists()
 
 
+@pytest.mark.process
 def test_what_killed_processes_left_in_a_cache_goes_when_it_is_next_written(tmp_path: Path) -> None:
     code = (
         "import os, pathlib; from v8 import storage\n"
@@ -154,6 +156,7 @@ def test_what_killed_processes_left_in_a_cache_goes_when_it_is_next_written(tmp_
     assert not left.exists()
 
 
+@pytest.mark.process
 def test_passing_folders_that_killed_processes_left_go_with_the_next(tmp_path: Path) -> None:
     code = (
         "import os; from v8 import storage\n"

@@ -112,6 +112,7 @@ def test_a_price_is_raised_to_a_share_of_its_level_and_a_unitless_number_to_the_
     assert TASKS["volatility"].floored(np, volatility, volatility, 0.001).tolist() == [[[0.001], [0.03]]]
 
 
+@pytest.mark.tf
 @given(seed=st.integers(0, 1_000), horizon_bars=st.integers(1, 18), price=st.sampled_from([1e-5, 1.0, 6e4]))
 @settings(max_examples=15, deadline=None)
 def test_what_follows_if_nothing_moves_is_the_same_under_numpy_and_keras(
@@ -128,6 +129,7 @@ def test_what_follows_if_nothing_moves_is_the_same_under_numpy_and_keras(
         np.testing.assert_allclose(np.asarray(by_keras[task]), values, rtol=rtol)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("task", EVERY, ids=named)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
@@ -277,6 +279,7 @@ def test_candles_alone_need_no_window_of_twenty() -> None:
     assert {task: values.tolist() for task, values in rolled.items()} == {"ohlc": [[[4.0] * 4] * 2]}
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 5])
 def test_what_is_left_when_the_oldest_have_gone_is_summed_in_either_namespace(num_steps: int) -> None:
     values = np.array([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]], np.float32)

@@ -152,6 +152,7 @@ def test_a_pipe_in_the_place_of_kept_candles_is_set_aside(tmp_path: Path, caplog
     assert "was damaged" in caplog.text
 
 
+@pytest.mark.tf
 def test_a_pipe_in_the_place_of_a_checkpoint_or_a_leaderboard_is_refused(
     trained_run: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

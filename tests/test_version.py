@@ -11,6 +11,8 @@ import pytest
 
 from v8 import version
 
+pytestmark = pytest.mark.process
+
 
 def commit_of(package: Path) -> str:
     found: str = run_path(str(package / "version.py"))["commit"]()

@@ -97,6 +97,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
     }
 
 
+@pytest.mark.tf
 def test_every_public_function_is_among_those_calls(calls: Any) -> None:
     public = {f"v8.{name}" for name in dir(v8)} - {"v8.Profile"}  # whose keys are checked as those of a file
     for kind in (v8.Run, v8.Forecaster):
@@ -106,6 +107,7 @@ def test_every_public_function_is_among_those_calls(calls: Any) -> None:
     assert public == calls.keys()
 
 
+@pytest.mark.tf
 def test_no_argument_of_any_function_takes_what_it_is_not_for(
     calls: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -122,6 +124,7 @@ def test_no_argument_of_any_function_takes_what_it_is_not_for(
                 assert len(str(caught.value)) <= 600 and str(caught.value).isprintable()
 
 
+@pytest.mark.tf
 def test_an_argument_that_nobody_knows_names_the_nearest(calls: Any) -> None:
     for called, (function, good) in calls.items():
         misspelt = {f"{name[:-1]}_": value for name, value in good.items()}
@@ -133,11 +136,13 @@ def test_an_argument_that_nobody_knows_names_the_nearest(calls: Any) -> None:
             assert "Did you mean" in str(caught.value) or len(name) < 5, str(caught.value)
 
 
+@pytest.mark.tf
 def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
     with pytest.raises(StorageError, match="must be a place that can be reached; got File name too long"):
         v8.Run("a" * 300)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -178,6 +183,7 @@ def test_errors_speak_python(call: Callable[[], object], words: str) -> None:
     assert "--" not in str(caught.value) and "python -m" not in str(caught.value)
 
 
+@pytest.mark.tf
 def test_strides_and_times_that_cannot_be_are_refused(calls: Any) -> None:
     history, good = calls["v8.Forecaster.forecast_history"]
     for stride, words in ((1.5, "is a whole number; got 1.5"), (0, "stride=: is greater than or equal to 1")):
@@ -190,6 +196,7 @@ def test_strides_and_times_that_cannot_be_are_refused(calls: Any) -> None:
             history(**{**good, "start": moment})
 
 
+@pytest.mark.tf
 def test_what_fits_is_taken_as_it_is(calls: Any) -> None:
     history, good = calls["v8.Forecaster.forecast_history"]
     with pytest.warns(SeenCandlesWarning) as told:
@@ -197,6 +204,7 @@ def test_what_fits_is_taken_as_it_is(calls: Any) -> None:
     assert len(rows) and told[0].filename == __file__
 
 
+@pytest.mark.tf
 def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
     run = v8.Run(trained_run.path)
     assert "BTCUSDT-15m" in run and "ETHUSDT-15m" not in run and 5 not in run
@@ -212,6 +220,7 @@ def test_other_options_of_the_command_are_arguments_of_train() -> None:
     assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
 
 
+@pytest.mark.tf
 def test_what_is_shown_of_it_is_what_there_is(calls: Any, trained_run: Any) -> None:
     assert dir(v8) == sorted(v8.__all__) == [*v8.__all__]
     assert all(getattr(v8, name) for name in dir(v8)) and v8.__version__

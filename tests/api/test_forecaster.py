@@ -17,6 +17,8 @@ from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.errors import DataError, PublishError
 from v8.evaluation.evaluation import Evaluation
 
+pytestmark = pytest.mark.tf
+
 
 @pytest.fixture(scope="module")
 def forecaster(trained_run: Any) -> v8.Forecaster:
@@ -70,6 +72,7 @@ def test_it_is_drawn_and_described(forecaster: v8.Forecaster, trained_run: Any) 
     assert "verdict" in forecaster._repr_html_()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("level", [None, "3"])
 def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alone(
     trained_run: Any, level: str | None

@@ -43,6 +43,8 @@ def runs(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[v8
     return run, place / "shell" / "tiny"
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, Path]) -> None:
     run, shell = runs
     files = (path / "BTCUSDT-15m" / "model.keras" for path in (run.path, shell))
@@ -50,6 +52,8 @@ def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, P
     assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_the_forecasts_of_a_run_of_a_frame_are_exported_without_naming_its_folder(
     runs: tuple[v8.Run, Path], tmp_path: Path
 ) -> None:
@@ -79,6 +83,8 @@ def unevaluated(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
         )
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
     unevaluated: v8.Run, runs: tuple[v8.Run, Path]
 ) -> None:
@@ -96,6 +102,8 @@ def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
     assert run.record.is_evaluated and not unevaluated.record.is_evaluated
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
     unevaluated: v8.Run, runs: tuple[v8.Run, Path], trained_run: Any, monkeypatch: Any
 ) -> None:
@@ -121,6 +129,8 @@ def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
     )
 
 
+@pytest.mark.tf
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -145,6 +155,8 @@ def test_no_command_shows_it_as_evaluated(
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
     run, _ = runs
     assert list(run) == ["BTCUSDT-15m"]
@@ -159,11 +171,15 @@ def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
     assert run.report.exists()
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_what_is_not_in_a_run_suggests_the_nearest(runs: tuple[v8.Run, Path]) -> None:
     with pytest.raises(V8Error, match="Did you mean BTCUSDT-15m"):
         runs[0]["BTCUSD-15m"]
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_the_same_call_again_trains_nothing(
     runs: tuple[v8.Run, Path], trained_run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -174,6 +190,8 @@ def test_the_same_call_again_trains_nothing(
     assert "1 finished before" in capsys.readouterr().out
 
 
+@pytest.mark.process
+@pytest.mark.tf
 def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) -> None:
     table = {"file": "f.csv", "time": "time", "columns": ("rate",), "available_after_s": 0, "max_age_s": 9}
     known = load_profile("frontier").model_dump()
@@ -200,6 +218,8 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
         v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})
 
 
+@pytest.mark.process
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -216,6 +236,7 @@ def test_mistakes_are_told_with_the_argument(home: Path, arguments: dict[str, An
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.tf
 def test_a_frame_that_is_none_of_candles_is_refused(home: Path) -> None:
     with pytest.raises(DataError, match="open_time"):
         v8.train(pd.DataFrame({"close": [1.0]}), series="BTCUSDT-1h", progress=False)

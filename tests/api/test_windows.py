@@ -34,6 +34,7 @@ def read(dataset: Any) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, 
     return x, {task: np.concatenate([y[task] for _, y in batches]) for task in batches[0][1]}
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("span", ["train", "validation", "test"])
 def test_a_span_holds_the_windows_and_targets_of_training(
     span: str, trained_run: Any, profile: Profile
@@ -50,6 +51,7 @@ def test_a_span_holds_the_windows_and_targets_of_training(
         np.testing.assert_array_equal(targets[ours], expected.y_BMHC[task][theirs, 0])
 
 
+@pytest.mark.tf
 def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     trained_run: Any, profile: Profile
 ) -> None:
@@ -60,6 +62,7 @@ def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     np.testing.assert_array_equal(two, read(again)[0])
 
 
+@pytest.mark.tf
 def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profile) -> None:
     train = v8.windows(trained_run.candles, profile, batch_size=32)
     validation = v8.windows(trained_run.candles, profile, span="validation")
@@ -80,6 +83,7 @@ def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profi
     assert np.isfinite(history["val_loss"]).all()
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("language", ["en", "zh-TW"])
 def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run: Any) -> None:
     page = Path(__file__).parents[2] / "docs" / language / "how-to/python.md"
@@ -89,6 +93,7 @@ def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run:
     assert np.isfinite(names["model"].history.history["val_loss"]).all()
 
 
+@pytest.mark.tf
 def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile: Profile) -> None:
     with pytest.raises(ArgumentError, match="span=: is one of train, validation, test; got 'tests'"):
         v8.windows(trained_run.candles, profile, span="tests")
@@ -96,6 +101,7 @@ def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile:
         v8.windows(trained_run.candles.to_frame().tail(60), profile)
 
 
+@pytest.mark.process
 def test_importing_v8_starts_no_library_for_it() -> None:
     heavy = "('tensorflow', 'keras', 'pandas')"
     program = f"import sys, v8; v8.windows; print([name for name in {heavy} if name in sys.modules])"

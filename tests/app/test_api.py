@@ -75,6 +75,7 @@ def lines_of(page: Any) -> list[str]:
     return told.text.splitlines()
 
 
+@pytest.mark.tf
 def test_every_answer_is_as_it_is_described(served: Any) -> None:
     described = description()["paths"].keys() - {"/metrics", "/openapi.json", "/api/stream"}
     assert len(described) == 6
@@ -87,6 +88,7 @@ def test_every_answer_is_as_it_is_described(served: Any) -> None:
     require_described("/api/series", 400, served.get("/api/series", Host="evil.example").json())
 
 
+@pytest.mark.tf
 def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
     assert len(set(operations)) == len(operations)
 
 
+@pytest.mark.tf
 def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -> None:
     forecast, told = (served.get(f"/api/{what}/{BTC}").json() for what in ("forecast", "candles"))
     about = forecast["candles"]
@@ -162,6 +165,7 @@ def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -
     assert served.get(f"/api/candles/{BTC}?limit=999999").json() == told
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "limit", ["0", "-1", "1.5", "1000000", "9" * 1_500, "", "%00", "x", "%F0%9F%98%80", "٣"]
 )
@@ -180,6 +184,7 @@ def test_volumes_that_a_source_does_not_tell_are_null() -> None:
     assert [row["volume"] for row in told["candles"]] == [None, None]
 
 
+@pytest.mark.tf
 def test_metrics_tell_age_lateness_requests_and_errors(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -235,6 +240,7 @@ def test_labels_take_any_text() -> None:
         assert re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], value) == text
 
 
+@pytest.mark.tf
 def test_the_page_of_the_api_explains_every_field(served: Any, browser: Any) -> None:
     for width, is_dark in ((1_280, False), (390, True)):
         browser.look(width, is_dark=is_dark)

@@ -45,6 +45,8 @@ def process(
         started.kill()
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
     assert process.stderr.readline().endswith("tiny: TensorFlow starts, which takes some seconds.\n")
     said = process.stderr.readline()
@@ -60,6 +62,8 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     assert process.stdout.read() == ""
 
 
+@pytest.mark.tf
+@pytest.mark.process
 @pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
 def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
     process.stderr.readline()  # that it opens the run
@@ -101,6 +105,7 @@ def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pyt
     assert "hunter2" not in done.output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
 @pytest.mark.parametrize("is_open", [False, True], ids=["unsaid", "no-token"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])

@@ -90,6 +90,7 @@ def assert_refused(answer: bytes, status: bytes, where: str) -> None:
     assert json.loads(body)["error"]["where"] == where
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "content",
     [
@@ -109,6 +110,7 @@ def test_what_is_no_http_is_refused_as_all_else_is_and_said_to_nobody(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
 def test_a_request_of_two_lengths_is_refused_and_no_other_is_seen_behind_it(
     connected: Any, method: bytes
@@ -120,6 +122,7 @@ def test_a_request_of_two_lengths_is_refused_and_no_other_is_seen_behind_it(
     assert_refused(all_of(one), b"400", "header Content-Length")
 
 
+@pytest.mark.tf
 def test_who_is_silent_is_left_and_who_drips_is_told(
     connected: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +139,7 @@ def test_who_is_silent_is_left_and_who_drips_is_told(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.tf
 def test_an_answer_that_is_neither_made_nor_taken_in_time_is_given_up(
     serve: Callable[..., AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
     assert not ConnectionLimiter(told.append, 6).close_oldest("one")
 
 
+@pytest.mark.process
 def test_where_nobody_can_give_way_a_caller_is_sent_away() -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-c", FULL], env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -195,6 +200,7 @@ def test_where_nobody_can_give_way_a_caller_is_sent_away() -> None:
                 assert all_of(one) == b""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("most", [None, "1000"], ids=["as many as files allow", "more than files"])
 def test_who_asks_is_heard_however_many_are_silent_and_the_operator_reads_one_sentence(
     most: str | None,

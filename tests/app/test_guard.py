@@ -56,6 +56,7 @@ PATHS = (
 )
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "header",
     [
@@ -81,18 +82,21 @@ def test_without_the_token_nothing_is_told(closed: Any, header: str | None) -> N
         assert TOKEN not in told.text
 
 
+@pytest.mark.tf
 def test_with_the_token_everything_is_told(closed: Any) -> None:
     for path in PATHS:
         for kind in ("Bearer", "bearer"):
             assert closed.get(path, Authorization=f"{kind} {TOKEN}").status == 200, path
 
 
+@pytest.mark.tf
 def test_whether_it_works_is_told_to_all_and_the_rest_of_it_to_those_with_the_token(closed: Any) -> None:
     assert closed.get("/api/health").json() == {"status": "ok"}
     known = closed.get("/api/health", Authorization=f"Bearer {TOKEN}").json()
     assert known.keys() > {"status", "version", "place", "num_series"}
 
 
+@pytest.mark.tf
 def test_a_browser_is_asked_for_the_token_and_keeps_a_cookie_that_is_not_the_token(
     closed: Any, browser: Any
 ) -> None:
@@ -206,6 +210,7 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
         AccessPolicy(origins=(origin,))
 
 
+@pytest.mark.tf
 def test_pages_of_an_origin_read_what_others_must_not(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -235,6 +240,7 @@ def test_pages_of_an_origin_read_what_others_must_not(
         assert page.get("/api/series", method="OPTIONS").status == 405
 
 
+@pytest.mark.tf
 def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
@@ -257,6 +263,7 @@ def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
     assert found == [2, "blocked"]
 
 
+@pytest.mark.tf
 def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> None:
     told = served.get("/api/series", Origin="https://evil.example")
     assert "access-control-allow-origin" not in told.headers
@@ -264,6 +271,7 @@ def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> Non
     assert served.get("/api/series", method="OPTIONS", **asked).status == 405
 
 
+@pytest.mark.tf
 def test_an_address_asks_so_often_a_minute_and_is_told_when_again(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -280,6 +288,7 @@ def test_an_address_asks_so_often_a_minute_and_is_told_when_again(
         assert {page.get("/page.css").status for _ in range(12)} == {200}
 
 
+@pytest.mark.tf
 def test_what_browsers_ask_on_behalf_of_a_page_counts_too(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -322,6 +331,7 @@ def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_e
     assert len(gate._num_requests) == 100
 
 
+@pytest.mark.tf
 def test_guesses_of_a_token_are_counted(serve: Callable[..., AbstractContextManager[Any]]) -> None:
     with serve(AccessPolicy(token=TOKEN, max_per_minute=4)) as page:
         statuses = [
@@ -331,6 +341,7 @@ def test_guesses_of_a_token_are_counted(serve: Callable[..., AbstractContextMana
         assert 429 in statuses
 
 
+@pytest.mark.tf
 def test_nothing_of_the_token_is_said_to_the_operator(closed: Any, capfd: pytest.CaptureFixture[str]) -> None:
     closed.get(f"/?token={TOKEN}")
     closed.get(f"/nowhere?token={TOKEN}x")
@@ -338,6 +349,7 @@ def test_nothing_of_the_token_is_said_to_the_operator(closed: Any, capfd: pytest
     assert TOKEN not in said.out + said.err + "".join(closed.told)
 
 
+@pytest.mark.tf
 def test_the_page_that_asks_loads_only_what_is_open(closed: Any) -> None:
     page = closed.get("/", Accept="text/html").text
     wanted = re.findall(r'(?:href|src)="([^"]+)"', page)

@@ -8,6 +8,10 @@ from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.tf
+
 BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
 
 SHOWN = "document.documentElement.dataset.shown > 0"

@@ -28,6 +28,7 @@ def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None
         ledger.add_score(key, made_score(losses, entry))
 
 
+@pytest.mark.tf
 def test_the_record_is_that_of_the_ledger_and_grows_with_it(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> Non
         assert found.series[0].counts.num_issued == 2
 
 
+@pytest.mark.tf
 def test_what_is_no_ledger_is_told_without_its_path(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from v8.storage import digest_bytes
 BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
 
 
+@pytest.mark.tf
 def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: Any) -> None:
     told = served.get(f"/api/forecast/{BTC}").json()
     assert told["candles"]["closed_at"] == told["first_bar"] == "2024-12-31T18:00:00Z"
@@ -48,6 +49,7 @@ def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: 
     assert told["trained"]["model_sha256"] == told["model"]["sha256"] == forecaster.metadata["model_sha256"]
 
 
+@pytest.mark.tf
 def test_every_route_that_is_described_is_there_and_no_other(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,7 @@ def test_every_route_that_is_described_is_there_and_no_other(
         assert kind in ("text/plain", "text/event-stream") or json.loads(told.body)
 
 
+@pytest.mark.tf
 def test_series_and_leaderboard_tell_what_the_metadata_say(served: Any) -> None:
     listed = {one["series"]: one for one in served.get("/api/series").json()["series"]}
     metadata = json.loads((served.run / ETH / "metadata.json").read_text())
@@ -74,6 +77,7 @@ def test_series_and_leaderboard_tell_what_the_metadata_say(served: Any) -> None:
     assert all(row["tasks"]["ohlc"]["best_baseline"]["verdict"] for row in rows)
 
 
+@pytest.mark.tf
 def test_one_forecast_a_candle_however_often_it_is_asked_for(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -89,6 +93,7 @@ def test_one_forecast_a_candle_however_often_it_is_asked_for(
         assert len(page.exchange.klines_requests()) == num_asked + 1
 
 
+@pytest.mark.tf
 def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -115,6 +120,7 @@ def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
         assert page.get("/api/series").json()["series"]
 
 
+@pytest.mark.tf
 def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -132,6 +138,7 @@ def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
             assert secret not in told.text + part.text
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "name",
     ["NOPE", "btcusdt-15m", "..", "%2e%2e", "BTCUSDT-15m%00", "%0d%0aSet-Cookie:x", "'", "A" * 1_500, "%ff"],
@@ -147,6 +154,7 @@ def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
         assert len(told.body) < 800
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -169,24 +177,28 @@ def test_hostile_addresses_are_answered_calmly(served: Any, path: str, status: i
     assert "<script>" not in told.text
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
 def test_only_reading_is_allowed(served: Any, method: str) -> None:
     told = served.get("/api/series", method=method)
     assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")
 
 
+@pytest.mark.tf
 def test_head_is_get_without_a_body(served: Any) -> None:
     seen, asked = served.get("/api/series", method="HEAD"), served.get("/api/series")
     assert (seen.status, seen.body) == (200, b"")
     assert seen.headers["content-length"] == str(len(asked.body))
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[::2]"])
 def test_a_name_that_a_stranger_made_lead_here_is_refused(served: Any, host: str) -> None:
     told = served.get("/api/series", Host=host)
     assert (told.status, told.json()["error"]["where"]) == (400, "header Host")
 
 
+@pytest.mark.tf
 def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
     served: Any, serve: Callable[..., AbstractContextManager[Any]]
 ) -> None:
@@ -199,6 +211,7 @@ def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
         assert told.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
 
 
+@pytest.mark.tf
 def test_every_answer_carries_the_same_guards(served: Any) -> None:
     for path in (
         "/",
@@ -216,6 +229,7 @@ def test_every_answer_carries_the_same_guards(served: Any) -> None:
         assert headers["referrer-policy"] == "no-referrer"
 
 
+@pytest.mark.tf
 def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
     serve: Callable[..., AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +267,7 @@ def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
         assert {status(one) for one in asking if one not in refused} == {200}
 
 
+@pytest.mark.tf
 def test_the_page_works_without_its_script(served: Any) -> None:
     page = served.get(f"/series/{ETH}").text
     assert f"<h1>{ETH}</h1>" in page
@@ -263,6 +278,7 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     assert "https://" not in page
 
 
+@pytest.mark.tf
 def test_the_address_that_a_series_had_leads_to_the_one_it_has(served: Any) -> None:
     assert f"<h1>{ETH}</h1>" in served.get(f"/?series={ETH}").text
     connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=60)
@@ -277,6 +293,7 @@ def tiles_of(page: Any, path: str = "/") -> list[str]:
     return re.findall(r"<li>(.*?)</li>", page.get(path).text)
 
 
+@pytest.mark.tf
 def test_the_overview_has_a_tile_a_series_the_most_unusual_first_in_one_answer(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     tiles = tiles_of(served)
@@ -299,6 +316,7 @@ def test_the_overview_has_a_tile_a_series_the_most_unusual_first_in_one_answer(s
     assert "<script>" not in served.get("/?q=%22%3E%3Cscript%3E").text
 
 
+@pytest.mark.tf
 def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     told = served.get(f"/part/{ETH}").text
     ahead, mood, share = re.search(
@@ -312,6 +330,7 @@ def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     assert mood == ("calm" if int(share) < 20 else "usual" if int(share) < 80 else "wild")
 
 
+@pytest.mark.tf
 def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -339,6 +358,7 @@ def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
         assert "secret" not in broken
 
 
+@pytest.mark.tf
 def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextManager[Any]]) -> None:
     with serve() as page:
         assert "Old model" not in page.get(f"/part/{BTC}").text
@@ -358,6 +378,7 @@ def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextMan
         )
 
 
+@pytest.mark.tf
 def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(served: Any) -> None:
     chinese = {"Accept-Language": "zh-TW,zh;q=0.9,en;q=0.8"}
     for path in ("/", f"/series/{ETH}"):
@@ -374,6 +395,7 @@ def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(s
     assert served.get(f"/api/forecast/{ETH}", **chinese).body == served.get(f"/api/forecast/{ETH}").body
 
 
+@pytest.mark.tf
 def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     for path in ("/part", f"/part/{ETH}"):

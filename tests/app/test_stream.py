@@ -21,6 +21,8 @@ from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.rest import ExchangeClock, KlinesApi, RestSource
 
+pytestmark = pytest.mark.tf
+
 BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
 TOKEN = "a-token-of-a-test"
 

@@ -18,6 +18,8 @@ from v8.artifacts.metadata import checked_metadata
 from v8.artifacts.series_artifact import artifact_readme as readme_of
 from v8.features.indicators import definitions
 
+pytestmark = pytest.mark.tf
+
 WITHOUT_V8 = '''
 import importlib.abc
 import os
@@ -95,6 +97,7 @@ def test_the_readme_lies_beside_the_model(trained_run: Any, metadata: dict[str, 
     assert (trained_run.folder / "README.md").read_text() == artifact_readme(metadata)
 
 
+@pytest.mark.process
 def test_its_code_gives_the_same_forecast_in_an_environment_without_v8(
     tmp_path: Path, trained_run: Any
 ) -> None:

@@ -51,6 +51,7 @@ def raw(trained_run: Any) -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.tf
 def test_a_forecast_covers_the_bars_after_the_newest_candle(loaded: Forecaster, raw: pd.DataFrame) -> None:
     forecast = loaded.predict(raw)
     # The demo market's newest candle opens a bar before its end, 2025-01-01T00:00Z.
@@ -68,6 +69,7 @@ def test_a_forecast_covers_the_bars_after_the_newest_candle(loaded: Forecaster, 
     assert np.allclose(forecast["close"], raw["close"].iloc[-1], rtol=0.1)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("form", ["seconds", "microseconds", "text", "index", "naive index", "shuffled"])
 def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
     form: str, loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
@@ -90,6 +92,7 @@ def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
     )
 
 
+@pytest.mark.tf
 def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw: pd.DataFrame) -> None:
     wild = raw.copy()
     wild.loc[wild.index[-1], ["open", "high", "low", "close"]] *= 7  # less than what is refused as a leap
@@ -109,6 +112,7 @@ def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw:
         loaded.predict(archived)
 
 
+@pytest.mark.tf
 def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
     loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
     assert ahead[first:last].isna().all() and ahead[issued].notna().all()
 
 
+@pytest.mark.tf
 def test_the_evaluated_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
     """The run's evaluation is rebuilt from the loaded file: sums of errors differ by any single bit."""
     profile = trained_run.profile
@@ -153,6 +158,7 @@ def test_the_evaluated_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaste
     assert again.to_json() == loaded.metadata["evaluation"]
 
 
+@pytest.mark.tf
 def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecaster, trained_run: Any) -> None:
     history = loaded.forecast_history(trained_run.candles)
     # 700 candles less warm-up and all but one row of the first window: one forecast each.
@@ -166,6 +172,7 @@ def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecast
         pd.testing.assert_frame_equal(block, alone, check_exact=True, check_freq=False)
 
 
+@pytest.mark.tf
 def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaster, trained_run: Any) -> None:
     whole = loaded.forecast_history(trained_run.candles)
     part = loaded.forecast_history(
@@ -178,6 +185,7 @@ def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaste
     assert list(part.index.get_level_values("step")[:4]) == [1, 2, 3, 1]
 
 
+@pytest.mark.tf
 def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_issued(
     loaded: Forecaster, trained_run: Any
 ) -> None:
@@ -194,6 +202,7 @@ def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_iss
     assert frame.filter(like="_ahead_").shape[1] == 3 * whole.shape[1]
 
 
+@pytest.mark.tf
 def test_later_candles_change_no_row_of_a_frame(loaded: Forecaster, trained_run: Any) -> None:
     whole = loaded.forecast_history(trained_run.candles, as_frame=True)
     known = trained_run.candles.newest(600, end_s=int(trained_run.candles.open_time_s[-101]))
@@ -201,6 +210,7 @@ def test_later_candles_change_no_row_of_a_frame(loaded: Forecaster, trained_run:
     pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True, check_freq=False)
 
 
+@pytest.mark.tf
 def test_a_thinned_frame_keeps_every_candle(loaded: Forecaster, trained_run: Any) -> None:
     frame = loaded.forecast_history(trained_run.candles, as_frame=True, stride=4, start="2024-12-31T12:00")
     assert len(frame) == 700
@@ -213,6 +223,7 @@ def with_hole(candles: Candles, first: int, num_missing: int) -> pd.DataFrame:
     return frame.drop(frame.index[first : first + num_missing])
 
 
+@pytest.mark.tf
 def test_a_history_leaves_out_windows_across_a_hole(loaded: Forecaster, trained_run: Any) -> None:
     history = loaded.forecast_history(with_hole(trained_run.candles, 350, 2))
     whole = loaded.forecast_history(trained_run.candles)
@@ -222,6 +233,7 @@ def test_a_history_leaves_out_windows_across_a_hole(loaded: Forecaster, trained_
     assert len(history) == 3 * (700 - 2 - 2 * (loaded.warmup_bars + 19))
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -236,6 +248,7 @@ def test_a_back_test_without_a_window_is_refused(
         loaded.forecast_history(trained_run.candles, **options)
 
 
+@pytest.mark.tf
 def test_the_fewest_candles_are_lookback_and_warm_up(loaded: Forecaster, raw: pd.DataFrame) -> None:
     needed = loaded.needed_bars
     assert needed == 20 + loaded.warmup_bars
@@ -250,6 +263,7 @@ def test_the_fewest_candles_are_lookback_and_warm_up(loaded: Forecaster, raw: pd
         loaded.predict(raw.tail(needed - 1))
 
 
+@pytest.mark.tf
 def test_a_hole_in_the_needed_rows_is_refused_and_placed(loaded: Forecaster, trained_run: Any) -> None:
     # Row 600 of 700 is missing; the next one opens 99 bars before 00:00, at 23:15 two days before.
     with pytest.raises(
@@ -258,12 +272,14 @@ def test_a_hole_in_the_needed_rows_is_refused_and_placed(loaded: Forecaster, tra
         loaded.predict(with_hole(trained_run.candles, 600, 1))
 
 
+@pytest.mark.tf
 def test_the_running_bar_is_not_known_yet(loaded: Forecaster, raw: pd.DataFrame) -> None:
     almost_closed_s = END_S - 1
     cut = loaded.predict(raw.iloc[:-1])
     pd.testing.assert_frame_equal(loaded.predict(raw, now_s=almost_closed_s), cut, check_exact=True)
 
 
+@pytest.mark.tf
 def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
     loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -281,6 +297,7 @@ def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
     assert len(loaded.predict(inner)) == 3
 
 
+@pytest.mark.tf
 def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
     loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -293,6 +310,7 @@ def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
         loaded.predict(raw, now_s=END_S + 4 * BAR_S, max_age_bars=3)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("timeframe", ["1h", "5m"])
 def test_candles_of_another_timeframe_are_refused(timeframe: str, loaded: Forecaster) -> None:
     other = open_source("demo").candles(Series("BTCUSDT", timeframe), 700).to_frame()
@@ -304,6 +322,7 @@ def test_candles_of_another_timeframe_are_refused(timeframe: str, loaded: Foreca
         loaded.predict(other)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("key", "value", "got"),
     [
@@ -322,16 +341,19 @@ def test_a_frame_that_names_another_series_is_refused(
             loaded.predict(frame)
 
 
+@pytest.mark.tf
 def test_a_frame_may_name_its_own_series(loaded: Forecaster, raw: pd.DataFrame) -> None:
     named = raw.assign(symbol="BTC/USDT", timeframe="15m")
     pd.testing.assert_frame_equal(loaded.predict(named), loaded.predict(raw), check_exact=True)
 
 
+@pytest.mark.tf
 def test_checked_candles_of_another_series_are_refused(loaded: Forecaster) -> None:
     with pytest.raises(DataError, match="reads candles of its own series; got ETHUSDT-15m"):
         loaded.predict(open_source("demo").candles(Series("ETHUSDT", "15m"), 30))
 
 
+@pytest.mark.tf
 def test_a_frame_without_times_is_refused_and_one_without_an_unused_volume_is_not(
     loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -341,6 +363,7 @@ def test_a_frame_without_times_is_refused_and_one_without_an_unused_volume_is_no
     pd.testing.assert_frame_equal(without, loaded.predict(raw))
 
 
+@pytest.mark.tf
 def test_what_an_exchange_library_returns_is_read_as_a_frame(loaded: Forecaster, raw: pd.DataFrame) -> None:
     expected = loaded.predict(raw)
     rows = raw[["open_time", "open", "high", "low", "close", "volume"]].to_numpy().tolist()
@@ -348,6 +371,7 @@ def test_what_an_exchange_library_returns_is_read_as_a_frame(loaded: Forecaster,
         pd.testing.assert_frame_equal(loaded.predict(given), expected)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("shape", [(20, 12), (1, 19, 12), (1, 20, 11), (0, 20, 12)])
 def test_windows_of_another_shape_are_refused(shape: tuple[int, ...], loaded: Forecaster) -> None:
     with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 12 features\)"):
@@ -365,6 +389,7 @@ def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
     return target
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -387,6 +412,7 @@ def test_metadata_that_does_not_fit_is_refused(
         Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
 
 
+@pytest.mark.tf
 def test_a_feature_that_is_computed_otherwise_now_is_refused(tmp_path: Path, trained_run: Any) -> None:
     features = json.loads((trained_run.folder / "metadata.json").read_text())["features"]
     rsi = next(feature for feature in features if feature["name"] == "rsi")
@@ -395,6 +421,7 @@ def test_a_feature_that_is_computed_otherwise_now_is_refused(tmp_path: Path, tra
         Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", features=features))
 
 
+@pytest.mark.tf
 def test_an_artefact_of_before_there_was_a_readme_still_loads(
     tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -406,6 +433,7 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
     pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("kind", ["shrink", "blend"])
 def test_a_model_of_a_calibration_that_is_not_trained_any_more_still_forecasts(
     tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame, kind: str
@@ -422,6 +450,7 @@ def test_a_model_of_a_calibration_that_is_not_trained_any_more_still_forecasts(
         make_plan(profile, [Series("BTCUSDT", "15m")], tmp_path / "none")
 
 
+@pytest.mark.tf
 def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
     tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -438,6 +467,7 @@ def test_all_columns_of_all_tasks_are_forecast() -> None:
     assert [column for task in TASKS.values() for column in task.columns] == COLUMNS
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -459,6 +489,7 @@ def test_metadata_that_contradict_themselves_are_refused(
 OTHER = {"series": "ETHUSDT-1h", "bar_s": 3_600}
 
 
+@pytest.mark.tf
 def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
     tmp_path: Path, trained_run: Any
 ) -> None:
@@ -468,6 +499,7 @@ def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
         Forecaster.load(renamed)
 
 
+@pytest.mark.tf
 def test_a_model_from_before_files_named_their_series_is_still_one(tmp_path: Path, trained_run: Any) -> None:
     folder = changed_copy(trained_run.folder, tmp_path / "old")
     name_model(folder, None)
@@ -488,6 +520,7 @@ def poisoned(trained_run: Any, folder: Path, value: float) -> Path:
     return folder
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, trained_run: Any) -> None:
     poisonous = Forecaster.load(poisoned(trained_run, tmp_path / "bad", value))
@@ -497,6 +530,8 @@ def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, t
         poisonous.forecast_history(trained_run.candles, stride=50)
 
 
+@pytest.mark.tf
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
 def test_no_command_prints_a_forecast_that_is_no_number(form: str, tmp_path: Path, trained_run: Any) -> None:
     folder = poisoned(trained_run, tmp_path / "bad", np.nan)

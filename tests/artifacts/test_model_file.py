@@ -49,10 +49,12 @@ def rebuilt(plain: Path, file: Path, change: Callable[[dict[str, bytes]], None])
     return file
 
 
+@pytest.mark.tf
 def test_a_stock_model_passes(plain: Path) -> None:
     check_keras_file(plain)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 @pytest.mark.parametrize("way", ["anchored", "standard"])
 def test_what_v8_saves_passes(
@@ -70,6 +72,7 @@ def refused(file: Path, match: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.tf
 def test_a_lambda_layer_saved_by_keras_is_refused(tmp_path: Path) -> None:
     inputs = keras.Input((2,))
     told = str(tmp_path / "told")
@@ -91,6 +94,7 @@ class TheirLayer(keras.layers.Layer):
         return x
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("make", "match"),
     [
@@ -136,6 +140,7 @@ STRANGE_OBJECTS = [
 ]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(("strange", "match"), STRANGE_OBJECTS)
 @pytest.mark.parametrize("place", ["build_config", "deep"])
 def test_a_strange_object_anywhere_in_the_description_is_refused(
@@ -162,6 +167,7 @@ class Malice:
         return Path.touch, (self.told,)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("kind", ["pickle", "pickle before a zip", "h5", "text", "empty", "saved h5"])
 def test_g15_other_files_under_the_name_keras_are_refused_unread(
     kind: str, plain: Path, tmp_path: Path
@@ -188,6 +194,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "model.keras", "got No such file or directory")
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("name", "match"),
     [
@@ -204,6 +211,7 @@ def test_another_member_is_refused(name: str, match: str, plain: Path, tmp_path:
     refused(file, match)
 
 
+@pytest.mark.tf
 def test_a_missing_or_repeated_member_is_refused(plain: Path, tmp_path: Path) -> None:
     file = rebuilt(plain, tmp_path / "a.keras", lambda members: members.pop("metadata.json") and None)
     refused(file, r"got an archive of config\.json, model\.weights\.h5\.")
@@ -233,6 +241,7 @@ def test_a_symbolic_link_and_a_foreign_packing_are_refused(tmp_path: Path) -> No
     refused(packed, "which is packed as Keras never does")
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("about", [b"{", b"[]", b'{"series": ["BTCUSDT-15m"]}', b'{"series": "\\u001b[31m"}'])
 def test_a_file_that_names_its_series_in_no_way_of_ours_is_refused(
     plain: Path, tmp_path: Path, about: bytes
@@ -268,6 +277,7 @@ def claiming(file: Path, name: str, size: int) -> Path:
     return file
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("size", [10, 3_000])
 def test_a_member_that_is_not_as_long_as_it_claims_is_refused(size: int, plain: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(plain) as archive:
@@ -278,6 +288,7 @@ def test_a_member_that_is_not_as_long_as_it_claims_is_refused(size: int, plain: 
     refused(file, r"got (a damaged archive|a member config\.json of 2,000 bytes that claims 3,000)")
 
 
+@pytest.mark.tf
 def test_an_archive_that_claims_too_much_in_all_is_refused(plain: Path, tmp_path: Path) -> None:
     file = rebuilt(plain, tmp_path / "model.keras", lambda members: None)
     content = bytearray(file.read_bytes())
@@ -289,6 +300,7 @@ def test_an_archive_that_claims_too_much_in_all_is_refused(plain: Path, tmp_path
     refused(file, r"got an archive that unpacks to 1,07\d,\d{3},\d{3} bytes")
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_a_damaged_archive_is_refused(damage: str, plain: Path, tmp_path: Path) -> None:
     content = bytearray(plain.read_bytes())
@@ -300,6 +312,7 @@ def test_a_damaged_archive_is_refused(damage: str, plain: Path, tmp_path: Path) 
     refused(file, "got (a damaged archive|a file of another kind)")
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("config", "match"),
     [
@@ -356,6 +369,7 @@ def fill_objects(weights: h5py.File) -> None:
     weights["w"] = np.array(["code"], dtype=h5py.string_dtype())
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("fill", "match"),
     [
@@ -375,6 +389,7 @@ def test_weights_that_are_not_plain_numbers_are_refused(
     refused(with_weights(plain, tmp_path / "model.keras", fill), match)
 
 
+@pytest.mark.tf
 def test_weights_that_are_no_h5_file_are_refused(plain: Path, tmp_path: Path) -> None:
     pickled = zlib.compress(pickle.dumps([1]))
     file = rebuilt(plain, tmp_path / "m.keras", lambda members: members.update({"model.weights.h5": pickled}))
@@ -406,6 +421,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(("make", "match"), LARGE)
 def test_a_size_that_no_network_of_ours_has_is_refused_unread(make: Any, match: str, tmp_path: Path) -> None:
     refused(hostile(tmp_path / "model.keras", make), match)
@@ -442,6 +458,7 @@ TOO_MUCH = [
 ]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(("make", "match"), TOO_MUCH)
 def test_a_network_larger_than_its_file_is_refused_before_it_takes_memory(
     make: Any, match: str, tmp_path: Path
@@ -456,6 +473,7 @@ def test_a_network_larger_than_its_file_is_refused_before_it_takes_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
 
+@pytest.mark.tf
 def test_layers_without_end_are_refused(plain: Path, tmp_path: Path) -> None:
     def change(members: dict[str, bytes]) -> None:
         config = json.loads(members["config.json"])
@@ -501,6 +519,7 @@ MISFITS += ["an input that is not there", "a shape of nothing", "a layer instead
 MISFITS += ["a config that is a list", "no weights"]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("name", MISFITS)
 def test_parts_that_do_not_fit_together_are_one_sentence(name: str, plain: Path, tmp_path: Path) -> None:
     file = rebuilt(plain, tmp_path / "model.keras", misfit(name))
@@ -511,6 +530,7 @@ def test_parts_that_do_not_fit_together_are_one_sentence(name: str, plain: Path,
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.tf
 def test_what_passes_is_what_plain_keras_loads(plain: Path) -> None:
     window = np.ones((3, 4, 2), np.float32)
     loaded = load_keras_model(plain).predict_on_batch(window)

@@ -86,6 +86,7 @@ def teacher_forced(made: SimpleNamespace) -> Forecaster:
     return v8.load(made.run, TEACHER_FORCED[0])
 
 
+@pytest.mark.tf
 def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
     made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
@@ -106,6 +107,7 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
             assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
 
 
+@pytest.mark.tf
 def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     candles = made.known[TEACHER_FORCED[0]]
     every, some = teacher_forced.paths(candles), teacher_forced.paths(candles, 20)
@@ -120,6 +122,7 @@ def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_
         teacher_forced.paths(candles, 513)
 
 
+@pytest.mark.tf
 def test_paths_are_made_of_the_train_span_and_of_known_candles_alone(
     made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
@@ -156,6 +159,7 @@ def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
     )
 
 
+@pytest.mark.tf
 def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
     forecaster = v8.load(trained_run.folder)
     told = r"paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0; got a"
@@ -166,6 +170,7 @@ def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any
     assert done.exit_code == 3 and "got a model of tiny." in done.stderr
 
 
+@pytest.mark.tf
 def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     asked = ("--series", TEACHER_FORCED[0], "--bars", "940", "--paths", "512")
     paths = teacher_forced.paths(made.known[TEACHER_FORCED[0]])
@@ -189,6 +194,7 @@ def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_fo
     assert refused.exit_code == 3 and "Ask for as many or fewer (--paths)" in refused.stderr
 
 
+@pytest.mark.tf
 def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: SimpleNamespace) -> None:
     told = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
     assert told["series"] == NEWCOMER and told["model"]["trained_on"] == "other series"
@@ -212,6 +218,7 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     assert own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != told["model"]["sha256"]
 
 
+@pytest.mark.tf
 def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> None:
     mark = "BTCUSDT-15m has no model: this is the median of what those of ETHUSDT-15m, SOLUSDT-15m say."
     done = call(made, "--series", NEWCOMER, "--series", TEACHER_FORCED[0])
@@ -226,6 +233,7 @@ def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> N
     assert "chance that a bar ahead touches" in chances.stdout
 
 
+@pytest.mark.tf
 def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: Path) -> None:
     refused = call(made, "--series", "BTCUSDT-1h")
     told = "BTCUSDT-1h: needs a model of its own, or models of other series at 1h; got models of ETHUSDT-15m"
@@ -241,6 +249,7 @@ def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: 
     assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr
 
 
+@pytest.mark.tf
 def test_inputs_outside_of_what_training_saw_are_named(
     made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
@@ -277,6 +286,7 @@ def test_inputs_outside_of_what_training_saw_are_named(
     )
 
 
+@pytest.mark.tf
 def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, tmp_path: Path) -> None:
     shutil.copytree(made.run / TEACHER_FORCED[0], tmp_path / "old")
     metadata = json.loads((tmp_path / "old" / "metadata.json").read_text())
@@ -296,6 +306,7 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
 
 
+@pytest.mark.tf
 def test_what_inputs_are_worth_stands_in_metadata_report_and_card(made: SimpleNamespace) -> None:
     metadata = [read_metadata(made.run / name) for name in TEACHER_FORCED]
     asked, unasked = (one.result.importance for one in metadata)

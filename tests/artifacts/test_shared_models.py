@@ -20,6 +20,8 @@ from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError
 from v8.networks.published import FORECAST_BATCH, forecast_windows, save_portable
 
+pytestmark = pytest.mark.tf
+
 
 def small_network(seed: int, units: int = 5) -> keras.Model:
     keras.utils.set_random_seed(seed)

@@ -140,6 +140,7 @@ def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
     assert joined[STOP].dropna().tolist() == [97.0, 98.0]
 
 
+@pytest.mark.tf
 def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) -> None:
     place, file = trained_run.path, tmp_path / "forecasts.parquet"
     source = open_source("files", data_dir=trained_run.candles_dir)
@@ -207,6 +208,7 @@ def trades(place: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in trade.items() if key != "orders"} for trade in told["trades"]]
 
 
+@pytest.mark.process
 def test_freqtrade_trades_by_it_and_does_the_same_again(place: Path) -> None:
     said(place, "backtesting", "--cache", "none")
     first = trades(place)
@@ -222,11 +224,13 @@ def test_freqtrade_trades_by_it_and_does_the_same_again(place: Path) -> None:
     assert trades(place) == first
 
 
+@pytest.mark.process
 def test_freqtrade_finds_no_look_ahead(place: Path) -> None:
     table = said(place, "lookahead-analysis", "--minimum-trade-amount", "3", "--targeted-trade-amount", "5")
     assert "V8Strategy: no bias detected" in table
 
 
+@pytest.mark.process
 def test_a_freqai_model_gives_the_same_trades(place: Path) -> None:
     require_freqai()
     said(place, "backtesting", "--cache", "none")

@@ -15,6 +15,8 @@ from narrow import require_narrow
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 ONE = ("--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1", "--device", "cpu", "--out", "folds")
 SMALL = ("--profile", "range_paths", "--bars", "2300", "--folds", "1", "--history", "2400")

@@ -156,9 +156,10 @@ def copy_weights(network: keras.Model, peer: Any) -> None:
 @pytest.fixture
 def torch() -> Iterator[Any]:
     """PyTorch, which is no part of this project: without it, its network cannot be compared."""
-    return pytest.importorskip("torch")
+    return pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("is_time_major", [False, True])
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 def test_pytorchs_network_forecasts_and_learns_what_keras_does(
@@ -195,6 +196,7 @@ def test_pytorchs_network_forecasts_and_learns_what_keras_does(
         np.testing.assert_allclose(theirs.detach(), ours.detach(), rtol=2e-3, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.tf
 def test_pytorchs_aligned_has_as_many_weights(part: Any, torch: Any) -> None:
     profile = load_profile("aligned")
     peer = part("torch_peer").build_peer(profile, is_time_major=False)

@@ -50,6 +50,7 @@ def test_the_surface_is_the_one_that_was_agreed() -> None:
     assert surface() == SURFACE.read_text()
 
 
+@pytest.mark.process
 def test_both_ways_to_the_main_job_are_one() -> None:
     long, short = start("run", "--help"), start("--help", module="v8.run")
     assert long.returncode == short.returncode == 0
@@ -74,6 +75,7 @@ def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]
     return set(last.removeprefix("imported:").split()), done
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "status"),
     [
@@ -94,6 +96,7 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
     assert "typer" in imported
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "match"),
     [
@@ -117,6 +120,7 @@ def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.process
 def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
@@ -129,6 +133,7 @@ def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.process
 def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) -> None:
     done = call("data", "--source", "files", "--data-dir", str(tmp_path), "--series", "BTCUSDT-15m")
     assert done.returncode == 3
@@ -138,6 +143,7 @@ def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) ->
     assert "BTCUSDT-15m: 200 of 200 rows kept" in shown.stdout
 
 
+@pytest.mark.process
 def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
     done = call("report", str(tmp_path / "nothing"))
     assert done.returncode == 3
@@ -145,6 +151,7 @@ def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.process
 def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     """At 4c79749 39 series of the default universe failed."""
     for name in ("BTC_USDT-1h.csv", "BINANCE_ETHUSDT, 240.csv"):
@@ -162,6 +169,7 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     assert twice.returncode == 2
 
 
+@pytest.mark.process
 def test_the_version_is_told_without_a_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
@@ -169,6 +177,7 @@ def test_the_version_is_told_without_a_command() -> None:
     assert re.fullmatch(rf"v8 {VERSION}( \(commit [0-9a-f]{{12}}(, changed since)?\))?\n", done.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX closes descriptors")
 @pytest.mark.parametrize(
     ("words", "status"),

@@ -42,6 +42,7 @@ def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
     done = call("--profile", str(tiny_file), "--json", "--seconds", "0.1")
     assert done.returncode == 0, done.stderr
@@ -76,6 +77,7 @@ def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
     assert set(report["matmul"]) == {"all threads", "one thread"}
 
 
+@pytest.mark.process
 def test_an_unknown_profile_is_refused_before_anything_starts() -> None:
     done = call("--profile", "alignd", "--json")
     assert (done.returncode, done.stdout) == (2, "")
@@ -173,6 +175,7 @@ def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callab
     assert report["recommended"][0]["value"] == "float32"
 
 
+@pytest.mark.process
 def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
     (answer,) = run_processes([MeasurementRequest(profile=make_profile(), measurements=wanted)])

@@ -45,6 +45,7 @@ def files(run: Any, *more: str) -> list[str]:
     return [str(run.folder), "--source", "files", "--data-dir", str(run.candles_dir), "--allow-old", *more]
 
 
+@pytest.mark.tf
 def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, tmp_path: Path) -> None:
     frame = trained_run.candles.to_frame()
     frame.iloc[-1, frame.columns.get_loc("low")] *= 2
@@ -60,6 +61,7 @@ def forecast(trained_run: Any) -> pd.DataFrame:
     return Forecaster.load(trained_run.folder).predict(trained_run.candles)
 
 
+@pytest.mark.tf
 def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFrame) -> None:
     printed = call(*files(trained_run, "--bars", "700", "--format", "csv"))
     told = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
@@ -102,11 +104,13 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
 
 
+@pytest.mark.tf
 def test_it_reads_as_many_candles_as_the_model_needs(trained_run: Any) -> None:
     needed = Forecaster.load(trained_run.folder).needed_bars
     assert f"Candles: {needed} from files" in call(*files(trained_run)).stdout
 
 
+@pytest.mark.tf
 def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> None:
     done = call(*[word for word in files(trained_run) if word != "--allow-old"])
     assert (done.exit_code, done.stdout) == (3, "")
@@ -116,12 +120,14 @@ def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> N
     )
 
 
+@pytest.mark.tf
 def test_the_demo_market_has_no_present_and_says_what_it_is(trained_run: Any) -> None:
     done = call(str(trained_run.folder), "--source", "demo")
     assert done.exit_code == 0, done.stderr
     assert "Demo market: simulated candles; this forecast says nothing about real prices." in done.stdout
 
 
+@pytest.mark.tf
 def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run: Any, tmp_path: Path) -> None:
     shutil.copytree(trained_run.folder, tmp_path / "demo")
     metadata = json.loads((tmp_path / "demo" / "metadata.json").read_text())
@@ -132,6 +138,7 @@ def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run:
     assert call(str(tmp_path / "demo"), "--source", "demo").exit_code == 0
 
 
+@pytest.mark.tf
 def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> None:
     file = tmp_path / "forecast.png"
     for _ in range(2):  # its own picture it draws anew
@@ -144,6 +151,7 @@ def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> Non
     assert (tmp_path / "folder.png" / "BTCUSDT-15m.png").read_bytes() == file.read_bytes()
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("columns", [["open", "high", "low", "close"], None])
 @pytest.mark.parametrize("num_bars", [25, 700])
 def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
@@ -194,6 +202,7 @@ def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str
 MORE = ("ETHUSDT-15m", "SOLUSDT-15m", "XRPUSDT-15m", "ADAUSDT-15m", "LTCUSDT-15m")
 
 
+@pytest.mark.tf
 def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> None:
     """At 4c79749 the first of two was ignored in silence."""
     both = ["--series", "BTCUSDT-15m", "--series", "eth/usdt-15m"]
@@ -212,6 +221,7 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
     assert refused.exit_code == 2 and "each series is given once" in refused.output
 
 
+@pytest.mark.tf
 def test_all_series_are_a_row_each_with_what_one_alone_says(
     many: list[str], trained_run: Any, tmp_path: Path
 ) -> None:
@@ -244,6 +254,7 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
     assert all(one["forecast"] == bars for one in told)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("place", ["pulled/models", "run/generations/2025-01-01"])
 def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
     place: str, many: list[str], tmp_path: Path
@@ -257,6 +268,7 @@ def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
     assert "is a folder that exists where several series are forecast" in refused.stderr
 
 
+@pytest.mark.tf
 def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     many: list[str], tmp_path: Path
 ) -> None:
@@ -303,6 +315,7 @@ def exchange(exchange_api: ExchangeApi, trained_run: Any, tmp_path: Path, monkey
     return exchange_api
 
 
+@pytest.mark.tf
 def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
     many: list[str], exchange: ExchangeApi, trained_run: Any
 ) -> None:
@@ -320,6 +333,7 @@ def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
     assert "at most 2 bars may have closed after the newest candle; got 3 bars" in done.stderr
 
 
+@pytest.mark.tf
 def test_all_series_ask_the_exchange_once_each_and_for_its_time(
     many: list[str], exchange: ExchangeApi
 ) -> None:

@@ -185,6 +185,7 @@ def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
         assert "series" in evaluating and "0 of 2, 1 still training" in evaluating
 
 
+@pytest.mark.process
 def test_a_page_is_opened_once_it_is_written(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any, tmp_path: Path
 ) -> None:

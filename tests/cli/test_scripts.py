@@ -15,6 +15,8 @@ import pytest
 
 from v8.profile import Profile
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -101,8 +103,51 @@ def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Pa
     assert done.stdout.splitlines()[-1] == "page.html: gone.html is no page"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
-    "script", ["scripts/v8", "scripts/run", "scripts/test", "scripts/check", "scripts/gpu_day", ".ci/run"]
+    ("words", "marks"),
+    [
+        ((), "not drill and not nightly"),
+        (("--all",), None),
+        (("--quick",), "not tf and not process and not drill and not nightly"),
+    ],
+)
+def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_versions_too(
+    words: tuple[str, ...], marks: str | None, bare_path: Path, tmp_path: Path
+) -> None:
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    calls = tmp_path / "calls"
+    for name in ("python", "ruff", "mypy", "lint-imports"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {calls}\n')
+        (programs / name).chmod(0o755)
+    for tool in ("rm", "sed"):
+        (bare_path / tool).symlink_to(shutil.which(tool) or "")
+    (programs.parent / "flaky.txt").touch()
+    done = call("test", bare_path, programs.parent, *words)
+    called = calls.read_text().splitlines()
+    (tests,) = (line for line in called if "once_more.py" in line)
+    assert tests.partition(" -m ")[2] == (marks or "")
+    assert ("--cov=v8 --cov-branch" in tests) == ("--quick" not in words)
+    assert any("coverage_floor.py" in line for line in called) == ("--quick" not in words)
+    is_all = "--all" in words
+    assert any("save_models.py" in line for line in called) == is_all
+    # Where no Python is, the environment of the oldest versions cannot be made.
+    assert ("floor oldest: installing" in done.stderr) == is_all
+    assert done.returncode == int(is_all), done.stderr
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "scripts/v8",
+        "scripts/run",
+        "scripts/test",
+        "scripts/check",
+        "scripts/image",
+        "scripts/gpu_day",
+        ".ci/run",
+    ],
 )
 def test_scripts_can_be_started(script: str) -> None:
     assert os.access(REPOSITORY / script, os.X_OK)
@@ -130,6 +175,7 @@ def measured(
     return json.loads((folder / "figures.json").read_text("utf-8")), done.stdout
 
 
+@pytest.mark.nightly
 def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
     # It stops by itself if `ta`, the loop and our formulas, or a cold and a warm store, disagree.
     told, printed = measured("bench_features.py", "--series", "1", "--rows", "600", folder=tmp_path)
@@ -139,6 +185,7 @@ def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
     assert "11 indicators of one series, 600 rows" in printed
 
 
+@pytest.mark.nightly
 def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not_installed(
     make_profile: Callable[..., Profile], tmp_path: Path
 ) -> None:
@@ -166,6 +213,7 @@ def write_tiny_profile(make_profile: Callable[..., Profile], folder: Path) -> Pa
     return file
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", ["frontier", "run", "loops"])
 def test_a_gpu_s_day_can_be_rehearsed_without_one(
     part: str, make_profile: Callable[..., Profile], tmp_path: Path

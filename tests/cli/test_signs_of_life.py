@@ -70,6 +70,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {block.splitlines()[0]: block.splitlines()[1:] for block in blocks}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_says_what_it_begins_before_anything_heavy_is_imported(
     words: str, said: dict[str, list[str]]

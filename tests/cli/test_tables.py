@@ -72,6 +72,7 @@ def test_prose_is_broken_between_words(capsys: pytest.CaptureFixture[str]) -> No
     assert " ".join(lines).split() == reason.split()
 
 
+@pytest.mark.tf
 def test_the_tables_of_commands_fit_80_columns(trained_run: Any, tmp_path: Path) -> None:
     shutil.copytree(trained_run.path, tmp_path / "run")
     for words in (["features", "--profile", "frontier"], ["report", str(tmp_path / "run")]):

@@ -74,6 +74,7 @@ def content(place: Path, done: subprocess.CompletedProcess[str]) -> dict[str, An
     return json.loads((place / "out" / "compare.json").read_text("utf-8"))
 
 
+@pytest.mark.process
 def test_a_profile_that_fails_is_named_and_the_others_finish(
     done: subprocess.CompletedProcess[str], content: dict[str, Any]
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_profile_that_fails_is_named_and_the_others_finish(
     assert "error" not in done.stderr
 
 
+@pytest.mark.process
 def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
     done: subprocess.CompletedProcess[str], content: dict[str, Any]
 ) -> None:
@@ -98,6 +100,7 @@ def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
     assert list(content["download_s"]) == content["series"] == ["BTCUSDT-15m"]
 
 
+@pytest.mark.process
 def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
     for one in content["measurements"]:
         (model,) = one["models"]
@@ -121,6 +124,7 @@ def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None
         assert 0 < model["epoch_s"] <= model["seconds"]["train"] + model["seconds"]["validate"]
 
 
+@pytest.mark.process
 def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[str, Any]) -> None:
     for one in content["measurements"]:
         run = place / "out" / "runs" / one["profile"]
@@ -138,6 +142,7 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
     assert len(digests) == 1  # the same candles
 
 
+@pytest.mark.process
 def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alone(
     place: Path, done: subprocess.CompletedProcess[str]
 ) -> None:
@@ -145,6 +150,7 @@ def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alon
     assert not (place / "home" / "features").exists()
 
 
+@pytest.mark.process
 def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     place: Path, content: dict[str, Any]
 ) -> None:
@@ -167,6 +173,7 @@ def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     assert "that have finished the same series" in nothing.stderr
 
 
+@pytest.mark.process
 def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
     dead = call(place, words(place, "plain", out="dead"), KERAS_BACKEND="nonsense")
     assert dead.returncode == 4
@@ -175,6 +182,7 @@ def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
     assert "nonsense" in failures["plain"]
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_the_measuring_process_too(place: Path) -> None:
     process = subprocess.Popen(
         words(place, "plain", out="stopped"),
@@ -208,6 +216,7 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
@@ -228,6 +237,7 @@ def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], ma
     assert not (place / "wrong").exists()
 
 
+@pytest.mark.process
 def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
     wrong = call(place, words(place, "plain", "plain", out="wrong"))
     assert wrong.returncode == 2
@@ -253,6 +263,8 @@ def shipped(place: Path, make_profile: Callable[..., Profile]) -> Path:
     return place
 
 
+@pytest.mark.process
+@pytest.mark.nightly
 def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path) -> None:
     names = all_profiles()
     # The windows of `range_paths` are the longest: 2,174 rows after 19 bars of warm-up hold one in each span.

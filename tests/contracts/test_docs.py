@@ -81,6 +81,7 @@ def test_a_key_says_its_unit_by_its_name_or_in_its_sentence(name: str, meaning: 
     assert reference.unit(name, meaning) == unit
 
 
+@pytest.mark.tf
 def test_the_reference_tells_what_can_be_imported_and_every_feature() -> None:
     python, features = reference.python(), reference.features(is_examined=False)
     assert [name for name in v8.__all__ if f"## `v8.{name}`" not in python] == []
@@ -141,6 +142,7 @@ def untold(content: Any, file: str) -> list[str]:
     ]
 
 
+@pytest.mark.tf
 def test_every_key_that_a_run_writes_is_told(smoke: Path) -> None:
     files = {
         "metadata.json": smoke / "BTCUSDT-15m" / "metadata.json",
@@ -233,6 +235,8 @@ def tutorial(kind: str) -> list[str]:
     ]
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: Path) -> None:
     """A tiny run stands in the place of the smoke job's, which is planned only."""
     place = smoke.parent.parent
@@ -249,6 +253,7 @@ def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: P
     assert len(lines) == 5  # the others print the same forecast otherwise
 
 
+@pytest.mark.tf
 def test_the_python_of_the_tutorial_runs(
     smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

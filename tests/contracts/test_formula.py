@@ -19,6 +19,7 @@ from v8.runs.plan import smoke_bars
 FORMULA = load_profile("range_paths")
 
 
+@pytest.mark.tf
 def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_network_trains_an_epoch_at_least() -> None:
         load_profile("frontier").with_budget(epochs=0)
 
 
+@pytest.mark.tf
 def test_what_is_about_training_refuses_a_formula() -> None:
     with pytest.raises(ProfileError, match="got the formula range_paths, which is fitted"):
         build_network(FORMULA, seed=1)

@@ -23,6 +23,8 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
 from v8.windows.dataset import prepare_series
 
+pytestmark = pytest.mark.tf
+
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 
 

@@ -17,6 +17,8 @@ from v8.windows.batches import FleetWindows
 from v8.windows.dataset import prepare_series
 from v8.windows.span import Span
 
+pytestmark = [pytest.mark.tf, pytest.mark.nightly]
+
 
 @pytest.mark.parametrize("name", network_profiles())
 def test_g19_a_shipped_profile_takes_its_first_step(

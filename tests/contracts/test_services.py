@@ -66,6 +66,7 @@ def test_a_command_is_one_of_ours_and_the_same_in_both(name: str) -> None:
         assert Path(context.params["run"]).parent == Path("runs")
 
 
+@pytest.mark.process
 def test_what_some_series_failed_in_does_not_stop_the_others() -> None:
     # Exit 4 of `run`, see v8/errors.py.
     for line in (SERVICES["train"]["entrypoint"][2].replace("$$", "$"), unit_line("ExecStartPre")):
@@ -90,6 +91,7 @@ def test_every_service_can_write_into_the_volume_alone_and_waits_for_the_models(
         assert service.get("depends_on") == (None if name == "train" else waits)
 
 
+@pytest.mark.process
 def test_the_page_is_of_this_machine_alone_and_is_not_started_without_a_token() -> None:
     assert SERVICES["app"]["ports"] == ["127.0.0.1:8008:8008"]
     assert SERVICES["app"]["environment"][TOKEN].startswith(f"${{{TOKEN}:?")
@@ -122,6 +124,7 @@ def test_the_units_are_of_a_user_of_their_own_who_can_write_where_the_models_lie
     assert common["CapabilityBoundingSet"] == ""
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
 def test_systemd_understands_the_units_and_finds_them_guarded(tmp_path: Path) -> None:
     shutil.copytree(UNITS, tmp_path / "units")

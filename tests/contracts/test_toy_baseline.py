@@ -15,6 +15,8 @@ from v8.profile import Profile
 from v8.windows.scaling import Scaling
 from v8.windows.span import PastSpan, Span
 
+pytestmark = pytest.mark.tf
+
 
 def fit_halfway(train: Span, scaling: Scaling) -> Forecast:
     """The close goes half of the way back to the mean of the twenty known ones; nothing on other tasks."""

@@ -32,6 +32,8 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 from v8.windows.dataset import prepare_series
 
+pytestmark = pytest.mark.tf
+
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 PLAIN_KERAS = """
 import sys, keras, numpy as np
@@ -150,6 +152,7 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
             np.testing.assert_allclose(np.asarray(forecasts[task])[:, number], values, atol=1e-6)
 
 
+@pytest.mark.process
 def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],

@@ -53,6 +53,7 @@ def registered() -> Iterator[None]:
     SOURCES.pop("tide")
 
 
+@pytest.mark.tf
 @pytest.mark.usefixtures("registered")
 def test_a_source_of_one_file_goes_all_the_way(
     make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path

@@ -39,6 +39,7 @@ def registered() -> Iterator[None]:
     TASKS.pop(BAND_WIDTH.name)
 
 
+@pytest.mark.tf
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("way", ["anchored", "ranged"])
 def test_a_task_of_one_file_goes_all_the_way(

@@ -24,6 +24,8 @@ WRITES = {
     ("image", "push"): {"packages", "id-token", "attestations"},
     ("release", "index"): {"id-token"},
     ("release", "image"): {"packages", "id-token", "attestations"},
+    # What the called workflow may at most; without a version its job that pushes is skipped.
+    ("nightly", "image"): {"packages", "id-token", "attestations"},
 }
 """What jobs may write; all others may read the repository."""
 
@@ -34,8 +36,8 @@ def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield from ((name, job, step) for step in content.get("steps", ()))
 
 
-def test_there_are_workflows_for_tests_site_image_release_and_the_night() -> None:
-    assert set(FLOWS) == {"docs", "image", "nightly", "release", "tests"}
+def test_there_are_workflows_for_tests_site_image_release_the_night_and_new_versions() -> None:
+    assert set(FLOWS) == {"docs", "image", "newest", "nightly", "release", "tests"}
 
 
 def test_whatever_is_used_is_pinned_to_a_commit_and_says_its_version() -> None:
@@ -56,7 +58,7 @@ def test_nobody_may_more_than_a_job_needs() -> None:
         assert flow["permissions"] == {"contents": "read"}, name
         triggers = flow[True]  # YAML 1.1 reads `on` as actual values
         # Neither a schedule nor a call by hand runs what somebody else has written.
-        by_ours = {"schedule", "workflow_dispatch"} if name == "nightly" else set()
+        by_ours = {"schedule", "workflow_dispatch"} if name in ("newest", "nightly") else set()
         assert set(triggers) <= {"push", "pull_request", "workflow_call"} | by_ours, name
         for job, content in flow["jobs"].items():
             given = content.get("permissions", {})
@@ -83,6 +85,26 @@ def test_every_program_of_ours_that_is_called_is_there() -> None:
     assert [name for name in called if not (REPOSITORY / name).is_file()] == []
 
 
+def test_every_heavy_test_has_its_night() -> None:
+    jobs = FLOWS["nightly"]["jobs"]
+    assert set(jobs) == {"all", "floors", "ray", "image", "gpu-paper"}
+    assert jobs["all"]["steps"][-1]["run"] == "scripts/test --all"
+    assert jobs["floors"]["steps"][-1]["run"] == "scripts/test --floor"
+    assert (REPOSITORY / ".ci" / "run").read_text("utf-8").endswith('scripts/test" --all\n')
+
+
+def test_tools_are_installed_in_the_versions_of_the_constraints() -> None:
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = [line for line in lines if not line.startswith("#")]
+    assert [line for line in pinned if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    assert pinned == sorted(pinned, key=lambda line: line.lower().partition("==")[0])
+    installs = [(name, step["run"]) for name, _, step in steps() if "pip install" in step.get("run", "")]
+    assert len(installs) > 4
+    assert [
+        run for name, run in installs if name != "newest" and "--constraint constraints.txt" not in run
+    ] == []
+
+
 def test_every_python_that_is_promised_is_tested() -> None:
     setup = ConfigParser()
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
@@ -91,6 +113,7 @@ def test_every_python_that_is_promised_is_tested() -> None:
     assert all(version in SpecifierSet(setup["options"]["python_requires"]) for version in told)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("tag", "changelog", "status", "said"),
     [
@@ -119,12 +142,14 @@ def test_a_tag_is_released_when_it_is_the_version_and_the_changelog_tells_of_it(
 def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> None:
     jobs = FLOWS["release"]["jobs"]
     assert jobs["tests"]["uses"] == "./.github/workflows/tests.yml"
-    assert {"build", "tests"} == set(jobs["index"]["needs"]) == set(jobs["image"]["needs"])
+    assert {"build", "tests", "all"} == set(jobs["index"]["needs"]) == set(jobs["image"]["needs"])
+    assert jobs["all"]["steps"][-1]["run"] == "scripts/test --all"
     assert (jobs["index"]["environment"], jobs["index"]["permissions"]) == ("release", {"id-token": "write"})
     assert jobs["index"]["steps"][-1]["with"] == {"attestations": True}
     assert "secrets." not in FILES["release"].read_text("utf-8")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("tool", "words"),
     [

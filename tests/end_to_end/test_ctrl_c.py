@@ -17,6 +17,8 @@ from deaf import DEAF
 
 from v8.profile import Profile
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 HANG_S = 20.0
 """A command that lives longer after Ctrl-C waits for something; each would wait for minutes."""

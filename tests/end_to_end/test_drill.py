@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.drill
+pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.drill]
 
 REPOSITORY = Path(__file__).parents[2]
 KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from published_weights import weights
 
+pytestmark = pytest.mark.process
+
 SERIES = "BTCUSDT-15m"
 
 

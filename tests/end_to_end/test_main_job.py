@@ -17,6 +17,8 @@ from v8.features.table import compute_table
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
+pytestmark = pytest.mark.process
+
 GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
 BROKEN = "DOGEUSDT-1h"  # its file has no rows
 MISSING = "ADAUSDT-1h"  # it has no file: the source has never heard of it
@@ -79,6 +81,7 @@ def test_output_that_is_no_terminal_is_plain_lines_without_control_characters(
     assert done.stderr == ""
 
 
+@pytest.mark.tf
 def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
     trained: tuple[Any, Completed],
 ) -> None:
@@ -107,6 +110,7 @@ def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
     assert set(metadata["seconds"]) >= {"candles", "features", "windows", "train", "evaluate", "save"}
 
 
+@pytest.mark.tf
 def test_g15_the_one_loader_gives_the_prices_of_plain_keras(trained: tuple[Any, Completed]) -> None:
     place, _ = trained
     folder = place.run / "BTCUSDT-15m"

@@ -12,8 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for workers in /proc")
+pytest.importorskip("ray", reason="needs Ray: pip install ray")
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.process,
+    pytest.mark.nightly,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for workers in /proc"),
+]
 
 GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
 KILLED = GOOD[0]

@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 from local_server import LocalServer, QuietHandler
 
+pytestmark = pytest.mark.process
+
 GOOD, BAD, GONE = "BTCUSDT-15m", "XRPUSDT-15m", "ADAUSDT-1h"
 PASSWORD = "s3cr3t"
 

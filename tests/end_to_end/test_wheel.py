@@ -18,7 +18,11 @@ from made_once import made_once
 
 from v8.version import VERSION
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="an environment is made of links")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.nightly,
+    pytest.mark.skipif(os.name != "posix", reason="an environment is made of links"),
+]
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
 NAME = f"v8_forecasters-{VERSION}"
 ABOUT = f"{NAME}.dist-info"

@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
+
 SERIES = ("BTCUSDT-15m", "ETHUSDT-1h")
 
 SITECUSTOMIZE = """

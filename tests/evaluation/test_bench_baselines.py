@@ -66,6 +66,7 @@ def empty_archive(tmp_path: Path) -> Iterator[str]:
         yield server.url
 
 
+@pytest.mark.process
 def test_without_market_data_one_sentence_says_what_is_missing(
     profile_file: Path, tmp_path: Path, empty_archive: str
 ) -> None:
@@ -79,6 +80,7 @@ def test_without_market_data_one_sentence_says_what_is_missing(
     assert done.stdout == ""
 
 
+@pytest.mark.process
 def test_the_table_and_the_json_hold_every_baseline_as_a_relative_mae(
     profile_file: Path, tmp_path: Path
 ) -> None:
@@ -101,6 +103,7 @@ def test_the_table_and_the_json_hold_every_baseline_as_a_relative_mae(
     assert "model" not in done.stdout
 
 
+@pytest.mark.process
 def test_models_are_not_measured_on_the_span_that_chose_their_weights(tmp_path: Path) -> None:
     done = call("--run", "runs/one", "--span", "validation", home=tmp_path)
     assert done.returncode == 2
@@ -132,6 +135,7 @@ def test_a_contest_counts_series_and_corrects_for_their_number(bench: ModuleType
     }
 
 
+@pytest.mark.process
 @pytest.mark.skipif(find_spec("lightgbm") is None, reason="optional: pip install lightgbm")
 def test_a_pooled_model_stands_beside_the_others(profile_file: Path, tmp_path: Path) -> None:
     words = ["--profile", profile_file, "--source", "demo", "--series", "BTCUSDT-15m", "ETHUSDT-15m"]

@@ -265,7 +265,7 @@ def yahoo() -> Iterator[Yahoo]:
 def test_the_package_itself_asks_and_its_tables_are_read(
     yahoo: Yahoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("yfinance")
+    pytest.importorskip("yfinance", reason="needs yfinance: pip install yfinance")
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     opened = open_source("yfinance")
     assert isinstance(opened, YahooSource)

@@ -15,6 +15,8 @@ from v8.families.autoregressive import positions
 from v8.networks.networks import ACTUAL, WINDOW, build_network, counterparts, has_teacher_forcing
 from v8.profile import Profile
 
+pytestmark = pytest.mark.tf
+
 DECODERS = ["transformer", "gru_attention", "lstm_attention"]
 NUM_WINDOWS = 16
 

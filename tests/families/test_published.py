@@ -22,6 +22,8 @@ from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 
+pytestmark = [pytest.mark.nightly, pytest.mark.tf, pytest.mark.process]
+
 FAMILIES = ("transformer", "gru_attention", "lstm_attention", "lstm_close")
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 PLAIN_KERAS = """

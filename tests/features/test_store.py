@@ -334,6 +334,7 @@ def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.process
 def test_a_full_disk_costs_time_but_no_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with small_disk(tmp_path / "home", 1 << 16) as disk:
         fill(disk)

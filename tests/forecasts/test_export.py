@@ -24,6 +24,8 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 from v8.storage import write_json
 
+pytestmark = pytest.mark.tf
+
 BAR = pd.Timedelta(minutes=15)
 OHLC = ["open", "high", "low", "close"]
 

@@ -15,6 +15,8 @@ from v8.evaluation.leaderboard import rank_results
 from v8.reports.card import model_card
 from v8.wording import number, p_value
 
+pytestmark = pytest.mark.tf
+
 REPO = "someone/fleet"
 GOOD, BAD = "BTCUSDT-15m", "ETHUSDT-1h"
 

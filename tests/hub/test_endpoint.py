@@ -62,6 +62,7 @@ def test_addresses_of_hubs_are_taken(monkeypatch: pytest.MonkeyPatch, address: s
     assert hub_endpoint() == address.rstrip("/")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("address", ["http://[", "file:///etc", f"http://me:{PASSWORD}@["])
 def test_every_command_that_asks_the_hub_says_so_in_one_line(address: str) -> None:
     # The Hub's client itself reads the address while it is imported, and fails on the first of these.
@@ -79,6 +80,7 @@ def test_every_command_that_asks_the_hub_says_so_in_one_line(address: str) -> No
     assert PASSWORD not in process.stderr
 
 
+@pytest.mark.process
 def test_commands_that_never_ask_the_hub_do_not_read_its_address() -> None:
     names = ("runs", "record", "data", "doctor", "compare")
     code = f"import sys, {', '.join(f'v8.cli.{name}' for name in names)}; print('v8.hub' in sys.modules)"

@@ -15,6 +15,8 @@ from v8.hub.publish import Difference, Published, preview, publish
 from v8.hub.pull import pull
 from v8.hub.staging import Staged, stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO = "someone/fleet"
 
 

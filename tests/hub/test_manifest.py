@@ -215,12 +215,14 @@ def test_a_missing_and_a_cut_file_are_found(folder: Path) -> None:
     assert whole(folder, files) == list(PATHS[:-1])
 
 
+@pytest.mark.process
 def test_reading_a_manifest_starts_no_tensorflow() -> None:
     code = "import sys, v8.hub.layout; print({'tensorflow', 'keras', 'jax'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("text", ["\x1b[31mred", "two\nlines", "bell\x07", "x" * 201, "ftp://me:secret@host"])
 @pytest.mark.parametrize("key", ["profile_name", "created_at"])
 def test_a_text_that_cannot_be_shown_as_it_is_is_refused(staged: Any, key: str, text: str) -> None:

@@ -17,6 +17,8 @@ from v8.hub.opening import open_place
 from v8.hub.publish import publish
 from v8.hub.staging import stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO, BOTH = "someone/fleet", ("BTCUSDT-15m", "ETHUSDT-1h")
 
 

@@ -18,6 +18,8 @@ from v8.hub.layout import Manifest
 from v8.hub.publish import Published, publish
 from v8.hub.staging import Staged, stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO = "someone/fleet"
 
 

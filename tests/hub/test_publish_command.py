@@ -46,6 +46,8 @@ def start(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: Any) -> None:
     done = start("publish", make_run(), "--repo", REPO)
     assert done.returncode == 0, done.stderr
@@ -64,6 +66,8 @@ def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: A
     assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
     hub: Any, make_run: Any, tokens: Any
 ) -> None:
@@ -76,6 +80,8 @@ def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
     assert tokens.write not in done.stdout + done.stderr
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_run: Any, tokens: Any) -> None:
     done = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
     assert done.returncode == 5
@@ -84,6 +90,7 @@ def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_r
     assert tokens.wrong not in done.stdout + done.stderr
 
 
+@pytest.mark.tf
 def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
     run = make_run()
     call("publish", run, "--repo", REPO)
@@ -93,6 +100,7 @@ def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
     assert again.stdout.splitlines()[-1] == f"Nothing has changed since {url}"
 
 
+@pytest.mark.tf
 def test_pauses_are_told(hub: Any, make_run: Any) -> None:
     hub.answer("commit", 429, retry_after="0")
     done = call("publish", make_run(), "--repo", REPO)
@@ -100,6 +108,7 @@ def test_pauses_are_told(hub: Any, make_run: Any) -> None:
     assert "someone/fleet: status 429; trying again in 0 s" in done.stderr
 
 
+@pytest.mark.tf
 def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_run: Any) -> None:
     call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
     fewer = make_run(["BTCUSDT-15m"])
@@ -111,6 +120,7 @@ def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_ru
     assert "models/ETHUSDT-1h/model.keras" not in hub.files(REPO)
 
 
+@pytest.mark.tf
 def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) -> None:
     run = make_run(
         ["BTCUSDT-15m", "ETHUSDT-1h"],
@@ -126,6 +136,7 @@ def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) ->
     assert "1 models of aligned" in done.stdout
 
 
+@pytest.mark.tf
 def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch, tokens: Any
 ) -> None:
@@ -148,6 +159,7 @@ def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     assert again.stdout.splitlines()[-1] == f"{REPO} holds all of it already: publishing changes nothing."
 
 
+@pytest.mark.tf
 def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make_run: Any) -> None:
     words = ("--collection", "Crypto forecasters")
     for name in ("fleet", "other", "fleet"):
@@ -159,6 +171,7 @@ def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make
     assert collection.items == [("model", "someone/fleet"), ("model", "someone/other")]
 
 
+@pytest.mark.tf
 def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
     hub: Any, make_run: Any
 ) -> None:
@@ -174,6 +187,7 @@ def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
     assert (collection.items, collection.is_private) == ([("model", REPO)], True)
 
 
+@pytest.mark.tf
 def test_a_collection_that_the_hub_refuses_is_told_and_the_models_are_published(
     hub: Any, make_run: Any, tokens: Any
 ) -> None:
@@ -214,6 +228,7 @@ def test_track_publishes_all_series_or_none(hub: Any) -> None:
     assert hub.count() == 0
 
 
+@pytest.mark.tf
 def test_a_dry_run_says_that_there_is_no_repository_yet_and_makes_none(
     hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +245,7 @@ def differences(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith(starts)]
 
 
+@pytest.mark.tf
 def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:
     demo = call("publish", make_run(source="demo"), "--repo", REPO, "--dry-run")
     assert (demo.exit_code, demo.stdout) == (5, "")
@@ -239,6 +255,7 @@ def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:
     assert "--repo: is user/name" in name.stderr
 
 
+@pytest.mark.tf
 def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_not_asked_for(
     make_run: Any, tmp_path: Path
 ) -> None:
@@ -282,6 +299,7 @@ def test_the_main_job_checks_the_token_before_training(
     assert hub.routes == ["whoami"]
 
 
+@pytest.mark.process
 def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub: Any, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
@@ -292,6 +310,7 @@ def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub:
     assert hub.routes == ["whoami"]
 
 
+@pytest.mark.process
 def test_the_main_job_publishes_what_it_trained(
     hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
 ) -> None:

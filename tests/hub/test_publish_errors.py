@@ -37,6 +37,7 @@ def everything_said(error: BaseException) -> str:
     return "\n".join(said)
 
 
+@pytest.mark.tf
 def test_a_wrong_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", tokens.wrong)
     error = error_of(staged)
@@ -49,6 +50,7 @@ def test_a_wrong_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatc
     assert tokens.wrong not in everything_said(error)
 
 
+@pytest.mark.tf
 def test_no_token_is_said_without_asking_anybody(hub: Any, staged: Staged, monkeypatch: Any) -> None:
     monkeypatch.delenv("HF_TOKEN")
     error = error_of(staged)
@@ -56,6 +58,7 @@ def test_no_token_is_said_without_asking_anybody(hub: Any, staged: Staged, monke
     assert hub.count() == 0
 
 
+@pytest.mark.tf
 def test_a_token_that_may_only_read_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     hub.create(REPO)
     monkeypatch.setenv("HF_TOKEN", tokens.read)
@@ -66,6 +69,7 @@ def test_a_token_that_may_only_read_is_said(hub: Any, staged: Staged, tokens: An
     assert tokens.read not in everything_said(error)
 
 
+@pytest.mark.tf
 def test_a_strangers_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", tokens.stranger)
     error = error_of(staged)
@@ -73,6 +77,7 @@ def test_a_strangers_token_is_said(hub: Any, staged: Staged, tokens: Any, monkey
     assert tokens.stranger not in everything_said(error)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("route", ["create", "preupload", "lfs-batch", "commit"])
 def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any, route: str) -> None:
     # A fine-grained token does not tell beforehand what it may.
@@ -87,6 +92,7 @@ def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any
     assert tokens.write not in everything_said(error)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("route", ["info", "tree", "preupload", "commit"])
 def test_a_repository_that_vanishes_is_said(hub: Any, staged: Staged, tokens: Any, route: str) -> None:
     hub.answer(route, 404, times=9, x_error_code="RepoNotFound")
@@ -95,6 +101,7 @@ def test_a_repository_that_vanishes_is_said(hub: Any, staged: Staged, tokens: An
     assert tokens.write not in everything_said(error)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "route", ["whoami", "create", "info", "tree", "validate-yaml", "preupload", "commit"]
 )
@@ -108,6 +115,7 @@ def test_a_hub_that_repeats_the_token_does_not_get_it_printed(
     assert tokens.write not in everything_said(error)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("token", ["hf_a\ttab", "hf_café", "hf_with blank"])
 def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
     hub: Any, staged: Staged, monkeypatch: Any, token: str
@@ -120,6 +128,7 @@ def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
     assert token.split()[0] not in str(error)
 
 
+@pytest.mark.tf
 def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/some/proxy")
     error = error_of(staged)
@@ -127,6 +136,7 @@ def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, mo
     assert tokens.write not in everything_said(error)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     "name",
     (

@@ -58,6 +58,7 @@ def assert_published_once(hub: Any, staged: Staged) -> None:
     assert held == {file.path: (staged.folder / file.path).read_bytes() for file in staged.files}
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("status", [500, 503])
 @pytest.mark.parametrize("route", ROUTES)
 def test_one_server_error_anywhere_costs_one_pause(
@@ -81,6 +82,7 @@ def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
     assert raised.value.wait_s == 7.0
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("route", ROUTES)
 def test_one_cut_connection_anywhere_costs_one_pause(
     hub: Any, staged: Staged, waiting: Waiting, route: str
@@ -91,6 +93,7 @@ def test_one_cut_connection_anywhere_costs_one_pause(
     assert waiting.waited_s == [2.0]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("route", ROUTES)
 def test_an_answer_lost_anywhere_never_becomes_a_second_commit(
     hub: Any, staged: Staged, waiting: Waiting, route: str
@@ -102,6 +105,7 @@ def test_an_answer_lost_anywhere_never_becomes_a_second_commit(
     assert done.revision == hub.commits(REPO)[0].oid
 
 
+@pytest.mark.tf
 def test_the_answer_to_a_commit_and_the_look_after_it_may_both_fail(
     hub: Any, staged: Staged, waiting: Waiting
 ) -> None:
@@ -113,6 +117,7 @@ def test_the_answer_to_a_commit_and_the_look_after_it_may_both_fail(
     assert hub.count("commit") == 1
 
 
+@pytest.mark.tf
 def test_a_commit_that_answers_too_late_is_found(hub: Any, staged: Staged, waiting: Waiting) -> None:
     hub.slow("commit", 30.0)
     started = time.monotonic()
@@ -123,6 +128,7 @@ def test_a_commit_that_answers_too_late_is_found(hub: Any, staged: Staged, waiti
     assert waiting.told == [f"{REPO}: no answer (ReadTimeout); trying again in 2 s"]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("route", ["whoami", "info", "tree", "lfs-put", "commit"])
 def test_every_request_has_a_time_limit(hub: Any, staged: Staged, waiting: Waiting, route: str) -> None:
     # The client itself asks for no limit in some calls.
@@ -134,6 +140,7 @@ def test_every_request_has_a_time_limit(hub: Any, staged: Staged, waiting: Waiti
     assert any("no answer (ReadTimeout)" in told for told in waiting.told)
 
 
+@pytest.mark.tf
 def test_a_pause_that_the_hub_asks_for_is_kept(hub: Any, staged: Staged, waiting: Waiting) -> None:
     hub.answer("commit", 429, retry_after="17")
     waiting.publish(staged)
@@ -141,12 +148,14 @@ def test_a_pause_that_the_hub_asks_for_is_kept(hub: Any, staged: Staged, waiting
     assert waiting.waited_s == [17.0]
 
 
+@pytest.mark.tf
 def test_a_pause_in_the_rate_limit_header_is_kept(hub: Any, staged: Staged, waiting: Waiting) -> None:
     hub.answer("preupload", 429, ratelimit='"api";r=0;t=55')
     waiting.publish(staged)
     assert waiting.waited_s == [55.0]
 
 
+@pytest.mark.tf
 def test_a_pause_longer_than_ours_stops_with_everything_as_it_was(
     hub: Any, staged: Staged, waiting: Waiting
 ) -> None:
@@ -163,6 +172,7 @@ def test_a_pause_longer_than_ours_stops_with_everything_as_it_was(
     assert hub.count("lfs-put") == 0  # the models were stored before
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("status", [429, 503])
 def test_lasting_trouble_ends_after_five_tries_and_a_second_call_finishes(
     hub: Any, staged: Staged, waiting: Waiting, status: int
@@ -178,6 +188,7 @@ def test_lasting_trouble_ends_after_five_tries_and_a_second_call_finishes(
     assert_published_once(hub, staged)
 
 
+@pytest.mark.tf
 def test_a_server_that_is_down_is_said_in_one_sentence(hub: Any, staged: Staged, waiting: Waiting) -> None:
     hub.stop()
     with pytest.raises(PublishError, match=r"must answer; got no answer \(ConnectError\), 5 times in a row"):
@@ -185,6 +196,7 @@ def test_a_server_that_is_down_is_said_in_one_sentence(hub: Any, staged: Staged,
     assert waiting.waited_s == [2.0, 4.0, 8.0, 16.0]
 
 
+@pytest.mark.tf
 def test_many_failing_uploads_succeed_as_long_as_some_arrive(
     hub: Any, make_run: Any, waiting: Waiting, tmp_path: Path
 ) -> None:
@@ -199,6 +211,7 @@ def test_many_failing_uploads_succeed_as_long_as_some_arrive(
     assert_published_once(hub, staged)
 
 
+@pytest.mark.tf
 def test_somebody_elses_commit_in_between_is_seen(
     hub: Any, staged: Staged, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +231,7 @@ def test_somebody_elses_commit_in_between_is_seen(
     assert waiting.told == [f"{REPO}: another commit came in between; trying again in 2 s"]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_goes_wrong_there_is_one_commit_in_the_end(
     hub: Any, staged: Staged, waiting: Waiting, seed: int
@@ -241,6 +255,7 @@ def test_threads_do_not_take_the_client_from_each_other(hub: Any) -> None:
     assert hub.count("whoami") == 6
 
 
+@pytest.mark.tf
 def test_the_client_is_as_patient_as_before_afterwards(hub: Any, staged: Staged, waiting: Waiting) -> None:
     from huggingface_hub import HfApi, get_session
     from huggingface_hub.errors import HfHubHTTPError

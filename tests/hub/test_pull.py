@@ -22,6 +22,8 @@ from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
 from v8.hub.staging import stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
 FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]
 

@@ -48,6 +48,7 @@ def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
     return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
 
 
+@pytest.mark.tf
 def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, trained_run: Any) -> None:
     """Its evaluation, sums of errors over every forecast of the test span, comes back digit by digit."""
     pulled = v8.load(REPO, SERIES, revision=newest(published))
@@ -60,6 +61,8 @@ def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, tra
     )
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     published: Any, trained_run: Any, tmp_path: Path, tokens: Any
 ) -> None:
@@ -86,6 +89,7 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     assert tokens.write not in everything
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("words", "status", "match"),
     [
@@ -122,6 +126,7 @@ def test_a_refusal_is_one_line_without_the_token(
     assert tokens.write not in done.stderr
 
 
+@pytest.mark.tf
 def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
     alone = v8.load(trained_run.folder)
     named = v8.load(str(trained_run.path), SERIES)
@@ -129,6 +134,7 @@ def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
     assert str(v8.load(trained_run.path).series) == SERIES
 
 
+@pytest.mark.tf
 def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run: Any, tmp_path: Path) -> None:
     """At 4c79749 it gave one coin's forecast, and a line of the leaderboard, under another's name."""
     run = tmp_path / "run"
@@ -148,6 +154,7 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
             use(run)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("source", "series", "revision", "match"),
     [
@@ -175,6 +182,7 @@ def test_a_folder_that_does_not_hold_the_series_is_refused(
         v8.load(trained_run.path / source, series, revision=revision)
 
 
+@pytest.mark.tf
 def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
     with pytest.raises(
         PullError, match=r"runs/aligned: must be a repository .*the path if a folder was meant"
@@ -182,6 +190,7 @@ def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> No
         v8.load("runs/aligned", SERIES)
 
 
+@pytest.mark.process
 def test_importing_v8_starts_nothing() -> None:
     code = "import sys, v8; print(v8.__version__, *{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run(

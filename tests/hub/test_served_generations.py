@@ -16,6 +16,8 @@ from v8.errors import ArtifactError
 from v8.hub.opening import open_place
 from v8.hub.staging import stage_run
 
+pytestmark = pytest.mark.tf
+
 BTC, ETH, DAY = "BTCUSDT-15m", "ETHUSDT-1h", "2026-11-21"
 
 

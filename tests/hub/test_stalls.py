@@ -21,6 +21,8 @@ from v8.hub.publish import Published, publish
 from v8.hub.pull import pull
 from v8.hub.staging import Staged, stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO = "someone/fleet"
 FOR_EVER = 10_000
 
@@ -116,13 +118,14 @@ def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> No
     assert max(limits) <= 4.0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("has_xet", [True, False])
 def test_a_client_with_xet_moves_models_by_plain_requests(
     hub: Any, make_run: Any, tmp_path: Path, has_xet: bool
 ) -> None:
     # Every request for xet ends with 503 for ever, and what is not xet goes well.
     hub.has_xet = has_xet
-    pytest.importorskip("hf_xet")
+    pytest.importorskip("hf_xet", reason="needs hf_xet: pip install hf_xet")
     run = make_run(["BTCUSDT-15m"])
     for words in (("publish", run), ("pull",)):
         done = finished(start(*words, "--repo", REPO, HF_HUB_DISABLE_XET="0"))
@@ -145,6 +148,7 @@ def test_a_hub_that_takes_no_large_files_by_lfs_is_named_as_such(
             sent(staged)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("route", ["whoami", "lfs-put", "commit"])
 def test_one_ctrl_c_ends_a_stalled_publish_at_once(hub: Any, make_run: Any, route: str) -> None:
     hub.stall(route, times=FOR_EVER)
@@ -155,6 +159,7 @@ def test_one_ctrl_c_ends_a_stalled_publish_at_once(hub: Any, make_run: Any, rout
     assert "Traceback" not in finished(process).stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("route", ["resolve", "lfs-get"])
 def test_one_ctrl_c_ends_a_stalled_pull_at_once(hub: Any, staged: Staged, route: str) -> None:
     sent(staged, timeout_s=20.0)

@@ -25,6 +25,8 @@ from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
 from v8.runs.outputs import draw_pictures
 
+pytestmark = pytest.mark.tf
+
 SERIES = "BTCUSDT-15m"
 FILES = ("run.json", f"{SERIES}/metadata.json", f"{SERIES}/forecasts.json", f"{SERIES}/history.csv")
 

@@ -22,6 +22,8 @@ from v8.errors import ArtifactError
 from v8.hub.staging import stage_run
 from v8.profile import load_profile
 
+pytestmark = pytest.mark.tf
+
 SERIES = "BTCUSDT-15m"
 NAMES = [
     "../../pwn",
@@ -76,6 +78,7 @@ def test_a_profile_whose_name_is_none_is_refused_when_read(run: Path, name: Any)
         read_run(run)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["publish", "report"])
 def test_nothing_is_written_outside_by_a_name(run: Path, tmp_path: Path, command: str) -> None:
     def change(content: dict[str, Any]) -> None:
@@ -148,6 +151,7 @@ def test_a_file_without_end_is_not_read_to_its_end(run: Path, name: str) -> None
         write_outputs(run)
 
 
+@pytest.mark.process
 def test_a_refused_run_leaves_no_staging_folder(run: Path, tmp_path: Path) -> None:
     (run / SERIES / "history.csv").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "temporary").mkdir()

@@ -129,6 +129,8 @@ def drilled(trained_run: Any, module_hub: Any, tmp_path_factory: pytest.TempPath
     return Drilled(run, candles, generation, after_kill, states[BTC]["status"], again.stdout + again.stderr)
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finishes_what_was_begun(
     drilled: Drilled,
 ) -> None:
@@ -141,6 +143,8 @@ def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finish
     assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_best_baseline(
     drilled: Drilled,
 ) -> None:
@@ -160,6 +164,8 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
     assert evaluated >= decision.num_windows > 0
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drilled, module_hub: Any) -> None:
     first, second = module_hub.commits(REPO)
     assert first.description == ""
@@ -222,6 +228,8 @@ def level(place: Drilled) -> None:
     change(place.run / BTC, split=split)
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
     level(copied)
     hurt(challenger_of(copied))
@@ -230,6 +238,8 @@ def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
     assert decision.why.startswith("its error is not lower: ")
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
     level(copied)
     decision = decide(copied)
@@ -237,6 +247,8 @@ def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
     assert decision.champion.multiples == decision.challenger.multiples != {}
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) -> None:
     test = json.loads((challenger_of(copied) / "metadata.json").read_text())["split"]["test"]
     split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
@@ -253,6 +265,8 @@ def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) 
     assert decision.evaluated_until == "2025-01-03T14:30:00+00:00"
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: Drilled) -> None:
     split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
     split["validation"]["last_open"] = "2025-01-03T12:00:00+00:00"
@@ -262,6 +276,8 @@ def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: D
     assert not decision.is_replaced
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_come(copied: Drilled) -> None:
     (copied.run / BTC / "model.keras").write_bytes(b"not a model")
     assert decide(copied).why == "the files of the champion are damaged"
@@ -271,6 +287,8 @@ def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_co
     assert not decision.is_replaced
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_decides_for_the_champion(
     copied: Drilled,
 ) -> None:
@@ -305,6 +323,8 @@ def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
     return standing.is_stale, standing.reason
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
     # 250 of 700 - 19 rows' worth of test span are new; 3 days are 288 candles.
     first, end = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]["test"]["rows"]
@@ -319,6 +339,8 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
         assert looked(copied, StalenessRule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
     is_stale, why = looked(copied, StalenessRule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
@@ -331,6 +353,8 @@ def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Dr
     assert "no decay by more than chance" in why
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
     (copied.candles / f"{BTC}.csv").unlink()
     found = renewal_of(copied).check_staleness([Series.parse(BTC)])
@@ -338,6 +362,8 @@ def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -
     assert "BTCUSDT-15m" in str(found.failures[0].reason)
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None:
     metadata = json.loads((challenger_of(copied) / "metadata.json").read_text())
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
@@ -384,6 +410,8 @@ def go_on(place: Drilled) -> GenerationResult:
     return renewed
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_ever(copied: Drilled) -> None:
     champion = digest_file(copied.run / BTC / "model.keras")
     renewed = go_on(copied)
@@ -395,6 +423,8 @@ def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_e
     assert "started_from" not in anew
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     profile = json.loads((copied.run / BTC / "metadata.json").read_text())["profile"]
     change(copied.run / BTC, profile=profile | {"seed": 7, "calibration": "ensemble"})
@@ -416,6 +446,8 @@ def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
 # What is refused
 
 
+@pytest.mark.tf
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
@@ -440,6 +472,8 @@ def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[st
     assert not (copied.run / "serving.json").exists()
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) -> None:
     record = copied.run / "generations" / copied.generation / "run.json"
     record.write_text(record.read_text()[:200])
@@ -449,6 +483,8 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
         list(renewal_of(copied).unfinished_generations([Series.parse(BTC)]))
 
 
+@pytest.mark.tf
+@pytest.mark.process
 def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:
     renewal = replace(renewal_of(copied), source=open_source("demo"))
     with pytest.raises(

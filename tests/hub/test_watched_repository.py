@@ -16,6 +16,8 @@ from v8.hub.staging import stage_run
 from v8.ledger.database import Ledger
 from v8.ledger.watching import LedgerUpdater, ServingModels
 
+pytestmark = pytest.mark.tf
+
 REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 
 

@@ -44,6 +44,8 @@ from v8.runs.observers import RunObserver
 from v8.tasks import TASKS
 from v8.wording import percent
 
+pytestmark = pytest.mark.tf
+
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 LATER = 6
 """Candles that come after the forecasts."""

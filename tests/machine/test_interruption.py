@@ -30,6 +30,7 @@ def test_a_signal_is_noted_and_raised_at_the_safe_moment(capsys: pytest.CaptureF
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.process
 def test_a_second_signal_ends_the_process_at_once() -> None:
     code = (
         "import os, signal\n"
@@ -43,6 +44,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     assert (done.returncode, done.stdout) == (130, "")
 
 
+@pytest.mark.process
 def test_a_ctrl_c_that_is_ignored_on_purpose_is_not_held_back_either() -> None:
     code = (
         "import os, signal\n"
@@ -123,6 +125,7 @@ with deferred_interrupts() as check:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("code", [IN_C, IN_THREADS, DEFERRED], ids=["in C", "in threads", "held back"])
 @pytest.mark.parametrize(("num_signals", "leave_s"), [(1, EXIT_TIMEOUT_S), (2, 600)])
 def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_s: float) -> None:
@@ -136,6 +139,7 @@ def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_
     assert errors.count("interrupted: go on with this\n") == 1
 
 
+@pytest.mark.process
 def test_last_words_nobody_reads_do_not_keep_a_process() -> None:
     """The reader of standard error has stopped reading, as a terminal after Ctrl-S has."""
     code = (
@@ -150,6 +154,7 @@ def test_last_words_nobody_reads_do_not_keep_a_process() -> None:
     process.stderr.close()
 
 
+@pytest.mark.process
 def test_a_signal_that_comes_when_all_is_done_changes_nothing() -> None:
     """Once a drill's Ctrl-C came while Python took itself down, and a finished run ended as a killed one."""
     code = (
@@ -163,6 +168,7 @@ def test_a_signal_that_comes_when_all_is_done_changes_nothing() -> None:
     assert (status, errors) == (0, "")
 
 
+@pytest.mark.process
 def test_leaving_does_not_wait_for_threads() -> None:
     code = "ThreadPoolExecutor(1).submit(time.sleep, 600)\n"
     code += "print('ready')\ntime.sleep(0.5)\nexit_interrupted()\n"
@@ -171,6 +177,7 @@ def test_leaving_does_not_wait_for_threads() -> None:
     assert errors == "interrupted: every file is whole or absent. Repeat the same command to go on.\n"
 
 
+@pytest.mark.process
 def test_last_words_do_not_go_the_way_of_native_lines() -> None:
     """Which a thread passes on that ends with the process (`v8.machine.starting`)."""
     code = (
@@ -196,6 +203,7 @@ sys.exit("not left")
 """
 
 
+@pytest.mark.process
 def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=HANG_S, check=False
@@ -208,6 +216,7 @@ def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
     ]
 
 
+@pytest.mark.process
 def test_who_leaves_at_once_asks_nothing_of_a_stream_that_is_closed() -> None:
     """`predict | head`: Typer wraps standard error where a pipe broke, and absl then closes what it wraps."""
     line = LATE.replace(
@@ -217,6 +226,7 @@ def test_who_leaves_at_once_asks_nothing_of_a_stream_that_is_closed() -> None:
     assert (done.returncode, done.stderr) == (4, b"")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_output_that_cannot_be_written_is_left_to_python_to_say() -> None:
     with Path("/dev/full").open("w") as full:

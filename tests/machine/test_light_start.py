@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import gc, sys
 from v8.machine.starting import quiet_start
@@ -25,7 +27,7 @@ print(matplotlib.pyplot.figure().get_figwidth() > 0, jax.numpy.ones(2).sum())
 def test_tensorflow_starts_without_what_v8_does_not_use_and_whoever_asks_later_gets_it(
     level: str | None,
 ) -> None:
-    pytest.importorskip("jax")
+    pytest.importorskip("jax", reason="needs JAX: pip install jax")
     env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     env |= {"MPLBACKEND": "agg"} | ({"TF_CPP_MIN_LOG_LEVEL": level} if level else {})
     done = subprocess.run(

@@ -106,6 +106,7 @@ def test_a_short_training_is_not_worth_the_measurement(
     assert (settled(profile), asked) == (TASK_PER_OPERATION, [])
 
 
+@pytest.mark.process
 def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
     return environments
 
 
+@pytest.mark.process
 def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
     assert os.environ[STEPS_VARIABLE] == "10"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "speeds", [{"gpu": 100.0, "gpu_command_buffers": 104.0}, {}, {"gpu_trips_of_4": 9.0}]
 )
@@ -165,6 +168,7 @@ def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
     assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
 
 
+@pytest.mark.process
 def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_command_buffers=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import os, sys
 level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")

@@ -12,6 +12,8 @@ from fleets import fleet_of
 from v8.errors import SeriesError
 from v8.networks.networks import counterparts, stack, without_twins
 
+pytestmark = pytest.mark.tf
+
 L = keras.layers
 WINDOWS = np.random.default_rng(1).normal(size=(5, 7, 6)).astype(np.float32)
 

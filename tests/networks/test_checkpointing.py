@@ -64,6 +64,7 @@ def gradients_and_draws(fleet: keras.Model, call: Any, profile: Profile) -> tupl
     return [np.asarray(each) for each in found], [np.asarray(each) for each in drawn]
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("family", [each.name for each in FAMILIES.values() if not each.is_formula])
 def test_gradients_and_draws_are_those_of_the_network(
     family: str, make_profile: Callable[..., Profile]
@@ -84,6 +85,7 @@ def test_gradients_and_draws_are_those_of_the_network(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.tf
 def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_without(
     make_profile: Callable[..., Profile],
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_wi
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.process
 def test_xla_allocates_less_for_the_same_gradients() -> None:
     """JAX tells what XLA allocates for a compiled program; both backends compile with it."""
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}

@@ -51,6 +51,7 @@ def products_of(operation: Any, node: Any) -> int:
     return 0
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("family", ["transformer", "gru_attention", "lstm_attention", "lstm_close"])
 def test_the_formula_counts_the_products_of_the_graph_but_for_the_heads(
     family: str, make_profile: Callable[..., Profile]

@@ -18,6 +18,8 @@ from v8.training.formula import FormulaModel, FormulaTrainer
 from v8.training.trainer import FleetMember
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 NUM_BARS = 2_400
 TOLERANCE = 2e-5
 """Single precision on a deviation of closes that differ in the fourth digit."""

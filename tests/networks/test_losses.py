@@ -8,6 +8,8 @@ import pytest
 from v8.profile import TaskSettings
 from v8.training.step import fleet_loss
 
+pytestmark = pytest.mark.tf
+
 
 def loss(
     kind: str, actual: np.ndarray, forecast: np.ndarray, weights: np.ndarray | None = None

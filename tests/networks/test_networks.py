@@ -14,6 +14,8 @@ from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 FAMILIES = ["bilstm_seq2seq", "lstm_dense", "dense_newest"]
 FAMILIES += ["transformer", "gru_attention", "lstm_attention", "lstm_close"]
 # Of the V4 family the lineage tells 926,852, 334,597 and 1,984,772; configs/ says what makes the difference.

@@ -24,6 +24,8 @@ from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import load_profile
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 
 def config_of(file: Path) -> str:
     with zipfile.ZipFile(file) as archive:

@@ -16,6 +16,8 @@ from v8.networks.products import ALL_KINDS, FLOAT32, Products, products_of
 from v8.profile import Profile
 from v8.training.step import _compiled
 
+pytestmark = pytest.mark.tf
+
 EVERYTHING = Products("bfloat16", ALL_KINDS, are_batches_included=True)
 ON_A_CPU = Products("bfloat16", frozenset({"forward", "input_gradient"}))
 EQUATIONS = {

@@ -22,6 +22,8 @@ from v8.windows.batches import FleetWindows
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
 
+pytestmark = pytest.mark.tf
+
 WAYS = ["anchored", "standard", "minmax"]
 
 
@@ -269,6 +271,7 @@ assert not any(name == "v8" or name.startswith("v8.") for name in sys.modules)
 """
 
 
+@pytest.mark.process
 def test_g15_plain_keras_gives_the_same_prices_without_v8(
     tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

@@ -22,6 +22,8 @@ from v8.runs.stages import calibrate
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 LEVELS = (0.1, 0.25, 0.5, 0.9)
 
 

@@ -17,6 +17,8 @@ from v8.networks.stacked_layers import uniform_by_model
 from v8.networks.trips import in_trips
 from v8.training.step import _compiled
 
+pytestmark = pytest.mark.tf
+
 L = keras.layers
 NUM_MODELS, BATCH, STEPS, CHANNELS = 3, 5, 7, 6
 KINDS = {

@@ -81,6 +81,7 @@ class Forked(subprocess.Popen[Any]):
         super().__init__(["v8", *self._order["words"]], **options)
 
     def _execute_child(self, *arguments: Any) -> None:
+        sys.audit("subprocess.Popen", "v8", self._order["words"], self._order["cwd"], None)
         ends = arguments[10:16]  # of the pipes: read and write, for stdin, stdout and stderr
         given = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
         self._keeper, there = socket.socketpair()

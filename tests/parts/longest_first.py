@@ -18,7 +18,6 @@ LONGEST: tuple[str, ...] = (
     "end_to_end/test_ctrl_c.py",
     "cli/test_scripts.py",
     "end_to_end/test_wheel.py",
-    "end_to_end/test_image.py",
     "hub/test_notebook.py",
     "end_to_end/test_ledger.py",
     "networks/test_stacking.py",

@@ -1,119 +1,128 @@
-"""What a test starts, read from its code: marks that nobody has to write, and that move with the code.
+"""The marks that tests carry, and the guard that finds a test which has lost one.
 
-    tf       it calls what imports Keras, TensorFlow or JAX, or asks for a fixture that does
-    process  it starts a process, or asks for a fixture that does
-    drill    real faults and kills, minutes of work; this one is written into the file: `pytestmark`
+    tf       computes with Keras, TensorFlow or JAX
+    process  starts a process
+    nightly  takes minutes: real faults and kills, fuzzing, the image, every profile
 
-`scripts/test --quick` takes the tests that have none of them; `-m "tf and not process"` chooses, too. A test
-reaches every name in its code, and what the functions, classes and fixtures of tests reach that these names
-mean. The code of v8 is not looked into: a module of it counts as TensorFlow where importing it imports that.
-What only the words of a command ask for is not seen; the fixture that the command works on is.
+A mark is written above the test, or in its file's `pytestmark`. `scripts/test --quick` takes the tests that
+have none of them, `scripts/test` those without `nightly`, `scripts/test --all` all of them.
+
+While a test runs, the guard notices the start of a process, the import of a framework, and every operation
+that TensorFlow or JAX carries out. A test that did any of these without the mark fails. What the setup of a
+shared fixture did counts for every test that asks for the fixture, also for those that find it ready.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Iterator
-from functools import cache, partial
-from importlib import import_module
-from types import CodeType, FunctionType, ModuleType
+import functools
+import os
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-TF = frozenset({"keras", "tensorflow", "jax"})
-PROCESS = frozenset({"subprocess", "multiprocessing", "forked", "nbclient", "v8.machine.processes"})
-_Cached = type(cache(len))
-_IMPORTED_WHERE_USED = re.compile(r"v8\.|(keras|tensorflow|jax)$")
+FRAMEWORKS = frozenset({"keras", "tensorflow", "jax"})
+STARTS_OF_PROCESSES = frozenset(
+    {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+)
+"""Audit events of Python; see the table of audit events in its library reference."""
+SHORT_PROGRAMS = frozenset({"git", "nvidia-smi"})
+"""Asked for the commit and for the driver wherever v8 runs; they end in milliseconds."""
+OPERATIONS = (
+    ("tensorflow.python.pywrap_tfe", "TFE_Py_FastPathExecute"),
+    ("tensorflow.python.pywrap_tfe", "TFE_Py_Execute"),
+    ("jax._src.core", "Primitive.bind"),
+    ("multiprocessing.process", "BaseProcess.start"),
+)
+"""Module and attribute of what every operation goes through; what a version does not have is not watched."""
 
 
-def mark_what_is_started(items: list[pytest.Item]) -> None:
-    """Give every test the marks of what it reaches; doctests have none."""
-    for item in items:
+class MarkGuard:
+    """A pytest plugin that fails a test which uses something its marks do not name."""
+
+    def __init__(self) -> None:
+        # Mark to what needs it: the program that was started, the module or operation that was used.
+        self._used: dict[str, str] = {}
+        self._used_by_fixture: dict[Any, dict[str, str]] = {}
+        self._watched: set[tuple[str, str]] = set()
+        sys.addaudithook(self._notice_event)
+
+    def _notice_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in STARTS_OF_PROCESSES:
+            program = _program(arguments) if event == "subprocess.Popen" else event
+            if program not in SHORT_PROGRAMS:
+                self._used.setdefault("process", f"starts {program}")
+        elif event == "import" and arguments[0] in FRAMEWORKS:
+            self._used.setdefault("tf", f"imports {arguments[0]}")
+
+    def _watch_operations(self) -> None:
+        """Wrap the functions of `OPERATIONS` whose modules have been imported since the last call."""
+        for module_name, attribute in OPERATIONS:
+            module = sys.modules.get(module_name)
+            if module is None or (module_name, attribute) in self._watched:
+                continue
+            self._watched.add((module_name, attribute))
+            *classes, name = attribute.split(".")
+            owner = functools.reduce(getattr, classes, module)
+            if hasattr(owner, name):
+                setattr(owner, name, self._watched_function(getattr(owner, name), module_name, attribute))
+
+    def _watched_function(
+        self, function: Callable[..., Any], module_name: str, name: str
+    ) -> Callable[..., Any]:
+        mark = "process" if module_name.startswith("multiprocessing") else "tf"
+        evidence = f"calls {name} of {module_name}"
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._used.setdefault(mark, evidence)
+            return function(*arguments, **options)
+
+        return call
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        self._used.clear()
+        self._watch_operations()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        used_before = self._used.copy()
+        self._used.clear()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._used_by_fixture.setdefault(fixturedef, {}).update(self._used)
+            self._used.update(used_before)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        result = yield
         if isinstance(item, pytest.Function):
-            fixtures = item._fixtureinfo.name2fixturedefs.values()
-            functions = [item.function, *(each.func for several in fixtures for each in several)]
-            for mark in frozenset().union(*map(_marks, functions)):
-                item.add_marker(mark)
+            used = self._used_by(item)
+            for mark in sorted(used.keys() - {mark.name for mark in item.iter_markers()}):
+                message = (
+                    f"{item.nodeid}: {used[mark]} and has lost its mark; write @pytest.mark.{mark} above it."
+                )
+                pytest.fail(message, pytrace=False)
+        return result
+
+    def _used_by(self, item: pytest.Function) -> dict[str, str]:
+        """Return what a test and the fixtures that it asks for used, by the mark that names it."""
+        used = dict(self._used)
+        for fixtures in item._fixtureinfo.name2fixturedefs.values():
+            for fixture in fixtures:
+                used.update(self._used_by_fixture.get(fixture, {}))
+        return used
 
 
-@cache
-def _marks(function: Any) -> frozenset[str]:
-    found, waiting, seen = set[str](), [function], set[int]()
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        place = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
-        if isinstance(place, str):
-            found |= {"process"} if PROCESS & {place, place.partition(".")[0]} else set()
-            found |= {"tf"} if _starts_tf(place) else set()
-        waiting += _named_by(thing)
-        if isinstance(thing, FunctionType) and any(map(_starts_tf, _imported_by(thing))):
-            found.add("tf")
-    return frozenset(found)
-
-
-def _named_by(thing: Any) -> Iterator[Any]:
-    """Yield what a function, class or module of the tests leads to; nothing for anything else."""
-    if isinstance(thing, FunctionType) and _is_of_tests(thing.__code__.co_filename):
-        yield from (thing.__globals__[name] for name in _names(thing) if name in thing.__globals__)
-        yield from inspect.getclosurevars(thing).nonlocals.values()
-    elif isinstance(thing, type | ModuleType):
-        home = thing if isinstance(thing, ModuleType) else inspect.getmodule(thing)
-        if _is_of_tests(getattr(home, "__file__", None) or ""):
-            yield from map(_plain, vars(thing).values())
-    elif _plain(thing) is not thing:
-        yield _plain(thing)
-
-
-def _plain(thing: Any) -> Any:
-    """Return the function within a method, a property or a decorated function."""
-    match thing:
-        case staticmethod() | classmethod():
-            return thing.__func__
-        case property():
-            return thing.fget
-        case partial():
-            return thing.func
-        case FunctionType() | _Cached():
-            return inspect.unwrap(thing)
-    return thing
-
-
-def _imported_by(function: FunctionType) -> Iterator[str]:
-    return filter(
-        _IMPORTED_WHERE_USED.match, _names(function) if _is_of_tests(function.__code__.co_filename) else ()
-    )
-
-
-def _names(function: FunctionType) -> set[str]:
-    """Return the names in the code of a function and of what is defined in it."""
-    waiting, names = [function.__code__], set[str]()
-    while waiting:
-        code = waiting.pop()
-        names |= {*code.co_names}
-        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return names
-
-
-def _is_of_tests(file: str) -> bool:
-    return "/tests/" in file.replace("\\", "/")
-
-
-@cache
-def _starts_tf(module: str) -> bool:
-    """Whether a module is of `TF`, or one of v8 that imports it, directly or not."""
-    waiting, seen = [module], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name.partition(".")[0] in TF:
-            return True
-        if name.partition(".")[0] == "v8" and name not in seen:
-            seen.add(name)
-            for value in vars(import_module(name)).values():
-                place = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-                waiting += [place] if isinstance(place, str) else []
-    return False
+def _program(arguments: tuple[Any, ...]) -> str:
+    """Return the name of the program that `subprocess.Popen` starts, from its audit event."""
+    executable, words = arguments[0], arguments[1]
+    if executable is None:
+        executable = words if isinstance(words, str | bytes | Path) else words[0]
+    return Path(os.fsdecode(executable)).name

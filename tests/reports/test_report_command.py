@@ -19,6 +19,8 @@ from v8.profile import load_profile
 from v8.storage import write_json
 from v8.tasks import TASKS
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[2]
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
 SAMPLE = ForecastSample(

@@ -86,6 +86,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.tf
 def test_each_model_sees_candles_up_to_its_fold_and_is_evaluated_on_the_last_of_them(
     undisturbed: Path,
 ) -> None:
@@ -106,6 +107,7 @@ def test_each_model_sees_candles_up_to_its_fold_and_is_evaluated_on_the_last_of_
             assert split["validation"][0] - split["train"][1] > embargo_s
 
 
+@pytest.mark.tf
 def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path) -> None:
     results = found(undisturbed)["results"]
     assert [one["name"] for one in results["folds"]] == ["fold 1", "fold 2"]
@@ -120,6 +122,7 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
     assert "Simulated market" in page and "Back-test of profile range_paths" in page
 
 
+@pytest.mark.tf
 def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_path: Path) -> None:
     file, one, demo = tmp_path / "all.parquet", tmp_path / "one.csv", lambda name: DemoSource()
     written = write_forecasts(undisturbed, file, form="parquet", open_source=demo)
@@ -138,6 +141,7 @@ def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_pat
     assert set(pd.read_csv(one)["series"]) == {"ETHUSDT-15m"}
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("num_outcomes", [1])
 def test_one_that_was_cut_off_goes_on_to_the_same_results(
     num_outcomes: int, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,11 +164,13 @@ class NoFurther(DemoSource):
         return super().candles(series, num_bars, end_s)
 
 
+@pytest.mark.tf
 def test_the_plan_stays_when_the_candles_move_on(undisturbed: Path) -> None:
     begun = begin_or_continue(undisturbed, asked(), NoFurther(), RunObserver())
     assert begun == read_plan(undisturbed)
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -181,6 +187,7 @@ def test_it_is_continued_with_what_it_was_begun_with(
         begin_or_continue(undisturbed, asked(**changes), DemoSource(), RunObserver())
 
 
+@pytest.mark.tf
 def test_a_fold_that_lost_a_fold_says_so(undisturbed: Path, tmp_path: Path) -> None:
     path = shutil.copytree(undisturbed, tmp_path / "copy")
     (path / "fold-2" / "BTCUSDT-15m" / "fold_losses.npz").unlink()
@@ -202,6 +209,7 @@ class Rewritten(DemoSource):
         return check_candles(frame, series, source=self.name)
 
 
+@pytest.mark.tf
 def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_the_old_ones(
     undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -261,6 +269,7 @@ BROKEN_PLANS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("name", BROKEN_PLANS)
 def test_a_plan_that_no_back_test_wrote_is_refused_in_one_sentence(
     name: str, undisturbed: Path, tmp_path: Path

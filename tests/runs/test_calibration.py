@@ -21,6 +21,8 @@ from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData, prepare_series
 from v8.windows.span import Span
 
+pytestmark = pytest.mark.tf
+
 
 def opinionated_network(data: SeriesData) -> keras.Model:
     """A network that own_entries from its constant start, as a trained one does."""

@@ -15,6 +15,8 @@ from v8.artifacts.nested_runs import read_serving
 from v8.cli.app import app
 from v8.storage import write_json
 
+pytestmark = pytest.mark.tf
+
 FAILED = {"status": "failed", "reason": "BTCUSD-15m from vision: needs a zip; got none at http://127.0.0.1"}
 
 

@@ -425,6 +425,7 @@ def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
     assert [job.seed for job in engine.jobs] == [42, 45]
 
 
+@pytest.mark.process
 def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_one_sentence(
     plan: Plan, tmp_path: Path
 ) -> None:
@@ -447,6 +448,7 @@ def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_
         assert [name for name in disk.rglob(".*") if name.name not in (".lock", ".lock-holder")] == []
 
 
+@pytest.mark.process
 def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 32 << 20) as disk:
         plan = make_plan(plan.profile, [ONE], disk / "tiny")

@@ -26,6 +26,8 @@ from v8.runs.stages import CHECKPOINT
 from v8.training.progress import EpochRecord
 from v8.training.trainer import FleetMember, Trainer, TrainingResult
 
+pytestmark = pytest.mark.tf
+
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")
 
 

@@ -32,6 +32,8 @@ from v8.runs.stages import CHECKPOINT, calibrate
 from v8.training.trainer import FleetMember, Trainer
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
 
 

@@ -128,11 +128,13 @@ def run_python(code: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
     code = "import sys, v8.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 
+@pytest.mark.process
 def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\n"
@@ -148,6 +150,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
     assert len(list((tmp_path / "tensorboard" / "BTCUSDT-15m").iterdir())) == 1
 
 
+@pytest.mark.process
 def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path: Path) -> None:
     # An address at which nobody listens: the refusal needs no network.
     code = (
@@ -204,6 +207,7 @@ def expected(run: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     return curves, results
 
 
+@pytest.mark.process
 def test_tensorboard_holds_the_history_and_the_results(run: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -218,6 +222,7 @@ def test_tensorboard_holds_the_history_and_the_results(run: Path) -> None:
         assert (found.step, found.value) == (2, pytest.approx(value, rel=1e-6))
 
 
+@pytest.mark.process
 def test_wandb_keeps_the_same_numbers_on_this_machine(run: Path) -> None:
     history = wandb_history(run)
     curves, results = expected(run)
@@ -226,6 +231,7 @@ def test_wandb_keeps_the_same_numbers_on_this_machine(run: Path) -> None:
     assert {tag: history[-1][tag] for tag in results} == pytest.approx(results)
 
 
+@pytest.mark.process
 def test_wandb_is_given_no_code_no_packages_and_no_output(run: Path) -> None:
     (folder,) = (run / "wandb").glob("offline-run-*")
     (file,) = folder.glob("*.wandb")

@@ -21,6 +21,8 @@ from v8.trading.study import FORMULAS, forecasts_of, require_causal, trading_cas
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
+pytestmark = pytest.mark.tf
+
 
 @pytest.fixture(scope="module")
 def data(trained_run: Any) -> SeriesData:

@@ -18,6 +18,8 @@ from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.batches import Batch, FleetWindows
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 TRAINING = {
     "epochs": 8,
     "learning_rate": 1e-3,

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.process
+
 TESTS = Path(__file__).parents[1]
 
 # Each backend draws initial weights in its own way, so `SameStart` gives both the same.

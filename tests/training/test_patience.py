@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import keras
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ class KerasCallbacks:
 CALLBACKS = KerasCallbacks()
 
 
+@pytest.mark.tf
 @settings(deadline=None, max_examples=60)
 @given(losses=st.lists(st.sampled_from([1.0, 0.9, 0.89995, 0.8, 0.7, 0.69, 1.1]), min_size=1, max_size=16))
 def test_rates_and_stops_equal_the_callbacks_epoch_by_epoch(losses: list[float]) -> None:

@@ -31,6 +31,7 @@ def windows(make_profile: Callable[..., Profile], make_data: Callable[..., Serie
     return FleetWindows([make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)])
 
 
+@pytest.mark.tf
 def test_the_elements_of_the_data_set_are_the_epochs_that_numpy_shuffles(windows: FleetWindows) -> None:
     orders = windows.epochs(SEEDS, FIRST_EPOCHS)
     dataset = epoch_dataset(orders)
@@ -40,12 +41,14 @@ def test_the_elements_of_the_data_set_are_the_epochs_that_numpy_shuffles(windows
         np.testing.assert_array_equal(ours, numpy)
 
 
+@pytest.mark.tf
 def test_it_goes_on_from_any_epoch_with_the_same_indices(windows: FleetWindows) -> None:
     whole = list(islice(epoch_iterator(windows.epochs(SEEDS, [1, 1])), 5))
     resumed = list(islice(epoch_iterator(windows.epochs(SEEDS, [4, 4])), 2))
     np.testing.assert_array_equal(np.stack(whole[3:]), np.stack(resumed))
 
 
+@pytest.mark.tf
 def test_no_thread_of_the_pipeline_is_tuned_or_shared(windows: FleetWindows) -> None:
     options = epoch_dataset(windows.epochs(SEEDS, FIRST_EPOCHS)).options()
     assert options.deterministic
@@ -54,6 +57,7 @@ def test_no_thread_of_the_pipeline_is_tuned_or_shared(windows: FleetWindows) -> 
     assert not options.experimental_optimization.apply_default_optimizations
 
 
+@pytest.mark.tf
 def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: FleetWindows) -> None:
     tables, host = on_device(windows), windows.tables()
 
@@ -69,6 +73,7 @@ def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: Fle
             np.testing.assert_array_equal(ours.numpy().view(np.int32), numpy.view(np.int32))
 
 
+@pytest.mark.tf
 def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
@@ -88,6 +93,7 @@ def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit(
     assert [reference() for reference in alive] == [None, None]
 
 
+@pytest.mark.tf
 def test_an_iterator_that_is_given_up_lets_its_series_go(windows: FleetWindows) -> None:
     orders = windows.epochs(SEEDS, FIRST_EPOCHS)
     reference = weakref.ref(orders)
@@ -127,6 +133,7 @@ print(num_caught)
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_inside_the_pipeline_is_heeded_between_epochs_and_nothing_worse() -> None:
     """With `from_generator` every second one ended in an abort; a hundred of these end as Python's do."""
     program = INTERRUPTED.format(tests=str(Path(__file__).parents[1]))

@@ -26,6 +26,7 @@ def test_percent_of_the_ceiling_follows_from_the_formula(small: Profile) -> None
     assert ceiling_pct(1e6, training_flop_per_window(small), 100.0) == pytest.approx(30.72)
 
 
+@pytest.mark.tf
 def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
     speed = probe.matmul_speed(0.05, size=64)
     assert speed["size"] == 64
@@ -34,6 +35,7 @@ def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
     assert speed["device"].partition(":")[0] in {"CPU", "GPU"}
 
 
+@pytest.mark.tf
 def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Profile) -> None:
     stock = probe.step_speed("stock", small, "float32", 0.05)
     ours = probe.step_speed("ours", small, "float32", 0.05, num_models=2)
@@ -46,6 +48,7 @@ def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Pr
     assert ours["device"] == stock["device"]
 
 
+@pytest.mark.tf
 def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
     # Three stretches of one repetition take 0.5, 2.0 and 0.5 s: median 2 a second, mean 1.5.
     durations, now = iter([0.5, 2.0, 0.5]), [0.0]
@@ -56,6 +59,7 @@ def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
     assert probe.median_rate(work, 2.9, clock=lambda: now[0]) == 2.0
 
 
+@pytest.mark.tf
 def test_repetitions_too_short_to_time_are_gathered_into_longer_stretches() -> None:
     asked, now = [], [0.0]
 
@@ -68,12 +72,14 @@ def test_repetitions_too_short_to_time_are_gathered_into_longer_stretches() -> N
     assert asked[:6] == [1, 2, 4, 8, 16, 16]
 
 
+@pytest.mark.tf
 def test_the_small_network_is_one_lstm_and_one_dense_layer_of_the_first_width() -> None:
     network: Any = probe.shortened(load_profile("aligned")).network
     assert (network.family, network.encoder_units, network.dense_units) == ("lstm_dense", (128,), (128,))
     assert network.dropout == 0.3
 
 
+@pytest.mark.tf
 def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
     make_profile: Callable[..., Profile],
 ) -> None:
@@ -85,6 +91,7 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
     assert probe.shortened(light) is light
 
 
+@pytest.mark.tf
 def test_a_batch_has_the_shapes_of_the_profile() -> None:
     x_BMTF, y_BMHC = probe.random_batch(load_profile("aligned"), num_models=3)
     assert x_BMTF.shape == (16, 3, 60, 12)
@@ -95,6 +102,7 @@ def test_a_batch_has_the_shapes_of_the_profile() -> None:
     }
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("saturation", "expected"),
     [(1, 1), (8, 8), (30, 32), (1000, 40)],
@@ -108,5 +116,6 @@ def test_a_fleet_is_as_large_as_still_pays(saturation: int, expected: int, small
     assert probe.measured_fleet_size(small, 40, speed_of=speed) == expected
 
 
+@pytest.mark.tf
 def test_the_real_measurement_chooses_a_size_that_exists(small: Profile) -> None:
     assert probe.measured_fleet_size(small, 3) in (1, 2, 3)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 TESTS = Path(__file__).parents[1]
 TRAINING = """
 import json, os, sys

@@ -22,6 +22,7 @@ def rates(chosen: TrainingSettings, num_epochs: int = 10) -> np.ndarray:
     return np.array([rate_at(chosen, RATE, step / STEPS, (step + 1) / STEPS) for step in steps])
 
 
+@pytest.mark.tf
 def test_cosine_is_that_of_keras() -> None:
     stock = keras.optimizers.schedules.CosineDecay(RATE, decay_steps=10 * STEPS)
     expected = [float(stock(step)) for step in range(10 * STEPS)]

@@ -16,6 +16,8 @@ from v8.training.step import FleetState, compiled_step, flattened, initial_state
 from v8.windows.batches import Batch, FleetWindows, num_batches
 from v8.windows.dataset import SeriesData
 
+pytestmark = pytest.mark.tf
+
 RATES = np.float32([0.01, 0.02, 0.005])
 EVERYONE = np.ones(3, bool)
 

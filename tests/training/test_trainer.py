@@ -27,6 +27,8 @@ from v8.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series
 from v8.windows.span import Span
 
+pytestmark = pytest.mark.tf
+
 
 def same_weights(one: TrainingResult, two: TrainingResult) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))

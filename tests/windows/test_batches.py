@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,11 +176,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.process
 def test_memory_does_not_grow_with_the_lookback() -> None:
     """4,000 windows of 400 rows x 12 features would be 77 MB; gathering them batch by batch is not."""
     assert measured(400) - measured(20) < 30 * 1024
 
 
+@pytest.mark.process
 def test_batches_leave_nothing_in_the_folder_for_passing_files(tmp_path: Path) -> None:
     measured(20, TMPDIR=str(tmp_path), PYTHONDONTWRITEBYTECODE="")  # empty: Python keeps what it compiles
     assert list(tmp_path.iterdir()) == []
@@ -204,6 +207,7 @@ def test_g7_no_window_holds_a_row_it_is_asked_for(
     assert not np.array_equal(np.asarray(first.y_BMHC["ohlc"]), np.asarray(second.y_BMHC["ohlc"]))
 
 
+@pytest.mark.tf
 def test_g7_a_network_s_only_input_is_the_window(make_profile: Callable[..., Profile]) -> None:
     for family in ("bilstm_seq2seq", "lstm_dense", "dense_newest"):
         network = build_network(make_profile(family), seed=1)

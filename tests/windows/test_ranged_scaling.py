@@ -99,6 +99,7 @@ def test_a_volatility_target_is_measured_by_the_recent_range_alone(
     assert data.targets_NHC["volatility"][rows[0], :, 0] == pytest.approx((actual - rolled) / unit, rel=1e-4)
 
 
+@pytest.mark.tf
 def test_the_naive_forecast_has_a_loss_of_one_a_task_on_train_windows(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

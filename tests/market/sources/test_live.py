@@ -476,6 +476,7 @@ def test_threads_that_update_at_once_lose_nothing(exchange, home) -> None:
     assert stored(home, "damaged-1.parquet") == []
 
 
+@pytest.mark.process
 def test_processes_that_begin_at_different_ends_lose_nothing(exchange, home) -> None:
     code = (
         "from v8.market.series import Series; from v8.market.sources.live import LiveSource\n"
