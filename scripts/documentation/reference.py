@@ -236,8 +236,8 @@ def json_fields() -> str:
     parts = [
         "# JSON: every field",
         "Times are ISO 8601 in UTC, prices in quote currency, durations in seconds, digests sha256 in hex. "
-        "`NAME.` stands for any name, `[].` for each element of a list. A newer v8 may add keys, and reads files "
-        "of older ones. The answers of the API have [their own page](api.md).",
+        "`NAME.` stands for any name, `[].` for each element of a list. A newer v8 may add keys, and reads "
+        "files of older ones. The answers of the API have [their own page](api.md).",
     ]
     for name, about in files.items():
         rows = [(f"`{key}`", escaped(said)) for key, said in told_fields(about["fields"])]
@@ -285,8 +285,8 @@ def api() -> str:
     parts = [
         "# The API",
         "The API of `scripts/v8 app`, made from the description that it serves at `/openapi.json` "
-        f"(OpenAPI {described['openapi']}); a client can be generated from that. How to start it is explained in "
-        "[the page and its API](../how-to/page-and-api.md).",
+        f"(OpenAPI {described['openapi']}); a client can be generated from that. How to start it is "
+        "explained in [the page and its API](../how-to/page-and-api.md).",
         escaped(described["info"].get("description", "")),
     ]
     for path, methods in described["paths"].items():
@@ -357,8 +357,8 @@ def python() -> str:
     parts = [
         "# Python",
         "Everything has type hints, and `help` shows the same text. The examples are run by tests. Every "
-        "error is a `v8.errors.V8Error`, one sentence of four parts: where, the rule, the value received, and "
-        "how to correct it.",
+        "error is a `v8.errors.V8Error`, one sentence of four parts: where, the rule, the value received, "
+        "and how to correct it.",
     ]
     for name in sorted(package.__all__):
         thing = getattr(package, name)
@@ -473,8 +473,9 @@ def features(*, is_examined: bool = True) -> str:
             "## Features of v8",
             table(("feature", "meaning", "kind", "bars before the first", "source"), ours),
             f"## Outputs of `ta` {version}",
-            "The name is that of the output's method, with the parameters that differ from the package's defaults: "
-            "`ta.adx`, `ta.stoch(window=10)`. This version was examined; the last column says what is refused.",
+            "The name is that of the output's method, with the parameters that differ from the package's "
+            "defaults: `ta.adx`, `ta.stoch(window=10)`. This version was examined; the last column says what "
+            "is refused.",
             table(("feature", "indicator", "reads", "parameters", "examined"), _outputs(is_examined)),
         ]
     )
@@ -507,7 +508,7 @@ def environment() -> str:
     return joined(
         [
             "# Environment variables",
-            "Secrets are read from these variables only, and never printed.",
+            "Secrets in these variables are never printed.",
             table(("variable", "meaning"), rows),
         ]
     )
