@@ -82,7 +82,7 @@ def commands() -> str:
     parts = [
         "# Commands",
         "`scripts/v8 COMMAND` from a checkout, `python -m v8 COMMAND` where v8 is installed. Each command's "
-        "`--help` says the same as this page. Exit codes stand in [files and exit codes](files.md).",
+        "`--help` shows the same text. Exit codes are explained in [files and exit codes](files.md).",
         table(("command", "what it does"), shorts),
     ]
     for name, single in listed.items():
@@ -125,14 +125,14 @@ def profile_keys() -> str:
     }
     parts = [
         "# Keys of a profile",
-        "A profile is one YAML file. Every key stands in every file that v8 ships; those with a default may "
-        "be left out. An unknown key is refused by its name, and so is a value out of its limits.",
+        "A profile is one YAML file. The profiles that v8 ships contain every key; a key with a default may "
+        "be left out. An unknown key, or a value out of its limits, is refused, and the message names it.",
         "## The profile",
         table(HEADER, keys_of_profile),
     ]
     for name, model in sections.items():
         parts += [f"## `{name}`", first_sentence(model), table(HEADER, _told_keys(model, f"{name}."))]
-    parts += ["## `network`", "Each family has sizes of its own beside `family`, its name."]
+    parts += ["## `network`", "The name of the family is `family`. Each family has its own settings:"]
     for name, family in FAMILIES.items():
         parts += [f"### `{name}`", f"{family.sentence} Source: {escaped(family.source)}."]
         keys = list(_told_keys(family.settings, "network."))
@@ -236,8 +236,8 @@ def json_fields() -> str:
     parts = [
         "# JSON: every field",
         "Times are ISO 8601 in UTC, prices in quote currency, durations in seconds, digests sha256 in hex. "
-        "`NAME.` stands for any name, `[].` for each of a list. A newer v8 may add keys; it reads files of "
-        "older ones. The API's answers have [a page of their own](api.md).",
+        "`NAME.` stands for any name, `[].` for each element of a list. A newer v8 may add keys, and reads "
+        "files of older ones. The answers of the API have [their own page](api.md).",
     ]
     for name, file in files.items():
         rows = [(f"`{key}`", escaped(text)) for key, text in told_fields(file["fields"])]
@@ -284,14 +284,14 @@ def api() -> str:
     schemas = described["components"]["schemas"]
     parts = [
         "# The API",
-        "What `scripts/v8 app` answers, from the description that it serves itself at `/openapi.json` "
-        f"(OpenAPI {described['openapi']}): a client can be generated from that. How to start it is told in "
-        "[the page and its API](../how-to/page-and-api.md).",
+        "The API of `scripts/v8 app`, made from the description that it serves at `/openapi.json` "
+        f"(OpenAPI {described['openapi']}); a client can be generated from that. How to start it is "
+        "explained in [the page and its API](../how-to/page-and-api.md).",
         escaped(described["info"].get("description", "")),
     ]
     for path, methods in described["paths"].items():
         parts += [f"## `{path}`", *_operation(methods["get"], schemas)]
-    parts.append("## What the answers hold")
+    parts.append("## Objects in the answers")
     for name, schema in schemas.items():
         parts += [f"### {name}", escaped(schema.get("description", "")), _properties(schema)]
     return joined(parts)
@@ -358,9 +358,9 @@ def python() -> str:
     package = import_module("v8")
     parts = [
         "# Python",
-        "All of it is typed, and what is written here is what `help` says. Examples run in the tests. Every "
-        "error is a `v8.errors.V8Error`, one sentence of four parts: where, the rule, what was got, how to "
-        "mend it.",
+        "Everything has type hints, and `help` shows the same text. The examples are run by tests. Every "
+        "error is a `v8.errors.V8Error`, one sentence of four parts: where, the rule, the value received, "
+        "and how to correct it.",
     ]
     for name in sorted(package.__all__):
         value = getattr(package, name)
@@ -476,14 +476,15 @@ def features(*, is_examined: bool = True) -> str:
     return joined(
         [
             "# Features and indicators",
-            "Names that a profile may list under `features`. Each is computed from nothing but the past of a "
+            "Names that a profile may list under `features`. Each is computed only from the past of a "
             "bar; `scripts/v8 features --profile FILE` explains those of a profile. Columns of other series "
-            "and of your own tables are told in [covariates](../how-to/extend.md).",
-            "## Ours",
+            "and of your own tables are explained in [covariates](../how-to/extend.md).",
+            "## Features of v8",
             table(("feature", "meaning", "kind", "bars before the first", "source"), ours),
             f"## Outputs of `ta` {version}",
-            "By the name of the output's method, with parameters where they are not the package's own: "
-            "`ta.adx`, `ta.stoch(window=10)`. What is refused, and why, was found by examining this version.",
+            "The name is that of the output's method, with the parameters that differ from the package's "
+            "defaults: `ta.adx`, `ta.stoch(window=10)`. This version was examined; the last column says what "
+            "is refused.",
             table(("feature", "indicator", "reads", "parameters", "examined"), _outputs(is_examined)),
         ]
     )
@@ -516,7 +517,7 @@ def environment() -> str:
     return joined(
         [
             "# Environment variables",
-            "Secrets are read here and nowhere else, and never printed.",
+            "Secrets in these variables are never printed.",
             table(("variable", "meaning"), rows),
         ]
     )
