@@ -105,7 +105,7 @@ def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw:
     with pytest.raises(DataError, match="above zero"):
         loaded.forecast_history(wild, start="2025-01-01T00:00")
     live = check_candles(wild, loaded.series, source="live")
-    with pytest.raises(DataError, match=refusal + r"Look for a leap .* --accept-revision` asks for again\."):
+    with pytest.raises(DataError, match=refusal + r"Look for a leap .*, run `.* --accept-revision`\."):
         loaded.predict(live)
     archived = check_candles(wild, loaded.series, source="vision")
     with pytest.raises(DataError, match=refusal + r"Look for a leap in the candles before it\.$"):
@@ -494,7 +494,7 @@ def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
     tmp_path: Path, trained_run: Any
 ) -> None:
     renamed = changed_copy(trained_run.folder, tmp_path / "ETHUSDT-1h", **OTHER)
-    told = r"model\.keras: must be a model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
+    told = r"model\.keras: must be the model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
     with pytest.raises(ArtifactError, match=told):
         Forecaster.load(renamed)
 

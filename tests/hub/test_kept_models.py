@@ -92,7 +92,8 @@ def test_a_model_of_another_profile_cannot_stay_beside_and_prune_is_named(hub: A
     make_run.change(old, "BTCUSDT-15m", profile_digest="ab" * 32)
     publish_run(old)
     with pytest.raises(
-        PublishError, match=r"its profile aligned, .* got 1 of another: BTCUSDT-15m\. .* with --prune"
+        PublishError,
+        match=r"the profile of the run, aligned .* got 1 of another: BTCUSDT-15m\. .* with --prune",
     ):
         publish_run(make_run(["ETHUSDT-1h"]))
     assert len(hub.commits(REPO)) == 1
