@@ -21,6 +21,7 @@ KEYS: Final[Mapping[str, str]] = {
     "judgement": "evaluation",
     "multiple": "relative_mae",
     "multiples": "relative_mae",
+    "multiples_of_best": "relative_mae_to_best",
     "num_flat_truth": "num_flat_actual",
     "roll_forward": "naive",
     "seen": "value_range",

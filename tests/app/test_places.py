@@ -44,7 +44,7 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
             page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"] is not None)
             told = page.get(f"/api/track/{BTC}").json()
             assert told["record"]["num_pending"] == 1
-            assert told["record"]["tasks"]["ohlc"]["naive"]["multiple"] == 0.5
+            assert told["record"]["tasks"]["ohlc"]["naive"]["relative_mae"] == 0.5
             write(ledger, 1, [[2.0, 4.0], [4.0, 2.0], [4.0, 1.0]])
             page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"]["num_scored"] == 2)
             told, record = page.get(f"/api/track/{BTC}").json(), live_record(ledger, PLACE)

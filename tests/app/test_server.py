@@ -72,7 +72,7 @@ def test_series_and_leaderboard_tell_what_the_metadata_say(served: Any) -> None:
     assert listed[ETH]["trained"]["candles_digest"] == metadata["candles"]["digest"]
     assert listed[ETH]["trained"]["spans"]["test"]["num_windows"] == metadata["split"]["test"]["num_windows"]
     rows = served.get("/api/leaderboard").json()["leaderboard"]
-    multiples = [row["tasks"]["ohlc"]["naive"]["multiple"] for row in rows]
+    multiples = [row["tasks"]["ohlc"]["naive"]["relative_mae"] for row in rows]
     assert multiples == sorted(multiples)
     assert all(row["tasks"]["ohlc"]["best_baseline"]["verdict"] for row in rows)
 

@@ -547,6 +547,6 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     assert (naive["verdict"], naive["p_value"]) == ("not yet known", None)
     rows = [*csv.DictReader(call(*words, "--format", "csv", "--series", SHORT).stdout.splitlines())]
     assert [row["task"] for row in rows] == ["ohlc", "volatility"]
-    assert float(rows[0]["relative_mae"]) == naive["multiple"]
+    assert float(rows[0]["relative_mae"]) == naive["relative_mae"]
     assert call(*words, "--format", "xml").exit_code == 2
     assert call(*words, "--series", "DOGEUSDT-1h").exit_code == 3

@@ -152,8 +152,8 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
     assert served_folder(drilled.run, BTC) == served
     (decision,) = read_serving(drilled.run).decisions
     assert decision.is_replaced
-    assert [*decision.baselines] == [*decision.champion.multiples] == ["ohlc", "bands", "volatility"]
-    new, old = (mean(each.multiples.values()) for each in (decision.challenger, decision.champion))
+    assert [*decision.baselines] == [*decision.champion.relative_mae] == ["ohlc", "bands", "volatility"]
+    new, old = (mean(each.relative_mae.values()) for each in (decision.challenger, decision.champion))
     assert new < old
     title = "error as a multiple of naive's on candles that neither has seen"
     assert title in " ".join(drilled.output.split())
@@ -244,7 +244,7 @@ def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
     level(copied)
     decision = decide(copied)
     assert not decision.is_replaced
-    assert decision.champion.multiples == decision.challenger.multiples != {}
+    assert decision.champion.relative_mae == decision.challenger.relative_mae != {}
 
 
 @pytest.mark.tf

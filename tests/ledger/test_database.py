@@ -135,7 +135,7 @@ def foreign(path: Path) -> None:
 def newer(path: Path) -> None:
     Ledger.open_to_write(path).close()
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 2")
+        other.execute("PRAGMA user_version = 3")
     other.close()
 
 
@@ -164,7 +164,7 @@ def renamed(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "the file of another program"),
         (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
         (foreign, "the file of another program"),
-        (newer, "schema 2"),
+        (newer, "schema 3"),
         (tampered, r"other tables or triggers than v8 makes \(forecasts_stay\)"),
         (lambda path: path.mkdir(), "a folder, pipe or device"),
     ],

@@ -204,7 +204,7 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     for name, shown in RECORD_PRINTERS.items():
         shown(record)
         printed = capsys.readouterr().out
-        sure = f"ohlc: CRPS {live.crps_multiple:.3f} of naive's error; actual values of the newest "
+        sure = f"ohlc: CRPS {live.relative_crps:.3f} of naive's error; actual values of the newest "
         held = f": {percent(share)} in the 90 % interval, "
         assert {"table": sure, "json": '"coverage"', "csv": ",crps,within_90,within_50"}[name] in printed
         assert name != "table" or held in printed

@@ -78,7 +78,7 @@ def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
     assert record.series[0].tasks["volatility"].to_json()["coverage"] == {"90 %": 1.0, "50 %": 0.0}
     assert record.tasks["ohlc"].coverage == Coverage({"90 %": 14, "50 %": 8}, 16)  # the late one is left out
     assert record.series[0].generations[0].tasks["ohlc"].coverage == record.tasks["ohlc"].coverage
-    assert record.tasks["ohlc"].crps_multiple == 1.0
+    assert record.tasks["ohlc"].relative_crps == 1.0
 
 
 def test_coverages_of_several_series_are_added_where_they_have_the_same_interval() -> None:

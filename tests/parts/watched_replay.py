@@ -31,7 +31,7 @@ def ledger_rows(path: Path) -> dict[str, list[Any]]:
     queries = {
         "forecasts": "SELECT place, series, issued_for_s, written_s, about, candles_digest, forecasts "
         "FROM forecasts JOIN tracks ON tracks.id = forecasts.track JOIN issuers ON issuers.id = issuer",
-        "scores": "SELECT place, series, issued_for_s, scored_s, actual_digest, losses, actual values "
+        "scores": "SELECT place, series, issued_for_s, scored_s, actual_digest, losses, actual "
         "FROM scores JOIN forecasts ON forecasts.id = forecast JOIN tracks ON tracks.id = track",
     }
     with sqlite3.connect(path) as opened:

@@ -129,7 +129,7 @@ def sureness(evaluated: QuantileEvaluation) -> pd.DataFrame:
     """
     columns = {}
     for task, summary in evaluated.summary().items():
-        crps = {f"CRPS / {called(name)}": multiple for name, multiple in summary["crps_multiples"].items()}
+        crps = {f"CRPS / {called(name)}": multiple for name, multiple in summary["relative_crps"].items()}
         coverage = {f"within {name}": share for name, share in summary["coverage"].items()}
         columns[task] = crps | coverage
     return pd.DataFrame(columns)

@@ -123,7 +123,7 @@ def leaderboard(snapshot: ModelSnapshot) -> dict[str, Any]:
 def _comparison(against: BaselineComparison) -> dict[str, Any]:
     return {
         "name": against.name,
-        "multiple": against.relative_mae,
+        "relative_mae": against.relative_mae,
         "verdict": against.verdict,
         "corrected_p_value": against.corrected_p_value,
     }

@@ -16,16 +16,16 @@ from v8.artifacts.nested_runs import BacktestPlan
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.evaluation.fold_losses import (
     BREAK_FACTOR,
-    FOLD_LOSSES_FILE,
     Cell,
     FoldLosses,
     FoldSummary,
+    losses_file,
     summarize_cells,
 )
 from v8.market.series import Series
 from v8.tasks import TASKS
 
-RESULTS_FORMAT: Final = 2
+RESULTS_FORMAT: Final = 3
 """Version of the keys of `backtest.json`."""
 
 RESULTS_FILE: Final = "backtest.json"
@@ -98,7 +98,7 @@ def read_cells(
         for name in states:
             if name in fold.newest_s and name not in reasons:
                 metadata = read_metadata(run / name, series=name)
-                fold_losses = FoldLosses.load(run / name / FOLD_LOSSES_FILE)
+                fold_losses = FoldLosses.load(losses_file(run / name))
                 series = Series.parse(name)
                 cells.append(Cell(fold.number, series, metadata.evaluation, fold_losses, metadata.quantiles))
     return cells, failures

@@ -25,6 +25,7 @@ from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
+from v8.former_names import with_current_names
 from v8.market.candles import Candles
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
@@ -32,7 +33,8 @@ from v8.storage import digest_file
 from v8.tasks import TASKS
 from v8.windows.scaling import Scaling
 
-ARTIFACT_FORMAT = 1  # version of the keys of `metadata.json`
+ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
+_FORMATS: Final = (1, ARTIFACT_FORMAT)  # that are read; format 1 has the keys of `v8.former_names`
 MODEL_FILE = "model.keras"
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
@@ -374,7 +376,7 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     """
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
-    if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
+    if content.get("format") in _FORMATS and series not in (None, content.get("series")):
         rule = f"must be of {series}, as the name of its folder says"
         got = repr(content.get("series"))[:80]
         fix = "Restore the artefact's folder or train the series again"
@@ -388,7 +390,9 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     Raises:
         ArtifactError: If it has an unknown format, or a key is missing or damaged.
     """
-    records.check_format(content, (ARTIFACT_FORMAT,), kind="artefact", where=where)
+    records.check_format(content, _FORMATS, kind="artefact", where=where)
+    if content["format"] != ARTIFACT_FORMAT:
+        content = with_current_names(content)
     fields = {**content, "content": content}
     return records.checked(Metadata, fields, where=where, fix=_FIX, rule=AS_WRITTEN)
 

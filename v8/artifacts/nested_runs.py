@@ -31,12 +31,13 @@ from v8.artifacts import run_folder
 from v8.artifacts.metadata import METADATA_FILE
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, RUN_FILE, SeriesName
 from v8.errors import ArtifactError, listed
+from v8.former_names import with_current_names
 from v8.market.series import Series, by_series
 from v8.records import Count, Moment, Number, OpenTime, Plain, Positive, Word
 from v8.storage import WriterLock, write_json
 from v8.wording import plural
 
-SERVING_FORMAT: Final = 1  # version of the keys of `serving.json`
+SERVING_FORMAT: Final = 2  # version of the keys of `serving.json`
 SERVING_FILE: Final = "serving.json"
 FIRST: Final = "0"  # the generation in the run folder itself
 MOST_DECISIONS: Final = 100
@@ -72,7 +73,7 @@ class Contender:
     generation: GenerationName  # the generation that it belongs to
     trained_until: Moment | None
     """Open time of the newest candle that it was made from, ISO 8601; None if unknown."""
-    multiples: Mapping[Word, Number] = field(default_factory=dict)
+    relative_mae: Mapping[Word, Number] = field(default_factory=dict)
     """Relative MAE (to the naive forecast) per task on the evaluated candles; empty if it was not evaluated."""
     quantiles: Mapping[Word, QuantileQuality] = field(default_factory=dict)
     """Quality of its quantiles per task; empty if it has none. It does not influence the decision."""
@@ -83,7 +84,7 @@ class Opponent:
     """The best baseline of a task on the evaluated candles."""
 
     name: Plain
-    multiple: Number  # its relative MAE (to the naive forecast)
+    relative_mae: Number  # its relative MAE (to the naive forecast)
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,12 @@ def read_serving(run: Path) -> Serving:
     if not file.exists() and not file.is_symlink():
         return Serving(run, {}, ())
     run_folder.require_own_files(run)
-    content = {**records.read_json_object(file, fix=_SERVING_FIX), "run": run}
-    records.check_format(content, (SERVING_FORMAT,), kind="serving", where=str(file))
-    return records.checked(Serving, content, where=str(file), fix=_SERVING_FIX, rule=records.AS_WRITTEN)
+    content = records.read_json_object(file, fix=_SERVING_FIX)
+    records.check_format(content, (1, SERVING_FORMAT), kind="serving", where=str(file))
+    if content["format"] != SERVING_FORMAT:
+        content = with_current_names(content)
+    fields = {**content, "run": run}
+    return records.checked(Serving, fields, where=str(file), fix=_SERVING_FIX, rule=records.AS_WRITTEN)
 
 
 def served_folder(run: Path, series: str) -> Path:

@@ -28,6 +28,7 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from v8 import records
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
+from v8.former_names import with_current_names
 from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
@@ -38,7 +39,7 @@ from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.storage import FolderLock, Pace, expanded, sweep, write_json
 
-RUN_FORMAT = 1  # version of the keys of `run.json`
+RUN_FORMAT = 2  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 ERROR_FILE = "error.txt"  # full traceback of a failed series, beside where its model would be (G10)
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
@@ -400,7 +401,9 @@ def read_run(path: Path) -> RunRecord:
     start_new = "start another run with param:fresh"
     content = records.read_json_object(file, fix=start_new.capitalize())
     format_fix = f"Use the v8 that wrote it, or {start_new}"
-    records.check_format(content, (RUN_FORMAT,), kind="run", where=str(file), fix=format_fix)
+    records.check_format(content, (1, RUN_FORMAT), kind="run", where=str(file), fix=format_fix)
+    if content["format"] != RUN_FORMAT:
+        content = {**with_current_names(content), "format": RUN_FORMAT}
     fix = f"Restore the file, or {start_new}"
     record = records.checked(RunRecord, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     records.checked(_Names, content, where=str(file), fix=fix)

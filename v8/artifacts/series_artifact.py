@@ -37,6 +37,7 @@ from v8.baselines.baselines import called
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
 from v8.evaluation.significance import ALPHA
+from v8.former_names import with_current_names
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
 from v8.safe_text import as_code
@@ -49,7 +50,7 @@ from v8.wording import Table, number, plural
 README_FILE: Final = "README.md"
 FORECASTS_FILE = "forecasts.json"
 
-SAMPLE_FORMAT: Final = 1  # version of the keys of `forecasts.json`
+SAMPLE_FORMAT: Final = 2  # version of the keys of `forecasts.json`
 SAMPLE_BARS: Final = 80  # candles of a sample; more would be too thin on a telephone's screen
 LEAD_IN_BARS: Final = 20
 """Candles at the start of a sample that no forecast covers: they show the market before the forecasts."""
@@ -172,6 +173,8 @@ def read_sample(file: Path) -> ForecastSample | None:
         return None
     content = read_json_object(file, fix="Restore the file or train the series again")
     rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
+    if content.get("format") == 1:
+        content = {**with_current_names(content), "format": SAMPLE_FORMAT}
     fix = "Restore the file, or delete it to have the report without this chart"
     sample = checked(ForecastSample, content, where=str(file), fix=fix, rule=rule)
     if not _is_consistent(sample) or _columns(sample.actual) != content.get("columns"):

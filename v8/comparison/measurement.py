@@ -197,11 +197,11 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
     training = metadata.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    multiples = {}
-    multiples_of_best = {}
+    relative_mae = {}
+    relative_mae_to_best = {}
     for task in evaluation.tasks:
-        multiples[task] = evaluation.relative_error(task)
-        multiples_of_best[task] = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
+        relative_mae[task] = evaluation.relative_error(task)
+        relative_mae_to_best[task] = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
     return {
         "series": metadata.series,
         "seconds": {**metadata.seconds},
@@ -209,8 +209,8 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
         "windows_per_s": training.windows_per_s,
         "epochs_run": training.epochs_run,
         "best_epoch": training.best_epoch,
-        "multiples": multiples,
-        "multiples_of_best": multiples_of_best,
+        "relative_mae": relative_mae,
+        "relative_mae_to_best": relative_mae_to_best,
     }
 
 

@@ -33,7 +33,7 @@ from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, between, count, digits, duration, plural
 
-COMPARISON_FORMAT: Final = 1  # version of the keys of `compare.json`
+COMPARISON_FORMAT: Final = 2  # version of the keys of `compare.json`
 
 NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
 
@@ -116,7 +116,7 @@ def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
     figures = comparison.figures
     if not figures:
         return []
-    multiples = comparison.models.filter(like="multiples.").dropna(axis="columns")
+    multiples = comparison.models.filter(like="relative_mae.").dropna(axis="columns")
     changes_pct = multiples.mean(axis="columns").dropna().map(change_pct)
     all_errors = []
     for profile, of_profile in changes_pct.groupby(level="profile", sort=False):
@@ -207,7 +207,7 @@ def require_same_comparison(folder: Path, comparison: Comparison) -> None:
         return
     fix = "Choose another param:out, or add param:overwrite to replace it"
     content = read_json_object(file, fix=fix)
-    check_format(content, (COMPARISON_FORMAT,), kind="comparison", where=str(file), fix=fix)
+    check_format(content, (1, COMPARISON_FORMAT), kind="comparison", where=str(file), fix=fix)
     planned = json.loads(json.dumps(asdict(comparison)))
     keys = ("source", "series", "num_bars", "epochs", "num_repeats", "baseline")
     others = [key for key in keys if content.get(key) != planned[key]]

@@ -54,9 +54,11 @@ def _task_figures() -> dict[str, Figure]:
     """Return the figures of each task: its error as a multiple of naive's and of the best baseline's."""
     figures = {}
     for task in TASKS:
-        figures[f"{task}_multiple"] = Figure(f"{task}: error ÷ naive", "", f"multiples.{task}", "median")
+        figures[f"{task}_relative_mae"] = Figure(
+            f"{task}: error ÷ naive", "", f"relative_mae.{task}", "median"
+        )
         figures[f"{task}_relative_mae_to_best"] = Figure(
-            f"{task}: error ÷ best baseline", "", f"multiples_of_best.{task}", "median"
+            f"{task}: error ÷ best baseline", "", f"relative_mae_to_best.{task}", "median"
         )
     return figures
 

@@ -34,6 +34,7 @@ from v8.evaluation.significance import (
     error_ratio,
     is_equal,
 )
+from v8.former_names import with_current_names
 from v8.quantile_levels import interval_names, intervals
 from v8.records import Count, Word, adapter, check_format, checked
 from v8.tasks import TASKS
@@ -68,6 +69,8 @@ class JsonRecord:
         """
         rule = f"must be a {cls.kind} of format {cls.formats[-1]}"
         check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
+        if content["format"] != cls.formats[-1]:
+            content = with_current_names(content)
         record = checked(cls, content, where=where, fix=_FIX, rule=rule)
         faults = [*record.faults()]
         if faults:
@@ -93,7 +96,11 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    formats = (2, 3)  # format 2 also held figures that follow from the others; they are ignored
+    formats = (
+        2,
+        3,
+        4,
+    )  # 2 also held figures that follow from others, which are ignored; 2 and 3 have former names
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
@@ -193,7 +200,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    formats = (1,)
+    formats = (1, 2)  # format 1 has former names
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
@@ -206,7 +213,7 @@ class QuantileEvaluation(JsonRecord):
             names = interval_names(self.levels)
             summary[task] = {
                 "crps": model.crps,
-                "crps_multiples": {name: evaluated.relative_error(name) for name in evaluated.significance},
+                "relative_crps": {name: evaluated.relative_error(name) for name in evaluated.significance},
                 "coverage": {name: model.mean_coverage(number) for number, name in enumerate(names)},
             }
         return summary

@@ -36,6 +36,7 @@ from v8.evaluation import significance
 from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation, best_baseline
 from v8.evaluation.leaderboard import median as median_of
 from v8.features.formulas import DAY_S
+from v8.former_names import VALUES
 from v8.market.series import Series, iso
 from v8.records import read_plain
 from v8.storage import write_bytes
@@ -43,6 +44,7 @@ from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 
 FOLD_LOSSES_FILE: Final = "fold_losses.npz"
+_FORMER_FILE: Final = "season.npz"  # of version 1.0
 
 BREAK_FACTOR: Final = 1.5
 """A fold with a shock above this is a break in volatility; see `volatility_shock`."""
@@ -95,10 +97,18 @@ class FoldLosses:
         by_task: dict[str, dict[str, NDArray[np.float32]]] = {}
         for key, values in arrays.items():
             task, _, name = key.partition(" ")
+            name = VALUES.get(name, name)
             if values.shape != closes_s.shape or not np.isfinite(values).all():
                 raise _damaged(file, f"{key} of shape {values.shape}")
             by_task.setdefault(task, {})[name] = values
         return cls(closes_s=closes_s, by_task=by_task, shock=shock)
+
+
+def losses_file(folder: Path) -> Path:
+    """Return the file of losses in the folder of a series, by the name that version 1.0 gave it if that is there."""
+    file = folder / FOLD_LOSSES_FILE
+    former_file = folder / _FORMER_FILE
+    return former_file if former_file.exists() and not file.exists() else file
 
 
 def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:
@@ -189,7 +199,7 @@ class TaskResult:
     """The figures of one task over some cells; `crps` and `coverage` are empty without quantiles."""
 
     num_cells: int  # cells that have the task
-    multiples: Mapping[str, float]  # median relative MAE per forecaster, the model first
+    relative_mae_by_forecaster: Mapping[str, float]  # median relative MAE per forecaster, the model first
     best: str  # the baseline with the smallest median relative MAE
     against_best: float | None  # median of the model's error divided by that baseline's; None if that is 0
     num_better: int  # cells in which the model has the lower error
@@ -207,7 +217,7 @@ class TaskResult:
     @property
     def relative_mae(self) -> float | None:
         """The model's median relative MAE (to the naive forecast)."""
-        return self.multiples.get(MODEL)
+        return self.relative_mae_by_forecaster.get(MODEL)
 
 
 @dataclass(frozen=True)
@@ -331,14 +341,14 @@ def _task_result(cells: Sequence[Cell], task: str) -> TaskResult:
     p_best, difference = _tested(cells, task, best)
     return TaskResult(
         num_cells=len(cells),
-        multiples={name: value for name, value in medians.items() if value is not None},
+        relative_mae_by_forecaster={name: value for name, value in medians.items() if value is not None},
         best=best,
         against_best=median_of(ratios),
         num_better=sum(is_better),
         p_naive=p_naive,
         p_best=p_best,
         difference=difference,
-        crps=_quantile_medians(quantiles, task, "crps_multiples"),
+        crps=_quantile_medians(quantiles, task, "relative_crps"),
         coverage=_quantile_medians(quantiles, task, "coverage"),
     )
 

@@ -193,7 +193,7 @@ class BaselineComparison:
         """Return it as plain JSON values."""
         return {
             "baseline": self.name,
-            "multiple": self.relative_mae,
+            "relative_mae": self.relative_mae,
             "verdict": self.verdict,
             "p_value": self.p_value,
             "corrected_p_value": self.corrected_p_value,

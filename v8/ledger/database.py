@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
+from v8.former_names import with_current_names
 from v8.invocation import command
 from v8.ledger.entries import Entry, ForecastCounts, Issuer, Score, ScoredForecasts
 from v8.market.series import Series
@@ -53,7 +54,15 @@ _STORAGE_ERROR_CODES: Final = {
 """Error codes of SQLite for trouble with the disk, permissions or locks; others mean a damaged content."""
 
 APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8lg"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+_SCHEMA_FILES: Final = {1: "schema_1.sql", SCHEMA_VERSION: "schema.sql"}
+"""The schemas that are read and written, by version. Version 1 has former names of columns; a ledger that was
+started with it keeps it; a temporary view gives its columns their current names."""
+_FORMER_VIEW: Final = """
+    CREATE TEMP VIEW scores AS
+    SELECT forecast, scored_s, truth_digest AS actual_digest, losses, truth AS actual FROM main.scores
+"""
+_FORMER_COLUMNS: Final = {"actual": "truth", "actual_digest": "truth_digest"}
 
 _ENTRY_COLUMNS: Final = "issuer, issued_for_s, written_s, candles_digest, forecasts"
 """Columns of the table `forecasts` that an `Entry` is made of."""
@@ -67,24 +76,24 @@ _UNIQUE_KEYS: Final = {
 """The condition that identifies a row of each table, as in the triggers of the schema."""
 
 
-def make_tables(connection: sqlite3.Connection) -> None:
+def make_tables(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> None:
     """Make the tables of a ledger in an empty database, and the triggers that protect their rows."""
-    connection.executescript(packaged("v8.ledger", "schema.sql"))
+    connection.executescript(packaged("v8.ledger", _SCHEMA_FILES[version]))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute(f"PRAGMA user_version = {version}")
 
 
 def schema_fault(connection: sqlite3.Connection) -> str | None:
-    """Say why a database is not a ledger of this version; None if it is one."""
+    """Say why a database is not a ledger of a version that is read; None if it is one."""
     ((application_id,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
     if application_id != APPLICATION_ID:
         return "the file of another program"
-    if version != SCHEMA_VERSION:
+    if version not in _SCHEMA_FILES:
         return f"schema {version}"
     statements = set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     with closing(sqlite3.connect(":memory:")) as example:
-        make_tables(example)
+        make_tables(example, version)
         expected = set(example.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     different = sorted({str(name) for name, _ in statements ^ expected})
     if different:
@@ -193,6 +202,7 @@ class Ledger(Database):
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
         super().__init__(path, connection)
+        self._stored_names = _FORMER_COLUMNS if _has_former_schema(connection) else {}
         self._lock = lock
 
     @classmethod
@@ -434,7 +444,7 @@ class Ledger(Database):
         rows = self._rows(f"{query} WHERE issuers.id = :number", number=number)
         with self._damage_reported(f"issuer {number}"):
             ((place, series, issuer_json),) = rows
-            content = {**json.loads(issuer_json), "place": place, "series": series}
+            content = {**with_current_names(json.loads(issuer_json)), "place": place, "series": series}
         location = f"{self.path}, issuer {number}"
         return checked(Issuer, content, where=location, fix=_FIX, rule=AS_WRITTEN)
 
@@ -448,10 +458,10 @@ class Ledger(Database):
 
     def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
         """Add a row, unless the table has one with the same key; return whether it was added."""
-        names = ", ".join(row)
+        names = ", ".join(self._stored_names.get(name, name) for name in row)
         values = ", ".join(f":{name}" for name in row)
         is_new = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_UNIQUE_KEYS[table]})"  # noqa: S608
-        insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {is_new}"
+        insert = f"INSERT INTO main.{table} ({names}) SELECT {values} WHERE {is_new}"
         return self._connection.execute(insert, row).rowcount == 1
 
     def _track_rows(self, place: Path | str, series: str, query: str, **parameters: Any) -> list[Any]:
@@ -476,6 +486,11 @@ def _issuer_json(issuer: Issuer) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
+def _has_former_schema(connection: sqlite3.Connection) -> bool:
+    ((version,),) = connection.execute("PRAGMA user_version")
+    return bool(version == 1)
+
+
 def _make_file(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -494,6 +509,8 @@ def _connect(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
             if fault:
                 rule = f"must be a ledger of schema {SCHEMA_VERSION}"
                 raise ArtifactError(where=str(path), rule=rule, got=fault, fix=_OTHER_FIX)
+            if _has_former_schema(connection):
+                connection.execute(_FORMER_VIEW)
             if is_writer:
                 connection.execute("PRAGMA synchronous = FULL")  # a power cut loses no committed forecast
             else:

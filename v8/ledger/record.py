@@ -110,7 +110,7 @@ class LiveTask(TaskScore):
     coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
 
     @property
-    def crps_multiple(self) -> float | None:
+    def relative_crps(self) -> float | None:
         """The CRPS as a multiple of naive's, which is its mean absolute error; None without quantiles."""
         if self.crps is None or self.errors[NAIVE] <= 0:
             return None
@@ -125,7 +125,7 @@ class LiveTask(TaskScore):
         }
         if self.crps is not None:
             content["crps"] = self.crps
-            content["crps_multiple"] = self.crps_multiple
+            content["relative_crps"] = self.relative_crps
         if self.coverage is not None:
             content["coverage"] = self.coverage.shares
         content["naive"] = self.naive.to_json()
@@ -449,7 +449,7 @@ def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:
     if live.coverage:
         shares = [f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()]
         newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
-        crps = number(live.crps_multiple)
+        crps = number(live.relative_crps)
         yield f"{task}: CRPS {crps} of naive's error; actual values {newest}: {', '.join(shares)}."
 
 

@@ -134,13 +134,13 @@ def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
         "task": term(task),
         "model": number(result.relative_mae),
         "best baseline": best,
-        "its error": number(result.multiples.get(result.best)),
+        "its error": number(result.relative_mae_by_forecaster.get(result.best)),
         "× best": number(result.against_best),
         "smaller": num_lower,
         "p": p_value(result.p_best),
         "verdict": in_words(result.outcome, best),
     }
-    cells |= {called(name): number(multiple) for name, multiple in result.multiples.items()}
+    cells |= {called(name): number(multiple) for name, multiple in result.relative_mae_by_forecaster.items()}
     cells["shock"] = digits(max(stretch.shock, 1e-9))
     cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
     cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}

@@ -154,9 +154,9 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
     for decision in sorted(decisions, key=lambda decision: decision.series):
         challenger = decision.challenger
         champion = decision.champion
-        baselines = [f"{number(best.multiple)} {best.name}" for best in decision.baselines.values()]
-        new_errors = ", ".join(map(number, challenger.multiples.values()))
-        old_errors = ", ".join(map(number, champion.multiples.values()))
+        baselines = [f"{number(best.relative_mae)} {best.name}" for best in decision.baselines.values()]
+        new_errors = ", ".join(map(number, challenger.relative_mae.values()))
+        old_errors = ", ".join(map(number, champion.relative_mae.values()))
         best_errors = ", ".join(baselines)
         span = ABSENT
         if decision.evaluated_until:

@@ -35,7 +35,7 @@ REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"
 PICTURES_FOLDER = "report"
 
-TIMING_FORMAT = 1  # version of the keys of `timing.json`
+TIMING_FORMAT = 2  # version of the keys of `timing.json`
 
 
 class ReportWriter(RunObserver):

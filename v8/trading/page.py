@@ -29,7 +29,7 @@ from v8.trading.rules import (
 )
 from v8.wording import ABSENT, Table, between, frame_csv, number, p_value, spaced
 
-WORTH_FORMAT: Final = 1  # version of the keys of `worth.json`
+WORTH_FORMAT: Final = 2  # version of the keys of `worth.json`
 
 TITLE: Final = "Gain of a day, mean over series; more is better"
 

@@ -47,7 +47,7 @@ from v8.tasks import RANGE_TO_VARIANCE
 NAIVE: Final = "naive"
 """The naive forecast: bars ahead have the range of the newest bars, and the close stays."""
 
-PERFECT_FORESIGHT: Final = "actual"
+PERFECT_FORESIGHT: Final = "perfect_foresight"
 """Trades on the actual values, without costs: an upper bound that no forecast reaches."""
 
 SHARPE: Final = 0.4

@@ -1,0 +1,123 @@
+"""What version 1.0 wrote is still read: a run with a renewal, its ledger, a repository, a back-test.
+
+`tests/data/format_1.zip` was made by commit 967f431 on a simulated market (`run`, `forecast`, `update`,
+`track --format json`, `publish` to a Hub on loopback, `predict --repo ... --format json`, `backtest`).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from later_candles import with_future
+
+from v8.artifacts.backtest_results import read_results
+from v8.artifacts.finished_series import read_finished
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.metadata import ARTIFACT_FORMAT, read_metadata
+from v8.artifacts.nested_runs import read_plan, read_serving
+from v8.artifacts.run_folder import RUN_FORMAT, read_run
+from v8.baselines.baselines import NAIVE
+from v8.former_names import KEYS, with_current_names
+from v8.ledger.database import Ledger
+from v8.ledger.record import live_record
+from v8.market.checks import check_candles
+from v8.market.series import Series
+
+REPOSITORY = Path(__file__).parents[2]
+SERIES = "BTCUSDT-1h"
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """Unpack the files of version 1.0."""
+    with zipfile.ZipFile(REPOSITORY / "tests/data/format_1.zip") as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def test_metadata_of_format_1_have_the_current_names(former: Path) -> None:
+    folder = former / "runs/frontier" / SERIES
+    written = json.loads((folder / "metadata.json").read_text())
+    assert (written["format"], ARTIFACT_FORMAT) == (1, 2)
+    metadata = read_metadata(folder, series=SERIES)
+    assert set(metadata.evaluation.errors["volatility"]) >= {"model", NAIVE, "har"}
+    errors = written["judgement"]["tasks"]["volatility"]["errors"]
+    cells = errors["model"]["mae_return"]["by_step_and_column"]
+    naive_cells = errors["roll_forward"]["mae_return"]["by_step_and_column"]
+    expected = np.mean(cells) / np.mean(naive_cells)
+    assert metadata.evaluation.relative_error("volatility") == pytest.approx(expected, rel=1e-12)
+    assert metadata.value_ranges
+    assert metadata.quantiles is not None
+    assert metadata.trained_profile.digest == written["profile_digest"]
+
+
+def test_a_run_of_format_1_is_read_with_its_renewal_and_written_as_format_2(former: Path) -> None:
+    run = former / "runs/frontier"
+    record = read_run(run)
+    assert (record.format, record.is_evaluated, record.done) == (RUN_FORMAT, True, [SERIES])
+    (decision,) = read_serving(run).decisions
+    assert decision.evaluated_from is not None
+    assert decision.challenger.relative_mae.keys() == {"ohlc", "bands", "volatility"}
+    finished = read_finished(run / SERIES)
+    assert finished.sample is not None
+    assert finished.sample.actual.keys() == {"ohlc", "bands", "volatility"}
+
+
+def test_a_ledger_of_schema_1_gives_the_record_that_version_1_0_gave(former: Path) -> None:
+    expected = with_current_names(json.loads((former / "track.json").read_text()))
+    with Ledger.open(former / "ledger.sqlite") as ledger:
+        record = live_record(ledger, former / "runs/frontier").to_json()
+    assert record["num_scored"] == expected["num_scored"] == 8
+    for task, live in expected["tasks"].items():
+        assert record["tasks"][task]["errors"] == live["errors"]
+        assert record["tasks"][task]["naive"]["relative_mae"] == live["naive"]["relative_mae"]
+        assert record["tasks"][task]["coverage"] == live["coverage"]
+
+
+def test_a_ledger_of_schema_1_is_added_to_as_it_is(former: Path) -> None:
+    file = former / "ledger.sqlite"
+    with Ledger.open_to_write(file) as ledger:
+        place = former / "runs/frontier"
+        pending = ledger.pending(place, SERIES)
+        number, entry = next(iter(pending.items()))
+        scored_before = [score for _, score in ledger.forecasts_of_day(place, SERIES, 1735689600) if score]
+        assert ledger.add_score(number, scored_before[0])
+        assert not ledger.add_score(number, scored_before[0])
+        assert entry.issuer.forecasters[0] == "model"
+        assert NAIVE in entry.issuer.forecasters
+        assert len(ledger.pending(place, SERIES)) == len(pending) - 1
+
+
+def test_a_back_test_of_format_1_gives_the_figures_that_version_1_0_gave(former: Path) -> None:
+    results = read_results(former / "backtest", read_plan(former / "backtest"))
+    written = json.loads((former / "backtest/backtest.json").read_text())["results"]
+    (pool,) = results.pools
+    former_task = written["pools"][0]["tasks"]["volatility"]
+    task = pool.tasks["volatility"]
+    assert task.relative_mae_by_forecaster == with_current_names(former_task["multiples"])
+    assert (task.p_naive, task.p_best, task.difference) == tuple(
+        former_task[key] for key in ("p_naive", "p_best", "difference")
+    )
+
+
+@pytest.mark.tf
+def test_a_published_model_of_format_1_forecasts_what_it_forecast(former: Path) -> None:
+    written = json.loads((former / "pulled.json").read_text())
+    forecaster = Forecaster.load(former / "published/models" / SERIES)
+    assert forecaster.about.model_sha256 == written["model"]["sha256"]
+    # The exchange of that trial: 4,000 candles of the simulated market, and 18 hours after them.
+    candles = with_future(SERIES, 4000, 18)
+    candles.iloc[:, :4] *= 1e6
+    forecast = forecaster.predict(check_candles(candles, Series.parse(SERIES), source="live"))
+    expected = pd.DataFrame(written["forecast"]).drop(columns="open_time")
+    for name, values in expected.items():
+        np.testing.assert_allclose(forecast[name].to_numpy(), values.to_numpy(), rtol=1e-5, err_msg=str(name))
+
+
+def test_no_current_name_is_a_former_one_of_something_else() -> None:
+    assert not set(KEYS) & set(KEYS.values())
