@@ -25,6 +25,7 @@ KEYS: Final[Mapping[str, str]] = {
     "num_flat_truth": "num_flat_actual",
     "roll_forward": "naive",
     "seen": "value_range",
+    "seen_until": "trained_until",
     "seen_until_s": "trained_until_s",
     "truth": "actual",
     "truth_digest": "actual_digest",

@@ -276,13 +276,13 @@ def test_inputs_outside_of_what_training_saw_are_named(
         told = IssuedForecast(
             teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside
         )
-        assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (is_familiar, outside)
+        assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (is_familiar, outside)
         marked = [line for line in told.summary_lines() if line.startswith("Outside what training saw: ")]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)
-    assert told_now["outside"] == teacher_forced.out_of_range_features(known) and told_now["is_familiar"] == (
-        not told_now["outside"]
+    assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(known) and told_now["is_in_range"] == (
+        not told_now["out_of_range_features"]
     )
 
 
@@ -294,9 +294,9 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         del feature["seen"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
     old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
-    assert old.outside(candles) is None
+    assert old.out_of_range_features(candles) is None
     told = IssuedForecast(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
-    assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
+    assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (None, None)
     assert "training saw" not in " ".join(told.summary_lines())
     members = [old, Forecaster.load(made.run / TEACHER_FORCED[1])]
     assert PooledForecaster(NEWCOMER, members[:1]).about.value_ranges == {}

@@ -219,6 +219,19 @@ def doubled(hub: Any, path: str) -> bytes:
     return parquet_of(pd.concat([rows(hub, path)] * 2))
 
 
+def test_rows_that_version_1_0_published_are_no_difference(hub: Any, ledger: Ledger, send: Send) -> None:
+    fill(ledger, range(4))
+    send()
+    former = {"actual_digest": "truth_digest", "trained_until": "seen_until"}
+    for kind in ("forecasts", "scores"):
+        path = f"{kind}/{FIRST}.parquet"
+        published = rows(hub, path).rename(columns=former).replace({"forecaster": {"naive": "roll_forward"}})
+        assert set(former.values()) & set(published)
+        assert "roll_forward" in set(published["forecaster"])
+        hub.commit(NAME, {path: parquet_of(published)})
+    assert send(day=1).sent is None
+
+
 def test_rows_that_stand_there_twice_are_refused_and_sent_again_where_asked(
     hub: Any, ledger: Ledger, send: Send
 ) -> None:
@@ -309,19 +322,6 @@ ODD_COLUMNS = {
 
 @pytest.mark.parametrize("name", ["close", "series"])
 @pytest.mark.parametrize("kind", ODD_COLUMNS)
-def test_rows_that_version_1_0_published_are_no_difference(hub: Any, ledger: Ledger, send: Send) -> None:
-    fill(ledger, range(4))
-    send()
-    former = {"actual_digest": "truth_digest", "trained_until": "seen_until"}
-    for kind in ("forecasts", "scores"):
-        path = f"{kind}/{FIRST}.parquet"
-        published = rows(hub, path).rename(columns=former).replace({"forecaster": {"naive": "roll_forward"}})
-        assert set(former.values()) & set(published)
-        assert "roll_forward" in set(published["forecaster"])
-        hub.commit(NAME, {path: parquet_of(published)})
-    assert send(day=1).sent is None
-
-
 def test_a_column_of_another_kind_is_one_sentence(
     hub: Any, ledger: Ledger, send: Send, name: str, kind: str
 ) -> None:

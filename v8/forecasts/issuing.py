@@ -43,7 +43,7 @@ class IssuedForecast:
     is_dated: bool  # whether the candles have real dates; those of the demo market have not
     paths: pd.DataFrame | None = None  # result of `Forecaster.paths`, if requested
     out_of_range: Mapping[str, float] | None = None
-    """Features out of range of the training data, see `Forecaster.outside`; None where that is unknown."""
+    """Features out of range of the training data, see `Forecaster.out_of_range_features`; None where that is unknown."""
 
     @property
     def closed_s(self) -> int:
@@ -145,8 +145,8 @@ class IssuedForecast:
                 "last_open": report.last_open,
                 "closed_at": iso(self.closed_s),
             },
-            "is_familiar": None if self.out_of_range is None else not self.out_of_range,
-            "outside": self.out_of_range,
+            "is_in_range": None if self.out_of_range is None else not self.out_of_range,
+            "out_of_range_features": self.out_of_range,
             "forecast": [
                 {"open_time": open_time, **row} for open_time, row in zip(open_times, rows, strict=True)
             ],
