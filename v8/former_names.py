@@ -13,6 +13,7 @@ KEYS: Final[Mapping[str, str]] = {
     "begun_from": "started_from",
     "crps_multiple": "relative_crps",
     "crps_multiples": "relative_crps",
+    "is_familiar": "is_in_range",
     "is_judged": "is_evaluated",
     "judge": "evaluate",
     "judged": "evaluated",
@@ -20,9 +21,12 @@ KEYS: Final[Mapping[str, str]] = {
     "judged_until": "evaluated_until",
     "judgement": "evaluation",
     "multiple": "relative_mae",
+    "multiple_of_best": "relative_mae_to_best",
+    "multiple_of_naive": "relative_mae",
     "multiples": "relative_mae",
     "multiples_of_best": "relative_mae_to_best",
     "num_flat_truth": "num_flat_actual",
+    "outside": "out_of_range_features",
     "roll_forward": "naive",
     "seen": "value_range",
     "seen_until": "trained_until",
@@ -34,7 +38,10 @@ KEYS: Final[Mapping[str, str]] = {
 
 VALUES: Final[Mapping[str, str]] = {
     "roll_forward": "naive",
-    "log(x / roll-forward) / scale": "log(x / naive forecast) / scale",
+    "log(x / roll-forward forecast) / scale": "log(x / naive forecast) / scale",
+    "(x - roll-forward forecast) / (recent range, times last close for prices) / scale": (
+        "(x - naive forecast) / (recent range, times last close for prices) / scale"
+    ),
 }
 """Texts that stand for something: former -> current."""
 

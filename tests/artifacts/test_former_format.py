@@ -22,7 +22,7 @@ from v8.artifacts.metadata import ARTIFACT_FORMAT, read_metadata
 from v8.artifacts.nested_runs import read_plan, read_serving
 from v8.artifacts.run_folder import RUN_FORMAT, read_run
 from v8.baselines.baselines import NAIVE
-from v8.former_names import KEYS, with_current_names
+from v8.former_names import KEYS, VALUES, with_current_names
 from v8.ledger.database import Ledger
 from v8.ledger.record import live_record
 from v8.market.checks import check_candles
@@ -52,6 +52,7 @@ def test_metadata_of_format_1_have_the_current_names(former: Path) -> None:
     expected = np.mean(cells) / np.mean(naive_cells)
     assert metadata.evaluation.relative_error("volatility") == pytest.approx(expected, rel=1e-12)
     assert metadata.value_ranges
+    assert {task.form.value for task in metadata.scaling.tasks} <= set(VALUES.values())
     assert metadata.quantiles is not None
     assert metadata.trained_profile.digest == written["profile_digest"]
 
@@ -99,7 +100,7 @@ def test_a_back_test_of_format_1_gives_the_figures_that_version_1_0_gave(former:
     (pool,) = results.pools
     former_task = written["pools"][0]["tasks"]["volatility"]
     task = pool.tasks["volatility"]
-    assert task.relative_mae_by_forecaster == with_current_names(former_task["multiples"])
+    assert task.relative_mae == with_current_names(former_task["multiples"])
     assert (task.p_naive, task.p_best, task.difference) == tuple(
         former_task[key] for key in ("p_naive", "p_best", "difference")
     )

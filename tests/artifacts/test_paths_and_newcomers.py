@@ -276,14 +276,17 @@ def test_inputs_outside_of_what_training_saw_are_named(
         told = IssuedForecast(
             teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside
         )
-        assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (is_familiar, outside)
+        assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (
+            is_familiar,
+            outside,
+        )
         marked = [line for line in told.summary_lines() if line.startswith("Outside what training saw: ")]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)
-    assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(known) and told_now["is_in_range"] == (
-        not told_now["out_of_range_features"]
-    )
+    assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(known) and told_now[
+        "is_in_range"
+    ] == (not told_now["out_of_range_features"])
 
 
 @pytest.mark.tf

@@ -35,6 +35,10 @@ def ledger_rows(path: Path) -> dict[str, list[Any]]:
         "FROM scores JOIN forecasts ON forecasts.id = forecast JOIN tracks ON tracks.id = track",
     }
     with sqlite3.connect(path) as opened:
+        if opened.execute("PRAGMA user_version").fetchone() == (1,):  # a ledger of version 1.0
+            queries["scores"] = queries["scores"].replace(
+                "actual_digest, losses, actual", "truth_digest, losses, truth"
+            )
         found = {
             name: opened.execute(f"{query} ORDER BY place, series, issued_for_s").fetchall()
             for name, query in queries.items()

@@ -120,8 +120,8 @@ def test_breaks_stand_apart(found: Any) -> None:
     assert [(one.name, one.is_break) for one in found.folds] == [("fold 1", False), ("fold 2", True)]
     assert [one.name for one in found.pools] == ["all folds", "calm folds", "break folds"]
     whole, calm, broken = (one.tasks["volatility"] for one in found.pools)
-    assert calm.relative_mae == pytest.approx(0.8) and broken.relative_mae == pytest.approx(1.1)
-    assert whole.relative_mae == pytest.approx(0.95)  # the median of two of either
+    assert calm.model_relative_mae == pytest.approx(0.8) and broken.model_relative_mae == pytest.approx(1.1)
+    assert whole.model_relative_mae == pytest.approx(0.95)  # the median of two of either
     assert (whole.num_better, whole.num_cells) == (2, 4)
     pooled, by_fold = tables(found)
     assert (pooled.title, by_fold.title) == ("Pooled", "By fold")

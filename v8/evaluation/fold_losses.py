@@ -199,7 +199,7 @@ class TaskResult:
     """The figures of one task over some cells; `crps` and `coverage` are empty without quantiles."""
 
     num_cells: int  # cells that have the task
-    relative_mae_by_forecaster: Mapping[str, float]  # median relative MAE per forecaster, the model first
+    relative_mae: Mapping[str, float]  # median relative MAE per forecaster, the model first
     best: str  # the baseline with the smallest median relative MAE
     against_best: float | None  # median of the model's error divided by that baseline's; None if that is 0
     num_better: int  # cells in which the model has the lower error
@@ -215,9 +215,9 @@ class TaskResult:
         return significance.outcome_of(1.0 + self.difference, 1.0, self.p_best)
 
     @property
-    def relative_mae(self) -> float | None:
+    def model_relative_mae(self) -> float | None:
         """The model's median relative MAE (to the naive forecast)."""
-        return self.relative_mae_by_forecaster.get(MODEL)
+        return self.relative_mae.get(MODEL)
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _task_result(cells: Sequence[Cell], task: str) -> TaskResult:
     p_best, difference = _tested(cells, task, best)
     return TaskResult(
         num_cells=len(cells),
-        relative_mae_by_forecaster={name: value for name, value in medians.items() if value is not None},
+        relative_mae={name: value for name, value in medians.items() if value is not None},
         best=best,
         against_best=median_of(ratios),
         num_better=sum(is_better),

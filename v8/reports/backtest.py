@@ -132,15 +132,15 @@ def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
     cells = {
         "fold": _fold_name(stretch),
         "task": term(task),
-        "model": number(result.relative_mae),
+        "model": number(result.model_relative_mae),
         "best baseline": best,
-        "its error": number(result.relative_mae_by_forecaster.get(result.best)),
+        "its error": number(result.relative_mae.get(result.best)),
         "× best": number(result.against_best),
         "smaller": num_lower,
         "p": p_value(result.p_best),
         "verdict": in_words(result.outcome, best),
     }
-    cells |= {called(name): number(multiple) for name, multiple in result.relative_mae_by_forecaster.items()}
+    cells |= {called(name): number(multiple) for name, multiple in result.relative_mae.items()}
     cells["shock"] = digits(max(stretch.shock, 1e-9))
     cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
     cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}
@@ -281,4 +281,4 @@ def _relative_cells(result: TaskResult | None) -> tuple[str, str]:
         return ABSENT, ABSENT
     name = called(result.best)
     ratio = marked(result.against_best, result.outcome, name, result.p_best)
-    return number(result.relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])
+    return number(result.model_relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])

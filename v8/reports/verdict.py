@@ -106,8 +106,8 @@ class TaskVerdict:
         best = RelativeError(result.against_best, [result.outcome])
         if result.best == NAIVE:
             return cls(task, best)
-        outcome = outcome_of(result.relative_mae or 0.0, 1.0, result.p_naive)
-        return cls(task, RelativeError(result.relative_mae, [outcome]), best)
+        outcome = outcome_of(result.model_relative_mae or 0.0, 1.0, result.p_naive)
+        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best)
 
     def __str__(self) -> str:
         comparison = relative_to_naive(self.naive.multiple)
