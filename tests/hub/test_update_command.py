@@ -220,7 +220,7 @@ def challenger_of(place: Drilled) -> Path:
 
 
 def level(place: Drilled) -> None:
-    """Make the champion the same model as the challenger, made before the candles that both are evaluated on."""
+    """Make the champion the same model as the challenger, from before the candles that evaluate both."""
     for name in ("model.keras", "metadata.json"):
         shutil.copy(challenger_of(place) / name, place.run / BTC / name)
     split = json.loads((place.run / BTC / "metadata.json").read_text())["split"]

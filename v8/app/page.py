@@ -118,7 +118,7 @@ def _tile(series: Series, view: Any, tasks: Mapping[str, LiveTask]) -> Html:
 
 
 def _record_text(tasks: Mapping[str, LiveTask]) -> str:
-    """Say per task how large the errors of issued forecasts were, and how often intervals held the actual values."""
+    """Return the errors of issued forecasts per task, and how often intervals held the actual values."""
     sentences = []
     for task, live in tasks.items():
         naive = RelativeError.of(live.naive)

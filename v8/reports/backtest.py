@@ -1,8 +1,8 @@
 """The headline, the tables and the page of a back-test, as the terminal and `backtest.html` show them.
 
-`v8.evaluation.fold_losses` computes the figures and `v8.artifacts.backtest_results` reads them; here they are only
-shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and folds the
-details away.
+`v8.evaluation.fold_losses` computes the figures and `v8.artifacts.backtest_results` reads them; here they are
+only shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and folds
+the details away.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -294,7 +294,8 @@ def _forecasts(sample: ForecastSample | None) -> Html:
         )
     else:
         spans = say(
-            "the forecast low to high. It is no interval: nothing says how often the actual values stay within."
+            "the forecast low to high. It is no interval: nothing says how often the actual values stay "
+            "within."
         )
     note = say(
         "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
