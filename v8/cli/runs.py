@@ -223,8 +223,8 @@ def print_decisions(renewed: GenerationResult) -> None:
 
 NOTE: Final = (
     "Errors are relative to the naive forecast's. Profiles that look differently far back or ahead evaluate "
-    "other windows, and near bars are easier: compare × best. Smaller: series and folds in which the error is "
-    "the smaller one, be it by chance."
+    "other windows, and near bars are easier: compare × best. Smaller: series and folds in which the error "
+    "is the smaller one, be it by chance."
 )
 
 

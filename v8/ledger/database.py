@@ -298,7 +298,7 @@ class Ledger(Database):
     def forecasts_of_day(
         self, place: Path | str, series: str, day_s: int
     ) -> list[tuple[Entry, Score | None]]:
-        """Return the forecasts for the closes of a day and their scores, in order of time, no actual values."""
+        """Return the forecasts for the closes of a day and their scores without actual values, by time."""
         condition = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
         return [(entry, score) for _, entry, score in self._entries(place, series, condition, day_s=day_s)]
 
