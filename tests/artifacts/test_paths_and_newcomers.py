@@ -277,7 +277,9 @@ def test_inputs_outside_of_what_training_saw_are_named(
             teacher_forced, wild, teacher_forced.predict(wild), "here", end_s, True, None, outside
         )
         assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (is_familiar, outside)
-        marked = [line for line in told.summary_lines() if line.startswith("Outside what training saw: ")]
+        marked = [
+            line for line in told.summary_lines() if line.startswith("Out of range of the training data: ")
+        ]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)

@@ -152,7 +152,7 @@ def _fold_name(stretch: CellGroup) -> str:
     if stretch.name in fold_losses.POOLS:
         return f"{term(stretch.name)}, {stretch.timeframe}"
     name = f"{stretch.first_close[:10]}, {stretch.timeframe}"
-    return say("{fold_losses} (break)", fold_losses=name) if stretch.is_break else name
+    return say("{fold} (break)", fold=name) if stretch.is_break else name
 
 
 def _days(stretch: CellGroup) -> str:

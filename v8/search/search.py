@@ -250,8 +250,9 @@ def verdict_of(
     is_better = winner_objective < start_objective and is_never_worse
     return (
         f"{winner} is {'' if is_better else 'not '}better than {start} on folds that no trial saw: "
-        f"{number(winner_objective)} times the best baseline's error beside {number(start_objective)}. "
-        f"They differ by more than chance on {', '.join(significant) or 'no task'}."
+        f"{number(winner_objective)} times the best baseline's error, "
+        f"compared with {number(start_objective)}. "
+        f"They differ significantly on {', '.join(significant) or 'no task'}."
     )
 
 
