@@ -30,7 +30,7 @@ def known() -> TradingResults:
     return evaluate_trading([wandering(60)], FREE)
 
 
-def test_the_first_sentence_says_what_is_more_than_chance(known: TradingResults) -> None:
+def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> None:
     money, worse, scores, costs = sentences(known)
     best = "significantly better than the best alternative"
     assert money == f"In money, after costs: {best}: position by volatility."
@@ -47,7 +47,7 @@ def test_what_is_not_known_is_worth_nothing_and_what_is_worse_is_told() -> None:
     money, worse, scores, *_ = sentences(evaluate_trading([late], FREE))
     assert money == "In money, after costs: nothing is significantly better than the best alternative."
     assert worse.startswith("Significantly worse than it: position by volatility")
-    assert scores.startswith("As forecasts, by their scores: nothing beats")
+    assert scores.startswith("As forecasts, by their scores: nothing is significantly better")
 
 
 def test_few_days_are_said_to_tell_nothing() -> None:
@@ -80,6 +80,5 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert DEMO_WARNING in page
     assert DEMO_WARNING not in trading_page(known)
     assert all(sentence in page for sentence in sentences(known))
-    assert "Actual: perfect foresight, which pays nothing" in "".join(
-        trading_section(known)
-    )  # of a back-test, too
+    section = "".join(trading_section(known))  # of a back-test, too
+    assert "Actual: perfect foresight, which pays nothing" in section

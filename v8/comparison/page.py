@@ -360,8 +360,8 @@ def cautions(comparison: Comparison) -> list[str]:
         horizons = ", ".join(f"{name} {bars}" for name, bars in comparison.horizons.items())
         sentences.append(
             say(
-                "The profiles look differently far ahead, in bars: {horizons}. Near bars are easier, so error ÷ "
-                "naive compares only profiles of equal horizon.",
+                "The profiles look differently far ahead, in bars: {horizons}. Near bars are easier, so "
+                "error ÷ naive compares only profiles of equal horizon.",
                 horizons=horizons,
             )
         )

@@ -145,7 +145,7 @@ def too_few_windows(num_windows: int, horizon_bars: int) -> str | None:
     needed = _min_windows(horizon_bars)
     if num_windows >= needed:
         return None
-    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+    return f"only {plural(num_windows, 'window')} that neither was trained on; a test needs {needed}"
 
 
 @cache
