@@ -4,7 +4,7 @@
     python scripts/bench_baselines.py [--profile frontier] [--run DIR] [--pooled] [--series ...] [--json PATH]
 
 What is measured: the mean absolute error in returns over all steps and columns of a task, as a multiple of
-the naive forecast's (the naive forecast), and on the close alone, there as a multiple of last close. Printed are
+the naive forecast's, and on the close alone, there as a multiple of the error of the last close. Printed are
 median and mean over the series of a timeframe.
 
 - Candles, split and horizon are those of the profile; with `--run` those of the run, and candles, spans and

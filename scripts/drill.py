@@ -7,10 +7,10 @@ Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C onc
 candle archive of which one month is faulty), api (an exchange with a faulty API), hub (publishing and
 pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), record (days of a
 public ledger that others changed, receivers that never end an answer), updates (kills at each write of an
-update), search (a damaged record of trials, folders of odd names), server (`app` and connections that say nothing). Everything is loopback, real processes and real
-disks below the folder for temporary files. A fault that this machine does not allow, such as mounting a disk
-without being root, says so. Exit code 1 when anything was lost, a failure was silent, a process hung or
-printed a traceback.
+update), search (a damaged record of trials, folders of odd names), server (`app` and connections that say
+nothing). Everything is loopback, real processes and real disks below the folder for temporary files. A fault
+that this machine does not allow, such as mounting a disk without being root, says so. Exit code 1 when
+anything was lost, a failure was silent, a process hung or printed a traceback.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ data before the origin, and evaluated on the days after it. Figure: mean absolut
 steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
 over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
 it is smaller, and the chance p of such a mean difference if both were as good: the test of
-`v8.evaluation.significance`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md has what
-came of it.
+`v8.evaluation.significance`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md
+has what came of it.
 
 `--decoded` evaluates OHLC, bands and volatility: what is forecast becomes candles by the regression of
 `calibration: ensemble`, compared with baselines of the registry that are refitted up to the origin.

@@ -1,7 +1,7 @@
 """Quantile levels: valid sets of levels, names of outputs and columns, and central intervals.
 
-The actual values are below the quantile of level 0.05 in 5 of 100 cases. The median is the point forecast, so every
-set of levels contains 0.5. The other levels are called outer levels.
+The actual values are below the quantile of level 0.05 in 5 of 100 cases. The median is the point forecast, so
+every set of levels contains 0.5. The other levels are called outer levels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,8 +34,8 @@ def fault_of(levels: Sequence[float]) -> str | None:
 def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
     """Return the pinball losses of quantiles (Koenker and Bassett 1978, doi:10.2307/1913643).
 
-    Twice that of the median is the absolute error. `beyond` is actual values less quantile, `xp` is `numpy` or
-    `keras.ops`.
+    Twice that of the median is the absolute error. `beyond` is actual values less quantile, `xp` is `numpy`
+    or `keras.ops`.
 
     >>> import numpy as np
     >>> pinball(np, np.array([2.0, -2.0]), 0.25).tolist()

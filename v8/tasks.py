@@ -1,9 +1,9 @@
 """The tasks: what can be forecast, and the formulas of the Bollinger window that they share.
 
 Everything that differs from task to task is a field of `Task`. Functions take their array namespace as the
-first argument, `numpy` or `keras.ops`, so that the naive forecast that a model is evaluated against and the one
-inside the published file are computed by the same code. Slices are written as `take`, which every version of
-Keras can save. A plug-in adds a task of its own by calling `TASKS.register`.
+first argument, `numpy` or `keras.ops`, so that the naive forecast that a model is evaluated against and the
+one inside the published file are computed by the same code. Slices are written as `take`, which every version
+of Keras can save. A plug-in adds a task of its own by calling `TASKS.register`.
 
 Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 """

@@ -1,4 +1,4 @@
-"""A forecaster in a notebook: evaluated on candles it has not seen, drawn, described, fed with plain Keras."""
+"""A forecaster in a notebook: evaluated on unseen candles, drawn, described, fed with plain Keras."""
 
 from __future__ import annotations
 

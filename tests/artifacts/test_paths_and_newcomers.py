@@ -280,7 +280,9 @@ def test_inputs_outside_of_what_training_saw_are_named(
             is_familiar,
             outside,
         )
-        marked = [line for line in told.summary_lines() if line.startswith("Outside what training saw: ")]
+        marked = [
+            line for line in told.summary_lines() if line.startswith("Out of range of the training data: ")
+        ]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
     known = candles.newest(teacher_forced.needed_bars)

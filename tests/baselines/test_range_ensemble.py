@@ -166,7 +166,7 @@ def test_what_loses_to_one_of_its_members_leaves_the_word_to_that_one(
 
 
 def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
-    """3,000 bars of 1m hold a day twice: fitted to it, volatility erred 20 times as much as the naive forecast."""
+    """3,000 bars of 1m hold a day twice: fitted to it, the volatility error was 20 times the naive one."""
     data = frontier_data("ETHUSDT-1m", 3_000)
     train, span = data.spans["train"], data.spans["test"]
     ensemble = fit_ensemble(train)

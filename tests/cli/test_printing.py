@@ -286,5 +286,6 @@ def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert "*" not in "".join(lines)
     assert lines[-1] == (
-        "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
+        "Below 1 the model has the lower error. Nothing is known yet: "
+        "the test spans hold too few windows to test."
     )

@@ -111,8 +111,8 @@ def test_models_are_not_measured_on_the_span_that_chose_their_weights(tmp_path: 
 
 
 def test_nobody_teaches_a_pooled_model_what_happened_in_the_evaluated_span(bench: ModuleType) -> None:
-    # Bars of the evaluated span from 100 on: the first two were taught before, the third lived through it, the
-    # fourth has another timeframe.
+    # Bars of the evaluated span from 100 on: the first two were taught before, the third lived through it,
+    # the fourth has another timeframe.
     spans = [
         _span("BTCUSDT-1h", evaluated_from_s=100, trained_until_s=80),
         _span("ETHUSDT-1h", evaluated_from_s=150, trained_until_s=99),

@@ -45,8 +45,8 @@ def _test(values: list[float], lag_bars: int) -> Significance:
 
 
 def test_statistic_and_p_value_are_the_published_ones() -> None:
-    # The package dieboldmariano on PyPI, checked by its authors against forecast::dm.test of R: actual values 0,
-    # forecasts 0..5 and (0, 2, 3, 3, 5, 6), squared losses, h = 1: -2.4905 and 0.05513.
+    # The package dieboldmariano on PyPI, checked by its authors against forecast::dm.test of R: actual values
+    # 0, forecasts 0..5 and (0, 2, 3, 3, 5, 6), squared losses, h = 1: -2.4905 and 0.05513.
     first, second = np.array([0, 1, 2, 3, 4, 5]) ** 2, np.array([0, 2, 3, 3, 5, 6]) ** 2
     test = _test([float(value) for value in first - second], lag_bars=0)
     assert test.statistic == pytest.approx(-2.4905, abs=5e-5)

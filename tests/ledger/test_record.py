@@ -63,7 +63,8 @@ def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
 ) -> None:
     levels = ("model_q5", "model_q25", "model_q75", "model_q97-5", "model_q95")
     issuer = change_issuer(forecasters=("model", "naive", *levels))
-    # Eight values of candles and two of volatility; the actual values are 0 to 9 around a model that says 4.5.
+    # Eight values of candles and two of volatility; the actual values are 0 to 9 around a model that says
+    # 4.5.
     actual = np.arange(10, dtype=np.float32)
     says = dict(zip(issuer.forecasters, (4.5, 4.5, 1, 3, 6, 99, 9), strict=True))
     values = np.repeat(np.array([*says.values()], np.float32)[:, None], 10, axis=1)

@@ -1,4 +1,4 @@
-"""Forecasts meet their actual values as the evaluation would have them, and baselines are those of the evaluation."""
+"""Forecasts are scored as the evaluation scores them, and their baselines are those of the evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model decays when it errs more than promised, by more than chance; the ledger is asked first."""
+"""A model decays when its error is significantly larger than promised; the ledger is asked first."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def losses_of(multiple: float, num: int = NUM) -> Losses:
 def test_what_was_promised_is_no_decay(evaluated: Evaluation) -> None:
     is_stale, why = detect_decay(evaluated, losses_of(0.75))
     assert not is_stale
-    assert why.startswith("no decay by more than chance: ohlc 0.7")
+    assert why.startswith("no significant decay: ohlc 0.7")
 
 
 def test_an_error_beyond_the_promise_and_its_uncertainty_is_decay(evaluated: Evaluation) -> None:
@@ -72,7 +72,7 @@ def test_a_promise_that_was_luck_itself_is_no_measure(evaluated: Evaluation) -> 
 
 def test_few_forecasts_say_nothing(evaluated: Evaluation) -> None:
     is_stale, why = detect_decay(evaluated, losses_of(3.0, 23))
-    assert (is_stale, why) == (False, "23 forecasts since then can be evaluated, too few to tell")
+    assert (is_stale, why) == (False, "23 forecasts since then can be evaluated, too few to know")
 
 
 def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def median_multiple(rows: list[LeaderboardRow], task: str, name: str) -> float |
 
 
 def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
-    # A quarter of the way from naive to actual values leaves three quarters of the naive error, for every task.
+    # A quarter of the way from naive to actual values leaves three quarters of the naive error, for every
+    # task.
     (row,) = leaderboard([make_metadata(share=0.25)])
     for score in row.tasks.values():
         assert score.naive.relative_mae == pytest.approx(0.75)

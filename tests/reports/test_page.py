@@ -119,7 +119,7 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
     assert "after 2023-12-30T12:00:00+00:00, missing 28" in page.text
     assert "training1 min 1 s" in page.text
     assert "Weights of epoch 4 of 9 were kept." in page.text
-    assert "No forecasts are kept beside this model." in page.text
+    assert "No forecasts are stored with this model." in page.text
 
 
 def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> None:

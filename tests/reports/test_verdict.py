@@ -136,6 +136,6 @@ def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
     with language("zh-TW"):
         told = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
     assert told == [
-        "BTCUSDT-15m，以訓練時沒看過的 K 線評判：",
-        "波動率：誤差比一切不變的預測小 18.6 %，比最佳公式小 1.3 %（確定）。",
+        "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
+        "波動率：誤差比單純預測小 18.6 %，比最佳基準小 1.3 %（顯著）。",
     ]

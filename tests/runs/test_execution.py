@@ -496,7 +496,7 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
     assert capsys.readouterr().out == (
         "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use.\n"
         "Train on them; the old models are kept and serve on where they are better: v8 update RUN\n"
-        "Or start over beside this run: v8 run --fresh\n"
+        "Or start over next to this run: v8 run --fresh\n"
     )
 
 

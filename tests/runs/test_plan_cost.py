@@ -71,7 +71,7 @@ def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
     save_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
     assert told(make_profile(), tmp_path, capsys) == (
         "Estimated time: about 3 min, evaluating and saving included: 2 series took 30 s here, each of them "
-        "8 s without starting and compiling; taken to run 2 at once."
+        "8 s without starting and compiling; taken to run 2 in parallel."
     )
 
 

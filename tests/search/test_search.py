@@ -100,7 +100,7 @@ def test_it_ends_with_a_profile_a_table_and_the_evaluation_of_folds_that_no_tria
     assert first.startswith(
         f"# {winner.name} is not better than range_paths (start) on folds that no trial saw: "
     )
-    assert first.endswith("They differ by more than chance on no task.")
+    assert first.endswith("They differ significantly on no task.")
 
 
 @pytest.mark.tf
@@ -265,7 +265,7 @@ def test_better_means_lower_on_the_mean_and_by_more_than_chance(undisturbed: Sea
     lower = replace(later, folds=(replace(later.folds[0], tasks=told),))
     better = verdict_of({name: lower, "start": later}, scaled(cells, 0.5), cells)
     assert better.startswith(f"{name} is better than start")
-    assert "They differ by more than chance on ohlc at 15m" in better
+    assert "They differ significantly on ohlc at 15m" in better
     worse = verdict_of({name: lower, "start": later}, scaled(cells, 1.5), cells)
     assert worse.startswith(f"{name} is not better than start")
     assert verdict_of({name: lower, "start": later}, cells, cells).endswith("on no task.")

@@ -30,11 +30,11 @@ def known() -> TradingResults:
     return evaluate_trading([wandering(60)], FREE)
 
 
-def test_the_first_sentence_says_what_is_more_than_chance(known: TradingResults) -> None:
+def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> None:
     money, worse, scores, costs = sentences(known)
-    best = "beats the best other way by more than chance"
+    best = "significantly better than the best alternative"
     assert money == f"In money, after costs: {best}: position by volatility."
-    assert worse == "Loses to it by more than chance: limit orders at low and high."
+    assert worse == "Significantly worse than it: limit orders at low and high."
     assert scores == f"As forecasts, by their scores: {best}: 90 % range of the close, variance."
     assert costs.startswith(
         "A trade costs 0 bps, and half the spread of 0 bps if it cannot wait; funding and"
@@ -45,16 +45,16 @@ def test_what_is_not_known_is_worth_nothing_and_what_is_worse_is_told() -> None:
     study = wandering(60)
     late = replace(study, forecasts={MODEL: study.forecasts[NAIVE], NAIVE: study.forecasts[MODEL]})
     money, worse, scores, *_ = sentences(evaluate_trading([late], FREE))
-    assert money == "In money, after costs: nothing beats the best other way by more than chance."
-    assert worse.startswith("Loses to it by more than chance: position by volatility")
-    assert scores.startswith("As forecasts, by their scores: nothing beats")
+    assert money == "In money, after costs: nothing is significantly better than the best alternative."
+    assert worse.startswith("Significantly worse than it: position by volatility")
+    assert scores.startswith("As forecasts, by their scores: nothing is significantly better")
 
 
 def test_few_days_are_said_to_tell_nothing() -> None:
     money, scores, costs = sentences(evaluate_trading([wandering(5)], TradingTerms(fee=0.0005)))
-    assert money == "In money, after costs: too few days to tell whether any of it is more than chance."
+    assert money == "In money, after costs: too few days to know whether any difference is significant."
     assert (
-        scores == "As forecasts, by their scores: too few days to tell whether any of it is more than chance."
+        scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
     )
     assert costs.startswith("A trade costs 5 bps, and half the spread of 2 bps")
 
@@ -80,4 +80,5 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert DEMO_WARNING in page
     assert DEMO_WARNING not in trading_page(known)
     assert all(sentence in page for sentence in sentences(known))
-    assert "Truth knows what comes and pays nothing" in "".join(trading_section(known))  # of a back-test, too
+    section = "".join(trading_section(known))  # of a back-test, too
+    assert "Actual: perfect foresight, which pays nothing" in section

@@ -1,4 +1,4 @@
-"""What forecasts are worth by each rule: literal sums, what naive and the actual values come to, and chance."""
+"""Results of forecasts by each rule: literal sums, those of naive and of perfect foresight, significance."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path:
     try:
         assert done.exit_code == 0, done.output
         first, *_ = done.stdout.splitlines()
-        assert first == "In money, after costs: too few days to tell whether any of it is more than chance."
+        assert first == "In money, after costs: too few days to know whether any difference is significant."
         assert "A trade costs 7 bps, and half the spread of 2 bps" in done.stdout
         assert all(rule.title in done.stdout for rule in TRADING_RULES.values())
         content = json.loads((trained_run.path / "worth.json").read_text())

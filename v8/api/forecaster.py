@@ -256,8 +256,8 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         Args:
             candles: As for `predict`; they should begin long before `start`, because the baselines are fitted
                 to the candles before it.
-            start: Forecasts issued from then on are evaluated; without a time zone it is UTC. None starts after
-                all candles of training and early stopping.
+            start: Forecasts issued from then on are evaluated; without a time zone it is UTC. None starts
+                after all candles of training and early stopping.
             covariates: As for `predict`.
 
         Returns:

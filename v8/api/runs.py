@@ -248,8 +248,8 @@ def train(
             a folder of candles has the other symbols itself.
         runs: Folder of all run folders.
         fresh: Whether to start a new run; the old ones stay.
-        evaluate: Whether to evaluate models on the test span, compared with the baselines. Models that are not
-            evaluated forecast like others; they are not in the leaderboard and cannot be published.
+        evaluate: Whether to evaluate models on the test span, compared with the baselines. Models that are
+            not evaluated forecast like others; they are not in the leaderboard and cannot be published.
         progress: Whether to print the progress.
         options: Keys of the profile, such as learning_rate, which make another profile with a run of its own
             (`Profile.but`), or options of the command `run`, see `OPTIONS`: device, workers, plugin ...

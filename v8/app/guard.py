@@ -10,7 +10,7 @@ browser the login page adds `?token=` to the address; the server answers with a 
 browser to the same address without the token. The cookie is computed from the token, and the token cannot be
 computed from it. Tokens are compared in constant time. `/api/health` is answered to everybody.
 
-Requests are with_progress by client address. Behind a proxy all clients share that of the proxy: headers with the
+Requests are counted by client address. Behind a proxy all clients share that of the proxy: headers with the
 client's address are not read, because anybody can write them.
 """
 
@@ -37,8 +37,8 @@ from v8.storage import packaged
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 MAX_CONCURRENT_REQUESTS: Final = 128  # requests that are answered or wait at the same time
 MAX_ADDRESSES: Final = 10_000
-"""Addresses whose requests are with_progress; the one that was added first is removed first."""
-OTHER: Final = "other"  # route under which requests without a route are with_progress
+"""Addresses whose requests are counted; the one that was added first is removed first."""
+OTHER: Final = "other"  # route under which requests without a route are counted
 _MAX_URL_LENGTH: Final = 2_048  # letters of a path or a query
 _LENGTH_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CONTENT_SECURITY_POLICY: Final = (
@@ -215,7 +215,7 @@ class AccessControl:
 
     Args:
         policy: The access policy.
-        open_paths: Paths that need no token and are not with_progress.
+        open_paths: Paths that need no token and are not counted.
         clock: Returns seconds since any moment.
     """
 
@@ -295,7 +295,7 @@ class AccessControl:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the client address under which a request is with_progress."""
+    """Return the client address under which a request is counted."""
     host, _ = scope["client"] or ("::", 0)
     return network_of(host)
 

@@ -118,7 +118,7 @@ def _tile(series: Series, view: Any, tasks: Mapping[str, LiveTask]) -> Html:
 
 
 def _record_text(tasks: Mapping[str, LiveTask]) -> str:
-    """Say per task how large the errors of issued forecasts were, and how often intervals held the actual values."""
+    """Return the errors of issued forecasts per task, and how often intervals held the actual values."""
     sentences = []
     for task, live in tasks.items():
         naive = RelativeError.of(live.naive)
@@ -259,11 +259,11 @@ class ForecastView:
         """Say whether the inputs of the forecast lie within the range of the training data."""
         out_of_range = self.issued.out_of_range
         if out_of_range is None:
-            return say("Whether its inputs lie within what training saw is not known.")
+            return say("Whether its inputs are in the range of the training data is not known.")
         if not out_of_range:
-            return say("Its inputs lie within what training saw.")
+            return say("Its inputs are in the range of the training data.")
         return say(
-            "Outside what training saw: {names}, by up to {share} of its width.",
+            "Out of range of the training data: {names}, by up to {share} of that range.",
             names=listed(list(out_of_range)),
             share=percent(max(out_of_range.values())),
         )

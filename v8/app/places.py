@@ -130,7 +130,7 @@ def month_before(source: CandleSource, series: Series, day: int) -> FloatArray:
     Args:
         source: Where the candles come from.
         series: The series.
-        day: The first day after the `MONTH_DAYS`, with_progress from the epoch, UTC.
+        day: The first day after the `MONTH_DAYS`, counted from the epoch, UTC.
     """
     num_bars = MONTH_DAYS * DAY_S // series.bar_s + BAND_PERIOD_BARS - 1
     candles = source.candles(series, num_bars, day * DAY_S - 1)

@@ -197,7 +197,7 @@ class Site:
         path = request.scope["path"]
         retry_after = f"{RETRY_S:.0f}"
         active_by_address = request.app.state.active_by_address
-        # The request itself is among those that are with_progress.
+        # The request itself is among those that are counted.
         if active_by_address[path, address_of(request.scope)] > MAX_STREAMS_PER_ADDRESS:
             rule = f"has at most {MAX_STREAMS_PER_ADDRESS} streams at once"
             fix = "End one, or ask again"

@@ -4,9 +4,9 @@ Only the model file itself is loaded, by Keras in safe mode, after its digest an
 (`v8.artifacts.model_file`). The model must match its `metadata.json`.
 
 Every batch of a model has `FORECAST_BATCH` windows; missing ones are filled with repetitions. So the same
-window is always computed by the same compiled program, alone or among thousands, when a run is evaluated, in a
-forecast and in a back-test, and gives the same bits on one machine with the same versions. Other batch sizes
-may round differently, by a few units in the last place of float32.
+window is always computed by the same compiled program, alone or among thousands, when a run is evaluated, in
+a forecast and in a back-test, and gives the same bits on one machine with the same versions. Other batch
+sizes may round differently, by a few units in the last place of float32.
 
 Nothing about candles is guessed. Frames of another series or timeframe are refused. A gap in the rows that a
 forecast needs is never filled. The bar that has not closed yet is dropped. If the newest closed candle cannot
@@ -568,7 +568,8 @@ class Forecaster:
         if num_in_training:
             warnings.warn(
                 f"{self.series}: {num_in_training:,} of {len(open_time_s):,} forecasts are issued before "
-                f"{iso(self.trained_until_s)}, in candles that training has seen; their errors promise nothing",
+                f"{iso(self.trained_until_s)}, in candles of the training; "
+                "their errors say nothing about new candles",
                 SeenCandlesWarning,
                 stacklevel=self._stacklevel,
             )

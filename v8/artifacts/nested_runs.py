@@ -63,7 +63,7 @@ class QuantileQuality:
 
     crps: Number  # CRPS divided by the mean absolute error of the naive forecast, unitless
     coverage: Mapping[Plain, Share]
-    """Shares of the actual values inside the central intervals, by the name of the interval, such as "90 %"."""
+    """Shares of the actual values in the central intervals, by the name of the interval, such as "90 %"."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Contender:
     trained_until: Moment | None
     """Open time of the newest candle that it was made from, ISO 8601; None if unknown."""
     relative_mae: Mapping[Word, Number] = field(default_factory=dict)
-    """Relative MAE (to the naive forecast) per task on the evaluated candles; empty if it was not evaluated."""
+    """Relative MAE (to the naive forecast) per task on the test candles; empty if it was not evaluated."""
     quantiles: Mapping[Word, QuantileQuality] = field(default_factory=dict)
     """Quality of its quantiles per task; empty if it has none. It does not influence the decision."""
 

@@ -19,7 +19,7 @@ from v8.storage import digest_bytes
 
 
 class PooledForecaster(Forecaster):
-    """Models of one profile and timeframe, used as one model that was trained on other series and not evaluated.
+    """Models of one profile and timeframe, used as one model for series that it was not trained on.
 
     Its digest is made from the digests of its members. Its paths are those of its first member, adjusted to
     its own quantiles.

@@ -63,8 +63,8 @@ _QUALITY_NOTE: Final = (
     "absolute error divided by that of the naive forecast, in which the close stays where it is; bands and "
     "volatility follow from that. Below 1 the model has the lower error. The best baseline is the forecast "
     "without a network that has the lowest error here. The model beats a baseline or loses to it where the "
-    "difference is statistically significant (Diebold-Mariano test, p below {alpha:g}); otherwise there is "
-    "no real difference."
+    "difference is statistically significant (Diebold-Mariano test, p below {alpha:g}); otherwise it is "
+    "not significant."
 )
 
 _FEATURE_NOTES: Final = {

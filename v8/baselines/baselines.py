@@ -276,7 +276,8 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
 def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
     """Fit as `fit_range_paths` does; the forecast is quantiles over the paths, shape (N, H, Q, C).
 
-    Medians and quantiles are evaluated one after the other: the same spans are fitted and simulated only once.
+    Medians and quantiles are evaluated one after the other: the same spans are fitted and simulated only
+    once.
     """
     forecasts_by_levels = _FITTED.setdefault(train, {})
     key = tuple(levels)

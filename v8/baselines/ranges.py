@@ -344,8 +344,8 @@ def mirrored_path_quantiles(
 ) -> dict[str, FloatArray]:
     """Compute `path_quantiles` with numpy, bit for bit, from the first half of the paths only.
 
-    The other half are their mirror images, as `resampled_bars` returns them: moves with the other sign, without
-    rounding. So the order of all candles follows from half of them.
+    The other half are their mirror images, as `resampled_bars` returns them: moves with the other sign,
+    without rounding. So the order of all candles follows from half of them.
 
     Args:
         levels: Levels of the quantiles, ascending, Q of them.
@@ -611,9 +611,9 @@ def conformal_widths(
     """Return the factors by which the outer quantiles must be stretched to have their nominal coverage.
 
     The distances of the quantiles from the median are those of the paths times a factor. On the validation
-    span the factor is the level's quantile of (actual values - median) / distance (conformalised quantile regression:
-    Romano, Patterson and Candès 2019, arXiv:1905.03222, each side separately). Because windows overlap, few
-    of them are independent, so only a share of the correction is applied (`trusted_share`).
+    span the factor is the level's quantile of (actual values - median) / distance (conformalised quantile
+    regression: Romano, Patterson and Candès 2019, arXiv:1905.03222, each side separately). Because windows
+    overlap, few of them are independent, so only a share of the correction is applied (`trusted_share`).
 
     Args:
         levels: All levels, ascending.

@@ -54,7 +54,7 @@ def _print(report: Mapping[str, Any]) -> None:
     workers = report["workers"]
     if workers["windows_per_s"] is not None:
         print_lines(
-            f"Workers: {workers['num_workers']} single-threaded processes at once train at "
+            f"Workers: {workers['num_workers']} single-threaded processes together train at "
             f"{workers['windows_per_s']:,.0f} windows/s, {workers['ceiling_pct']:.0f} % of the "
             f"{workers['ceiling_gflop_per_s']:,.0f} GFLOP/s that their cores multiply."
         )

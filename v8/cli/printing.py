@@ -158,7 +158,7 @@ class RunDisplay(RunObserver):
         console = make_console()
         self._pace = ProgressEstimate(len(context.plan.todo))
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
             progress = Progress(*columns, TimeElapsedColumn(), console=console)
             self._resources.enter_context(progress)
             self._live = _LiveDisplay(context.plan, self._pace, progress)
@@ -226,7 +226,7 @@ def _estimate(plan: Plan) -> str:
     basis = f"{cost.num_series} series took {took} here"
     if cost.was_one_round and cost.own_s is not None and len(plan.todo) > cost.num_series:
         own = duration(cost.own_s, is_estimate=True)
-        order = f"{cost.num_side_by_side} at once" if cost.num_side_by_side > 1 else "one after another"
+        order = f"{cost.num_side_by_side} in parallel" if cost.num_side_by_side > 1 else "one after another"
         basis += f", each of them {own} without starting and compiling; taken to run {order}"
     return f"Estimated time: about {estimate}, evaluating and saving included: {basis}."
 
@@ -278,7 +278,7 @@ def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -
     print_lines(
         f"{subject} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
         f"Train on them; the old models are kept and serve on where they are better: {update}",
-        f"Or start over beside this run: {fresh}",
+        f"Or start over next to this run: {fresh}",
     )
 
 
@@ -306,7 +306,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:
         why = "the test spans hold too few windows to test."
-        print_lines(f"Below 1 the model errs less. Nothing is known yet: {why}")
+        print_lines(f"Below 1 the model has the lower error. Nothing is known yet: {why}")
 
 
 def print_lines(*lines: str) -> None:

@@ -214,7 +214,7 @@ def _print_renewal(step: StalenessReport | GenerationResult) -> None:
 
 def print_decisions(renewed: GenerationResult) -> None:
     """Print the errors of new and old models, and which of them serve."""
-    measure = "error as a multiple of naive's on candles that neither has seen"
+    measure = "MAE relative to naive on candles that neither was trained on"
     print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
     for decision in renewed.decisions:
         verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
@@ -222,9 +222,9 @@ def print_decisions(renewed: GenerationResult) -> None:
 
 
 NOTE: Final = (
-    "Errors are multiples of naive's. Profiles that look differently far back or ahead evaluate other windows, "
-    "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
-    "one, be it by chance."
+    "Errors are relative to the naive forecast's. Profiles that look differently far back or ahead evaluate "
+    "other windows, and near bars are easier: compare × best. Smaller: series and folds in which the error "
+    "is the smaller one, be it by chance."
 )
 
 

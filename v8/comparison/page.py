@@ -108,7 +108,7 @@ class ProfileErrors(NamedTuple):
         error = relative_to_naive(1.0 + self.change_pct / 100.0)
         time = duration(self.projected_s, is_estimate=True)
         cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
-        return say("{told}, mean over tasks; {cost}", told=error, cost=cost)
+        return say("{error}, mean over tasks; {cost}", error=error, cost=cost)
 
 
 def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
@@ -143,21 +143,21 @@ def advice(comparison: Comparison) -> list[str]:
     by_time = sorted(by_error, key=lambda errors: errors.projected_s)
     best = by_error[0]
     fastest = by_time[0]
-    fastest_sentence = say("The fastest is {name}: {told}.", name=fastest.profile, told=fastest)
+    fastest_sentence = say("The fastest is {name}: {result}.", name=fastest.profile, result=fastest)
     if comparison.epochs is not None:
-        reason = say("So short a training tells what is fast, and not yet what to take.")
+        reason = say("So short a training shows which profile is fast, but not yet which one to take.")
         return [reason, fastest_sentence]
     if len(set(comparison.horizons.values())) > 1:
         reason = say("No profile is the one to take: they look differently far ahead.")
         return [reason, fastest_sentence]
     if best.change_pct >= 0.0:
-        reason = say("No profile is the one to take: none errs less than if nothing changed.")
+        reason = say("No profile is the one to take: none has a lower error than the naive forecast.")
         return [reason, fastest_sentence]
     equal_to_best = [errors for errors in by_time if errors.change_pct - best.change_pct <= NEGLIGIBLE_PCT]
     recommended = equal_to_best[0]
-    sentences = [say("Take {name}: {told}.", name=recommended.profile, told=recommended)]
+    sentences = [say("Take {name}: {result}.", name=recommended.profile, result=recommended)]
     if best is not recommended:
-        sentences.append(say("The smallest error has {name}: {told}.", name=best.profile, told=best))
+        sentences.append(say("The smallest error has {name}: {result}.", name=best.profile, result=best))
     if fastest is not recommended:
         sentences.append(fastest_sentence)
     return sentences
@@ -257,12 +257,12 @@ def comparison_page(comparison: Comparison) -> Html:
         for errors in all_errors:
             time = duration(errors.projected_s, is_estimate=True)
             rows[f"{errors.profile}, {time}"] = errors.dots
-        label = say("Error beside that of no change, mean over tasks, and the time of 40 models.")
+        label = say("Error relative to the naive forecast's, mean over tasks, and the time of 40 models.")
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
         note = say(
             "A dot is a series, a diamond their median. Medians that are at most {points} points apart count "
-            "as equal, and the fastest of them is the one to take. Whether profiles differ by more than "
-            "chance is not tested here.",
+            "as equal, and the fastest of them is the one to take. Whether the differences of "
+            "profiles are significant is not tested here.",
             points=NEGLIGIBLE_PCT,
         )
         body.append(element("p", note, class_="soft"))
@@ -360,9 +360,9 @@ def cautions(comparison: Comparison) -> list[str]:
         horizons = ", ".join(f"{name} {bars}" for name, bars in comparison.horizons.items())
         sentences.append(
             say(
-                "The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
-                "naive compares only profiles of equal horizon.",
-                told=horizons,
+                "The profiles look differently far ahead, in bars: {horizons}. Near bars are easier, so "
+                "error ÷ naive compares only profiles of equal horizon.",
+                horizons=horizons,
             )
         )
     if comparison.num_repeats == 1:

@@ -1,8 +1,8 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-An evaluation keeps errors per step and column, counts, and the figures that the tests start from. Means, skill
-scores, verdicts and p-values are computed from them when they are needed and are stored in no file, so the
-report, the metadata and the model card cannot disagree. How two errors compare is decided by the rule of
+An evaluation keeps errors per step and column, counts, and the figures that the tests start from. Means,
+skill scores, verdicts and p-values are computed from them when they are needed and are stored in no file, so
+the report, the metadata and the model card cannot disagree. How two errors compare is decided by the rule of
 `v8.evaluation.significance`.
 
 Every model is compared with two baselines: the naive forecast and the best baseline of the task. The best
@@ -130,8 +130,8 @@ class Evaluation(JsonRecord):
     def against(self, task: str, baseline: str = NAIVE) -> BaselineComparison:
         """Compare the model's mean absolute error with a baseline's.
 
-        The p-value is not corrected for evaluating many series. It is None where there are too few windows for a
-        test, and where the two errors are equal.
+        The p-value is not corrected for evaluating many series. It is None where there are too few windows
+        for a test, and where the two errors are equal.
         """
         model_error = self.error(task, MODEL).overall
         baseline_error = self.error(task, baseline).overall
@@ -263,8 +263,8 @@ def evaluate_span(
         The evaluation, and the losses of every forecaster in each window.
 
     Raises:
-        SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is not a
-            number or too large.
+        SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is
+            not a number or too large.
     """
     if set(model) != set(span.profile.tasks):
         raise SeriesError(
@@ -349,7 +349,8 @@ def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str |
     grids = [getattr(errors, field.name) for errors in evaluated.errors.values() for field in fields(errors)]
     shape = [len(evaluated.columns)] * evaluation.horizon_bars
     if any([len(row) for row in grid.cells] != shape for grid in grids):
-        return f"errors of another shape than {evaluation.horizon_bars} steps of {len(evaluated.columns)} columns"
+        num_columns = len(evaluated.columns)
+        return f"errors of another shape than {evaluation.horizon_bars} steps of {num_columns} columns"
     if NAIVE not in tested or names != {MODEL, *tested}:
         return f"errors of {listed([*names])} and tests against {listed([*tested])}"
     inconsistent = [

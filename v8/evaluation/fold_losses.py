@@ -1,8 +1,8 @@
 """Seasons of a back-test: the losses of every forecaster in one fold, and figures over many folds.
 
 An evaluation holds means only. A test over several series or several folds needs the losses of every window,
-because series that are evaluated at the same time share the same market events. A back-test saves these losses
-beside each of its models.
+because series that are evaluated at the same time share the same market events. A back-test saves these
+losses beside each of its models.
 
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its
@@ -11,8 +11,8 @@ median.
 
 Significance: series that are evaluated at the same close are correlated. So the differences between model and
 baseline, each divided by the mean naive error of its series, are averaged over the series that share a close,
-and the test (`v8.evaluation.significance`) gets one number per close. A window that lies in two folds counts for
-the first one only.
+and the test (`v8.evaluation.significance`) gets one number per close. A window that lies in two folds counts
+for the first one only.
 
 Legend: N windows, H steps of the horizon, R rows.
 """

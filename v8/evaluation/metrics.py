@@ -165,8 +165,8 @@ def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[Task
     """
     actual = span.actual[task]
     location = f"{span.table.series}, forecast of {task}"
-    # NumPy would silently broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4), and compare
-    # every window with every other one.
+    # NumPy would silently broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4), and
+    # compare every window with every other one.
     if forecast.shape != actual.shape:
         rule = f"has the shape of its actual values, {actual.shape}"
         got = f"the shape {forecast.shape}"
@@ -243,7 +243,7 @@ def in_returns(
 
 
 def measure_direction(span: Span, ohlc: AnyFloatArray) -> tuple[StepDirection, ...]:
-    """Count how often the forecast close moved from the last close in the same direction as the actual values.
+    """Count how often the forecast and the actual close moved from the last close in the same direction.
 
     Args:
         span: The windows.
@@ -282,7 +282,8 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
     After Wilson (1927), doi:10.1080/01621459.1927.10502953. It assumes independent trials, but windows of a
     test span overlap: beyond step 1, neighbouring windows share most of the bars that they forecast. So pass
-    the effective sample size (`v8.evaluation.significance.num_effective`), at least 1, which need not be an integer.
+    the effective sample size (`v8.evaluation.significance.num_effective`), at least 1, which need not be an
+    integer.
 
     >>> [round(end, 4) for end in wilson_interval(8, 10)]
     [0.4902, 0.9433]

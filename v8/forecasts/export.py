@@ -1,8 +1,8 @@
 """Every forecast of test spans in one table: what was forecast, when it could be used first, and the actual.
 
 A run keeps only a sample of them. So its models forecast again, from candles with the digest that they were
-made from, in the batches in which they were evaluated: to the same bits on the same machine. A back-test gives
-the test spans of all folds, which overlap; a run or a repository that of each model that serves.
+made from, in the batches in which they were evaluated: to the same bits on the same machine. A back-test
+gives the test spans of all folds, which overlap; a run or a repository that of each model that serves.
 
 A row is one bar ahead. Its `issued_at` is the close of the newest candle that the forecast knows: it cannot
 be used before, and joining it to what comes from then on shows no future. Each column, such as `close`, is
@@ -94,7 +94,7 @@ def write_forecasts(
     """Write every forecast of the test spans of a place into a file.
 
     A series that is not finished, or whose model or candles cannot be used, is missing in it and is named in
-    what is returned. Windows across a leap of the candles are left out, and with_progress there.
+    what is returned. Windows across a leap of the candles are left out, and counted there.
 
     Args:
         place: A folder of a run, of a back-test, or of models that were pulled.

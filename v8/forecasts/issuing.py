@@ -104,7 +104,7 @@ class IssuedForecast:
             *model.origin_lines,
         ]
         if self.out_of_range:
-            lines.append(f"Outside what training saw: {listed([*self.out_of_range])}.")
+            lines.append(f"Out of range of the training data: {listed([*self.out_of_range])}.")
         lines.append(
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times)."

@@ -308,7 +308,7 @@ class Ledger(Database):
     def forecasts_of_day(
         self, place: Path | str, series: str, day_s: int
     ) -> list[tuple[Entry, Score | None]]:
-        """Return the forecasts for the closes of a day and their scores, without actual values, in order of time."""
+        """Return the forecasts for the closes of a day and their scores without actual values, by time."""
         condition = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
         return [(entry, score) for _, entry, score in self._entries(place, series, condition, day_s=day_s)]
 
@@ -365,8 +365,8 @@ class Ledger(Database):
         Only issuers with quantiles are included, at most `most` forecasts are read.
 
         Returns:
-            Per issuer: the issuer, the forecasts of every forecaster, shape (N, K, V), and the actual values, shape
-            (N, V).
+            Per issuer: the issuer, the forecasts of every forecaster, shape (N, K, V), and the actual values,
+            shape (N, V).
         """
         actual_values = []
         order = "ORDER BY issued_for_s DESC LIMIT :most"

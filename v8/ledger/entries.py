@@ -149,7 +149,7 @@ class Entry:
 
     @property
     def is_late(self) -> bool:
-        """Whether the first forecast bar had closed when it was written: some of the actual values were known."""
+        """Whether the first forecast bar had closed when it was written, so that actual values were known."""
         return self.written_s >= self.issued_for_s + self.issuer.bar_s
 
     @property

@@ -1,4 +1,4 @@
-"""The output of the command `track`: the live record of forecasts that were written before their actual values."""
+"""Output of the command `track`: the live record of forecasts written before their actual values."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

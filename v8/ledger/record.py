@@ -1,7 +1,7 @@
 """The live record: the errors of the forecasts that were issued before their actual values were known.
 
 It is computed from the ledger whenever it is requested and is stored in no file, so nothing can tune it. Late
-forecasts, written when the first of their bars had closed, are with_progress, but are part of no error.
+forecasts, written when the first of their bars had closed, are counted, but are part of no error.
 
 Every task is compared with the naive forecast and with the best baseline, which is chosen once for all series
 that are shown together, as on the leaderboard. Differences are tested as in the evaluation:
@@ -13,8 +13,8 @@ that are shown together, as on the leaderboard. Differences are tested as in the
 * The p-values of several series are corrected together (Benjamini and Hochberg).
 * Hours of the day and weekends differ, so fewer than `MIN_DAYS` days are not tested.
 
-Coverage is how often the actual values lay in the central intervals, which a loss does not tell. The forecasts in
-the ledger are packed and each has to be unpacked, so only the newest ones of a series are used
+Coverage is how often the actual values lay in the central intervals, which a loss does not tell. The
+forecasts in the ledger are packed and each has to be unpacked, so only the newest ones of a series are used
 (`MOST_FORECASTS`).
 
 Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
@@ -433,7 +433,8 @@ def record_sentences(record: LiveRecord) -> list[str]:
     sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
     sentences.append(
         f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
-        f"(in no error), {counts.num_pending} waiting for their actual values, {counts.num_void} without it for ever."
+        f"(in no error), {counts.num_pending} waiting for their actual values, "
+        f"{counts.num_void} without actual values for ever."
     )
     return sentences
 
@@ -459,9 +460,9 @@ def _generation_sentences(record: LiveRecord) -> Iterator[str]:
         if len(series.generations) < 2:
             continue
         for generation in series.generations:
-            errors = [
-                f"{task} {number(live.naive.relative_mae)} of naive over {plural(live.num_scored, 'forecast')}"
-                for task, live in generation.tasks.items()
-            ]
+            errors = []
+            for task, live in generation.tasks.items():
+                num_scored = plural(live.num_scored, "forecast")
+                errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
             model = f"{series.series}, model that has seen until {generation.issuer.generation}"
             yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."

@@ -1,4 +1,4 @@
-"""Watches a place: at each close it forecasts every series, and scores forecasts whose actual values are known.
+"""Watches a place: at each close it forecasts every series, and scores forecasts that have actual values.
 
 An update does everything that is due and can be repeated at any time: what is in the ledger is not done
 again, so a process that is killed and started again continues where it was. A close that was missed is

@@ -90,9 +90,10 @@ def build_network(
     float32, scaled. Head kernels (in `dense_newest`, the layers before them) start at zero, so that the
     untrained network is a constant forecast. Heads are float32 whatever the precision of the other layers.
 
-    A network of `TeacherForcingSettings` reads its own forecasts. With `uses_teacher_forcing` it is built as it is trained, with
-    teacher forcing: the same layers, a second input `actual`, the scaled candles of the horizon, (B, H, 4),
-    and one more layer that draws for which windows to read these. Its inputs are a dict then.
+    A network of `TeacherForcingSettings` reads its own forecasts. With `uses_teacher_forcing` it is built as
+    it is trained, with teacher forcing: the same layers, a second input `actual`, the scaled candles of the
+    horizon, (B, H, 4), and one more layer that draws for which windows to read these. Its inputs are a dict
+    then.
 
     Args:
         profile: The profile.

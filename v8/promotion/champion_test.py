@@ -51,7 +51,7 @@ class ChampionTest:
 
     @property
     def challenger_multiples(self) -> dict[str, float]:
-        """Per task the challenger's error as a multiple of naive's; not where naive's error is 0."""
+        """Per task the challenger's MAE relative to naive; not where naive's error is 0."""
         return self._multiples({task: self.evaluation.error(task).overall for task in self.evaluation.tasks})
 
     @property
@@ -61,7 +61,7 @@ class ChampionTest:
 
     @property
     def best_baselines(self) -> dict[str, tuple[str, float]]:
-        """Per task the best baseline of these windows and its error as a multiple of naive's."""
+        """Per task the best baseline of these windows and its MAE relative to naive."""
         best = {task: self.evaluation.best_baseline(task) for task in self.evaluation.tasks}
         errors = {task: self.evaluation.error(task, name).overall for task, name in best.items()}
         return {task: (best[task], multiple) for task, multiple in self._multiples(errors).items()}
@@ -82,12 +82,12 @@ class ChampionTest:
         if self._too_few_windows:
             return self._too_few_windows
         challenger, champion = self._overall
-        numbers = f"{number(challenger)} times naive's, the champion's {number(champion)}"
+        numbers = f"{number(challenger)} relative to naive, the champion's {number(champion)}"
         if not self._is_lower:
             return f"its error is not lower: {numbers}"
         worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse_tasks)
         if worse:
-            return f"its error is lower: {numbers}, but worse by more than chance on {worse}"
+            return f"its error is lower: {numbers}, but significantly worse on {worse}"
         return f"its error is lower: {numbers}"
 
     @property
@@ -140,12 +140,12 @@ def too_few_windows(num_windows: int, horizon_bars: int) -> str | None:
     """Say, as a clause, that there are too few windows for a test; None if there are enough.
 
     >>> too_few_windows(4, 10), too_few_windows(30, 10)
-    ('only 4 windows that neither has seen; a test needs 30', None)
+    ('only 4 windows that neither was trained on; a test needs 30', None)
     """
     needed = _min_windows(horizon_bars)
     if num_windows >= needed:
         return None
-    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+    return f"only {plural(num_windows, 'window')} that neither was trained on; a test needs {needed}"
 
 
 @cache
@@ -182,14 +182,14 @@ def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
         losses: Of the model and of baselines on newer candles.
     """
     if too_few_windows(len(losses), losses.horizon_bars):
-        return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to tell"
+        return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to know"
     tests = dict(_decay_tests(evaluation, losses))
     p_values = corrected_p_values([test.p_value for test in tests.values()])
     worse = []
     for (description, test), p_value in zip(tests.items(), p_values, strict=True):
         if _is_worse(test, p_value):
             worse.append(f"{description} ({chance(p_value)})")
-    summary = "; ".join(worse) if worse else f"no decay by more than chance: {', '.join(tests)}"
+    summary = "; ".join(worse) if worse else f"no significant decay: {', '.join(tests)}"
     return bool(worse), f"{summary}, over {plural(len(losses), 'forecast')} {losses.origin}"
 
 

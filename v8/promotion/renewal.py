@@ -9,7 +9,7 @@ left behind is finished before another begins.
 Which models are stale, by `StalenessRule`:
 
 * `age`: more new candles have come than its test span holds, or than in a stated number of days. Age is
-  with_progress in candles because a day means 96 of them to one series and 24 to another, and by the test span
+  counted in candles because a day means 96 of them to one series and 24 to another, and by the test span
   because then all candles that a challenger is evaluated on are newer than any that the champion was made or
   evaluated with.
 * `decay`: on the candles since, it is significantly worse than on its test span, or than the baseline that

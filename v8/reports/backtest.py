@@ -1,8 +1,8 @@
 """The headline, the tables and the page of a back-test, as the terminal and `backtest.html` show them.
 
-`v8.evaluation.fold_losses` computes the figures and `v8.artifacts.backtest_results` reads them; here they are only
-shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and folds the
-details away.
+`v8.evaluation.fold_losses` computes the figures and `v8.artifacts.backtest_results` reads them; here they are
+only shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and folds
+the details away.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,7 +152,7 @@ def _fold_name(stretch: CellGroup) -> str:
     if stretch.name in fold_losses.POOLS:
         return f"{term(stretch.name)}, {stretch.timeframe}"
     name = f"{stretch.first_close[:10]}, {stretch.timeframe}"
-    return say("{fold_losses} (break)", fold_losses=name) if stretch.is_break else name
+    return say("{fold} (break)", fold=name) if stretch.is_break else name
 
 
 def _days(stretch: CellGroup) -> str:

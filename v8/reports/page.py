@@ -230,8 +230,8 @@ def series_section(result: SeriesResult, history: TrainingHistory, sample: Forec
 def series_line(result: SeriesResult) -> Html:
     """Return the folded section of one series whose body is loaded from its file when it is opened."""
     file = section_file(result.series)
-    waiting = say("Comes from {folder} beside this page.", folder=SECTIONS_FOLDER)
-    missing = say("{file} is not beside this page.", file=file)
+    waiting = say("Comes from {folder} next to this page.", folder=SECTIONS_FOLDER)
+    missing = say("{file} is not next to this page.", file=file)
     body = element("p", waiting, class_="soft far", data_lost=missing)
     return element("details", _summary(result), body, id=result.series, data_file=quote(file))
 
@@ -284,7 +284,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
 
 def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
-        return element("p", say("No forecasts are kept beside this model."))
+        return element("p", say("No forecasts are stored with this model."))
     num_steps = len(next(iter(sample.issued[0].values.values())))
     names = interval_names(sample.levels)
     if names:
@@ -294,7 +294,8 @@ def _forecasts(sample: ForecastSample | None) -> Html:
         )
     else:
         spans = say(
-            "the forecast low to high. It is no interval: nothing says how often the actual values stay within."
+            "the forecast low to high. It is no interval: nothing says how often the actual values stay "
+            "within."
         )
     note = say(
         "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "

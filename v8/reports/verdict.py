@@ -2,8 +2,8 @@
 
 It opens reports, back-tests and model cards, and it is what a terminal prints after a run. Its numbers are
 those of the tables below it: errors as medians over the evaluated series, and their significance by the rule
-of `v8.evaluation.significance`. A *baseline* is any forecast without a network; the naive one says that nothing
-changes.
+of `v8.evaluation.significance`. A *baseline* is any forecast without a network; the naive one says that
+nothing changes.
 """
 
 import math

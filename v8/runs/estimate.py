@@ -1,10 +1,10 @@
 """How fast a run goes: which series are at work, and about how long the rest of it takes.
 
 The estimate comes from the clock. A series takes as long as from the end of the one before it to its own end,
-evaluating, saving and drawing the report included, and as many run side by side as have been at work together.
-The first series of each process also imports and compiles what the later ones find ready, which may take
-longer than all else. So there is no estimate until a later one has ended, unless the first ones took so long
-that compiling is little of it.
+evaluating, saving and drawing the report included, and as many run side by side as have been at work
+together. The first series of each process also imports and compiles what the later ones find ready, which may
+take longer than all else. So there is no estimate until a later one has ended, unless the first ones took so
+long that compiling is little of it.
 """
 
 import time

@@ -88,7 +88,7 @@ class SeriesOutcome:
     seconds: float = 0.0  # wall time; of a series that trained in a fleet its share
     compile_s: float = 0.0  # of these, what each process does only once: compiling
     fleet_size: int = 1  # series that trained as one program with it, itself included
-    comparisons: "tuple[BaselineComparison, ...]" = ()  # once evaluated, its error on candles compared with baselines'
+    comparisons: "tuple[BaselineComparison, ...]" = ()  # after the evaluation: compared with baselines
     error: V8Error | None = field(default=None, compare=False)  # what the reason was made of, if it is ours
 
 

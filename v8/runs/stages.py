@@ -1,7 +1,7 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
-A network that was trained is calibrated before it is evaluated: the validation span decides how much weight it
-gets compared with two formulas, and how wide its quantiles must be (`v8.baselines.ranges`); all of this
+A network that was trained is calibrated before it is evaluated: the validation span decides how much weight
+it gets compared with two formulas, and how wide its quantiles must be (`v8.baselines.ranges`); all of this
 becomes part of its model.
 """
 

@@ -4,11 +4,11 @@
       start/                     a back-test of the profile that the search starts from
       frontier-but-1a2b3c4d/     one of each trial, with the same folds
 
-Folds are laid once, and every trial is evaluated on the same windows. The objective is measured on the earlier
-folds: the mean over folds, timeframes and tasks of the error as a multiple of the best baseline's. After each
-of them the median pruner may end the trial. The later folds are used only in the end, for the winner and the
-start. One fold between them is not used: two folds end at least half a test span apart, so with this gap no
-candle is evaluated in both groups.
+Folds are laid once, and every trial is evaluated on the same windows. The objective is measured on the
+earlier folds: the mean over folds, timeframes and tasks of the error as a multiple of the best baseline's.
+After each of them the median pruner may end the trial. The later folds are used only in the end, for the
+winner and the start. One fold between them is not used: two folds end at least half a test span apart, so
+with this gap no candle is evaluated in both groups.
 
 The winner should lie on a plateau, not on a peak: of the trials that finished all folds it is the one whose
 `NEIGHBOURS` nearest trials, itself included, have the smallest median objective.
@@ -250,8 +250,9 @@ def verdict_of(
     is_better = winner_objective < start_objective and is_never_worse
     return (
         f"{winner} is {'' if is_better else 'not '}better than {start} on folds that no trial saw: "
-        f"{number(winner_objective)} times the best baseline's error beside {number(start_objective)}. "
-        f"They differ by more than chance on {', '.join(significant) or 'no task'}."
+        f"{number(winner_objective)} times the best baseline's error, "
+        f"compared with {number(start_objective)}. "
+        f"They differ significantly on {', '.join(significant) or 'no task'}."
     )
 
 

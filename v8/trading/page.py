@@ -71,13 +71,15 @@ def _group_sentences(subject: str, results: list[RuleResult]) -> Iterator[str]:
         term(TRADING_RULES[result.rule].title) for result in results if result.best.outcome == LOSES
     )
     if results[0].num_days < MIN_DAYS:
-        yield say("{about}: too few days to tell whether any of it is more than chance.", about=subject)
+        yield say("{subject}: too few days to know whether any difference is significant.", subject=subject)
     elif won:
-        yield say("{about}: beats the best other way by more than chance: {won}.", about=subject, won=won)
+        yield say(
+            "{subject}: significantly better than the best alternative: {won}.", subject=subject, won=won
+        )
     else:
-        yield say("{about}: nothing beats the best other way by more than chance.", about=subject)
+        yield say("{subject}: nothing is significantly better than the best alternative.", subject=subject)
     if lost:
-        yield say("Loses to it by more than chance: {lost}.", lost=lost)
+        yield say("Significantly worse than it: {lost}.", lost=lost)
 
 
 def rules_table(results: Iterable[RuleResult], title: str = "") -> Table:

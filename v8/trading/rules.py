@@ -100,7 +100,7 @@ class MarketWindows:
 
     actual_NHC: FloatArray  # open, high, low, close of the bars ahead, quote currency
     last_close_N: FloatArray  # last known closes, quote currency
-    bar_numbers: NDArray[np.int64]  # of the newest known bars, with_progress from the epoch, shape (N,)
+    bar_numbers: NDArray[np.int64]  # of the newest known bars, counted from the epoch, shape (N,)
     bar_s: int  # length of a bar, seconds
 
     @property

@@ -125,7 +125,7 @@ def trading_case_of(
         data: The series, split and scaled.
         candles: The candles that it was prepared from.
         forecasts: Forecasters by name.
-        after: Only windows whose newest bar has a number larger than this, with_progress from the epoch.
+        after: Only windows whose newest bar has a number larger than this, counted from the epoch.
 
     Raises:
         ArtifactError: If a forecaster uses future values.

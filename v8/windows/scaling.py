@@ -6,9 +6,10 @@ The profile selects one of these methods:
   of log returns; differences of prices are divided by the close; skewed positive columns are replaced by
   their logarithms; then all columns but prices are centred and divided by their deviation. A target is the
   log ratio of the actual values to the naive forecast, divided by the deviation of that ratio.
-* `ranged`: inputs as in `anchored`. A target is the difference of the actual values and the naive forecast in units
-  of the recent range (and of the last close, for prices). Forecasts are evaluated by their error in returns,
-  which is proportional to the recent range; so that is the weight of a window in every mean and loss.
+* `ranged`: inputs as in `anchored`. A target is the difference of the actual values and the naive forecast in
+  units of the recent range (and of the last close, for prices). Forecasts are evaluated by their error in
+  returns, which is proportional to the recent range; so that is the weight of a window in every mean and
+  loss.
 * `standard`, `minmax`: the lineage's scalers, for inputs and targets. They are kept for comparison.
 
 With every method an untrained network is the strongest constant forecast: `start` holds the median (absolute

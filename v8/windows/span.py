@@ -1,4 +1,4 @@
-"""A span: windows of one series, with the quantities known at each window, and the actual values that followed.
+"""A span: windows of one series, with the quantities known at each window and the actual values after it.
 
 Everything is computed at the first use and cached, except very large arrays (`PerTask`); arrays are
 read-only, because they are shared. The quantities of a window depend on its last known row and earlier rows
@@ -248,8 +248,8 @@ class Span:
 class PastSpan(Span):
     """Windows without the actual values.
 
-    The table ends with the last known row of the last window. It does contain the actual values of earlier windows,
-    because later windows know it.
+    The table ends with the last known row of the last window. It does contain the actual values of earlier
+    windows, because later windows know it.
     """
 
     @property
