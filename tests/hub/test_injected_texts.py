@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from v8.app import answers
 from v8.app.page import overview_page, series_page
-from v8.app.places import Place
+from v8.app.places import ModelSource
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.series_artifact import artifact_readme, covariate_note
 from v8.cli.app import app
@@ -39,7 +39,7 @@ from v8.hub.staging import stage_run
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
 from v8.reports.markup import DRAW, STYLE, WATCH, Html, plotly_library
-from v8.runs.execution import Summary
+from v8.runs.events import RunSummary, SeriesOutcome
 from v8.safe_text import for_spreadsheet
 from v8.wording import Table, frame_csv
 
@@ -154,7 +154,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     errors: list[V8Error] = []
     with refused_well():
         rows = write_outputs(run, errors.append)
-        print_summary(Summary(1, 0, ()), run, rows)
+        print_summary(RunSummary(1, 0, ()), run, rows)
         require_safe_page((run / "report.html").read_text("utf-8"))
         require_safe_csv((run / "leaderboard.csv").read_text("utf-8"))
     for error in errors:
@@ -162,14 +162,14 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with refused_well():
         require_safe_markdown(artifact_readme(read_metadata(run / SERIES)))
     with refused_well():
-        fleet = Place(run).look()
+        fleet = ModelSource(run).refresh()
         for page in (
-            overview_page(fleet, Html(""), sought=""),
+            overview_page(fleet, Html(""), search_text=""),
             series_page(fleet, Series.parse(SERIES), Html("")),
         ):
             require_safe_page(re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL))
         for content in (answers.series_list(fleet), answers.leaderboard(fleet)):
-            require_no_controls(answers.written(content).decode("utf-8"))
+            require_no_controls(answers.encode_json(content).decode("utf-8"))
     with tempfile.TemporaryDirectory(dir=run.parent) as folder, refused_well():
         staged = stage_run(run, Path(folder) / "staged", "someone/fleet", is_partial=True).folder
         for name in ("README.md", f"models/{SERIES}/README.md"):
@@ -225,12 +225,11 @@ def test_a_reason_why_a_series_failed_is_shown_harmlessly(
     make_run: Any, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from v8.artifacts.run_folder import SeriesState
-    from v8.runs.events import Outcome
 
     failed = {"ETHUSDT-1h": SeriesState("failed", reason=text)}
     run = make_run([SERIES], unfinished=failed)
     show_all(run, capsys)
-    print_summary(Summary(1, 0, (Outcome(Series("ETHUSDT", "1h"), reason=text),)), run, [])
+    print_summary(RunSummary(1, 0, (SeriesOutcome(Series("ETHUSDT", "1h"), reason=text),)), run, [])
     require_safe_terminal(capsys.readouterr().out)
 
 
@@ -242,7 +241,7 @@ def test_the_name_of_a_run_folder_is_shown_harmlessly(
     named = run.with_name(text.replace("/", "∕"))
     run.rename(named)
     show_all(named, capsys)
-    fleet = Place(named).look()
+    fleet = ModelSource(named).refresh()
     require_safe_line(fleet.label)
 
 

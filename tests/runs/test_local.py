@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.metadata import TrainingAbout, read_metadata
+from v8.artifacts.metadata import TrainingInfo, read_metadata
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
 from v8.machine.resources import resource_scope
@@ -167,7 +167,7 @@ def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alo
 
 
 def test_the_training_that_is_written_has_every_key_of_its_schema(made: Pipelines) -> None:
-    keys = [field.name for field in fields(TrainingAbout)]
+    keys = [field.name for field in fields(TrainingInfo)]
     keys.remove("started_from")  # only where training began from the weights of another model
     assert list(metadata(made.first)["training"]) == keys
     assert read_metadata(made.first).training.started_from is None
