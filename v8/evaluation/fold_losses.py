@@ -105,7 +105,7 @@ class FoldLosses:
 
 
 def losses_file(folder: Path) -> Path:
-    """Return the file of losses in the folder of a series, by the name that version 1.0 gave it if that is there."""
+    """Return the file of losses in the folder of a series; version 1.0 gave it another name."""
     file = folder / FOLD_LOSSES_FILE
     former_file = folder / _FORMER_FILE
     return former_file if former_file.exists() and not file.exists() else file

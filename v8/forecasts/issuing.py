@@ -43,7 +43,7 @@ class IssuedForecast:
     is_dated: bool  # whether the candles have real dates; those of the demo market have not
     paths: pd.DataFrame | None = None  # result of `Forecaster.paths`, if requested
     out_of_range: Mapping[str, float] | None = None
-    """Features out of range of the training data, see `Forecaster.out_of_range_features`; None where that is unknown."""
+    """Features out of range of the training data, see `Forecaster.out_of_range_features`; None if unknown."""
 
     @property
     def closed_s(self) -> int:
