@@ -73,7 +73,7 @@ def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relative_mae", "standard_error", "verdict"),
+    ("multiple", "standard_error", "verdict"),
     [
         (0.5, 0.01, "beats naive"),
         (0.9999, 10.0, "no real difference from naive"),
