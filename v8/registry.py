@@ -158,12 +158,11 @@ class Registry(dict[str, T], Generic[T]):
         """
         if name not in self:
             suggestion = nearest(name, self) or self._named_by_description(name)
-            rule = (
-                f"a {self.kind} is one of {', '.join(self)}"
-                if self
-                else f"v8 is installed without any {self.kind}"
-            )
+            rule = f"a {self.kind} is one of {', '.join(self)}"
             fix = f"Did you mean {suggestion}" if suggestion else "Choose one of these"
+            if not self:
+                rule = f"needs a {self.kind}, and v8 is installed without any"
+                fix = "Leave it out, or install v8 as a whole"
             raise ProfileError(where=where or f"{self.kind} {name}", rule=rule, got=repr(name), fix=fix)
         return self[name]
 
