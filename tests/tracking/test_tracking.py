@@ -24,7 +24,8 @@ from v8.profile import Profile, load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.observers import RunContext
 from v8.runs.plan import Plan
-from v8.runs.trackers import TRACKERS, Follower, TrackerKind, check_trackers, trackers
+from v8.runs.trackers import TRACKERS, TrackerKind, check_trackers
+from v8.runs.tracking import Follower, trackers
 from v8.training.trainer import EpochRecord
 
 REPOSITORY = Path(__file__).parents[2]
@@ -130,7 +131,7 @@ def run_python(code: str, **variables: str) -> str:
 
 @pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = "import sys, v8.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, v8.runs.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 

@@ -30,7 +30,8 @@ from v8.runs.execution import run
 from v8.runs.jobs import Engine
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.trackers import check_trackers, trackers
+from v8.runs.trackers import check_trackers
+from v8.runs.tracking import trackers
 
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
