@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -75,6 +76,18 @@ def copy_without(checkout: Path, folder: Path, *annexes_left_out: str) -> Path:
 def test_there_are_nine_annexes() -> None:
     names = "app comparison extra_sources ledger promotion ray search tracking trading"
     assert sorted(annexes()) == names.split()
+
+
+def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() -> None:
+    config = configparser.ConfigParser()
+    config.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    contract = config["importlinter:contract:annexes"]
+    modules = {file.stem for file in (REPOSITORY / "v8").glob("*.py")} - {"__init__"}
+    packages = {file.parent.name for file in (REPOSITORY / "v8").glob("*/__init__.py")}
+    core = (modules | packages) - annexes().keys()
+    assert contract["source_modules"].split() == [f"v8.{name}" for name in sorted(core)]
+    assert contract["forbidden_modules"].split() == [f"v8.{name}" for name in annexes()]
+    assert config["importlinter:contract:independence"]["modules"] == contract["forbidden_modules"]
 
 
 @pytest.mark.process
