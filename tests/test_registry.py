@@ -11,8 +11,8 @@ from v8.features.indicators import FEATURES
 from v8.market.sources.source import SOURCES
 from v8.registry import Registry, advice, nearest
 from v8.runs.engines import ENGINES
+from v8.runs.trackers import TRACKERS
 from v8.tasks import TASKS
-from v8.tracking import TRACKERS
 
 
 @dataclass(frozen=True)

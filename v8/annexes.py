@@ -3,12 +3,13 @@
 An annex is a folder of this package with a file `annex.yaml`, which says what it adds:
 
     sentence: what it is for
-    commands: [v8.ledger.commands:forecast]       # functions that the command line offers
-    sources: [{name: yfinance, ...}]              # entries of a registry, as in the core's own YAML files
-    hooks: {backtest_section: v8.trading.commands:backtest_section}
+    needs: [ledger]                                # other annexes that it does not work without
+    commands: {forecast: v8.ledger.commands:forecast}    # the function of every command that it adds
+    sources: [{name: yfinance, ...}]               # entries of a registry, as in the core's own YAML files
+    hooks: {backtest_section: v8.trading.printing:backtest_section}    # functions that the core looks for
 
 The core imports no annex: it reads these files and imports what they name when it is asked for. So removing
-the folder of an annex removes what it adds, and nothing else.
+the folder of an annex removes what it adds and the annexes that need it, and nothing else.
 """
 
 import pkgutil
@@ -25,15 +26,24 @@ FILE: Final = "annex.yaml"
 
 @cache
 def annexes() -> Mapping[str, Mapping[str, Any]]:
-    """Read what each annex that is there adds, by the name of its folder, in alphabetical order."""
-    folders = (folder for folder in files(PACKAGE).iterdir() if folder.is_dir())
-    found = {folder.name: folder / FILE for folder in folders if (folder / FILE).is_file()}
-    return {name: yaml.safe_load(found[name].read_text("utf-8")) for name in sorted(found)}
+    """Read what each usable annex adds, by the name of its folder, in alphabetical order.
+
+    An annex is usable if its folder is there, and so is every annex that it needs.
+    """
+    contents = {}
+    for folder in sorted(files(PACKAGE).iterdir(), key=lambda folder: folder.name):
+        file = folder / FILE
+        if file.is_file():
+            contents[folder.name] = yaml.safe_load(file.read_text("utf-8"))
+    return {name: annex for name, annex in contents.items() if contents.keys() >= {*annex.get("needs", ())}}
 
 
-def commands() -> list[str]:
-    """List the functions of commands that annexes add, as `module:function`."""
-    return [place for annex in annexes().values() for place in annex.get("commands", ())]
+def commands() -> dict[str, str]:
+    """Return the functions of the commands that annexes add, as `module:function`, by the command's name."""
+    places: dict[str, str] = {}
+    for annex in annexes().values():
+        places.update(annex.get("commands", {}))
+    return places
 
 
 def entries(registry: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import difflib
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, Generic, TypeVar
@@ -160,6 +160,9 @@ class Registry(dict[str, T], Generic[T]):
             suggestion = nearest(name, self) or self._named_by_description(name)
             rule = f"a {self.kind} is one of {', '.join(self)}"
             fix = f"Did you mean {suggestion}" if suggestion else "Choose one of these"
+            if not self:
+                rule = f"needs a {self.kind}, and v8 is installed without any"
+                fix = "Leave it out, or install v8 as a whole"
             raise ProfileError(where=where or f"{self.kind} {name}", rule=rule, got=repr(name), fix=fix)
         return self[name]
 
@@ -221,20 +224,34 @@ def _normalized(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def read_entries(kind: Callable[..., T], package: str, file: str, *functions: str) -> list[T]:
-    """Read the entries of a registry from a YAML file of a package.
+def make_entries(
+    kind: Callable[..., T], descriptions: Iterable[Mapping[str, Any]], *functions: str
+) -> list[T]:
+    """Make the entries of a registry from what YAML files say about them.
 
     Args:
         kind: The class of the entries.
-        package: The package that holds the file.
-        file: The name of the file: a list of mappings, whose keys are the fields of the class.
+        descriptions: Their values by the names of the fields of the class. The key "before", which is no
+            field, names the earlier entry that this one precedes; without it an entry comes last.
         functions: Keys whose value is the place of a function, see `lazy_function`.
     """
-    entries = []
-    for entry in yaml.safe_load(packaged(package, file)):
-        loaders = {name: lazy_function(entry[name]) for name in functions if name in entry}
-        entries.append(kind(**entry | loaders))
+    entries: list[T] = []
+    for description in descriptions:
+        values = dict(description)
+        successor = values.pop("before", None)
+        for key in functions:
+            if key in values:
+                values[key] = lazy_function(values[key])
+        names = [entry.name for entry in entries]
+        position = names.index(successor) if successor in names else len(names)
+        entries.insert(position, kind(**values))
     return entries
+
+
+def read_list(package: str, file: str) -> list[dict[str, Any]]:
+    """Read the descriptions of entries, in their order, from a YAML file of a package."""
+    descriptions: list[dict[str, Any]] = yaml.safe_load(packaged(package, file))
+    return descriptions
 
 
 def read_descriptions(package: str, file: str) -> dict[str, dict[str, Any]]:

@@ -17,8 +17,8 @@ import pytest
 from deaf import DEAF
 from typer.testing import CliRunner
 
+from v8.app import commands
 from v8.app.server import open_listener
-from v8.cli import commands
 from v8.cli.app import app
 from v8.errors import ProfileError
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.comparison.command import all_profiles
+from v8.comparison.commands import all_profiles
 from v8.comparison.measurement import profile_order
 from v8.evaluation.evaluation import Evaluation
 from v8.profile import Profile, load_profile, profile_names

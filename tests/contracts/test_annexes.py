@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +21,16 @@ REPOSITORY = Path(__file__).parents[2]
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy what is installed of v8, and nothing else."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("v8", "configs"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY / "v8", folder / "v8", ignore=ignored)
+    shutil.copytree(REPOSITORY / "configs", folder / "v8" / "configs", ignore=ignored)  # as it is installed
     return folder
+
+
+@pytest.fixture(scope="module")
+def bare(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what is installed of v8 without any annex."""
+    return copy_without(checkout, tmp_path_factory.mktemp("bare") / "v8", *annexes())
 
 
 def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,35 +51,82 @@ def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def commands_of(annex: str) -> list[str]:
-    """Name the commands that an annex adds, as they are typed."""
-    functions = [place.partition(":")[2] for place in annexes()[annex].get("commands", ())]
-    return ["app" if function == "serve" else function.replace("_", "-") for function in functions]
+def commands_of(annex: str) -> set[str]:
+    """Name the commands that are there with an annex only: its own, and those of annexes that need it."""
+    concerned = [name for name, content in annexes().items() if annex in (name, *content.get("needs", ()))]
+    return {command for name in concerned for command in annexes()[name].get("commands", {})}
+
+
+def listed_commands(checkout: Path) -> set[str]:
+    """Return the names of the commands that `--help` lists."""
+    answer = call(checkout, "--help")
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.partition("Commands:")[2].splitlines()
+    return {line.split()[0] for line in lines if re.match(r"  \w", line)}
+
+
+def copy_without(checkout: Path, folder: Path, *annexes_left_out: str) -> Path:
+    """Copy a checkout without the folders of some annexes of v8."""
+    shutil.copytree(checkout, folder)
+    for annex in annexes_left_out:
+        shutil.rmtree(folder / "v8" / annex)
+    return folder
+
+
+def test_there_are_nine_annexes() -> None:
+    names = "app comparison extra_sources ledger promotion ray search tracking trading"
+    assert sorted(annexes()) == names.split()
+
+
+def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() -> None:
+    config = configparser.ConfigParser()
+    config.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    contract = config["importlinter:contract:annexes"]
+    modules = {file.stem for file in (REPOSITORY / "v8").glob("*.py")} - {"__init__"}
+    packages = {file.parent.name for file in (REPOSITORY / "v8").glob("*/__init__.py")}
+    core = (modules | packages) - annexes().keys()
+    assert contract["source_modules"].split() == [f"v8.{name}" for name in sorted(core)]
+    assert contract["forbidden_modules"].split() == [f"v8.{name}" for name in annexes()]
+    assert config["importlinter:contract:independence"]["modules"] == contract["forbidden_modules"]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("annex", sorted(annexes()))
 def test_without_one_annex_all_other_commands_are_there(checkout: Path, annex: str, tmp_path: Path) -> None:
-    shutil.copytree(checkout, tmp_path / "less", ignore=shutil.ignore_patterns(annex, "home"))
-    with_it = call(checkout, "--help").stdout
-    without = call(tmp_path / "less", "--help")
-    assert without.returncode == 0, without.stderr
-    listed = {line.split()[0] for line in with_it.splitlines() if line.startswith("  ")}
-    left = {line.split()[0] for line in without.stdout.splitlines() if line.startswith("  ")}
-    assert listed - left == set(commands_of(annex))
+    left = listed_commands(copy_without(checkout, tmp_path / "less", annex))
+    assert listed_commands(checkout) - left == commands_of(annex)
+    assert {"run", "predict", "backtest", "doctor"} <= left
 
 
 @pytest.mark.tf
 @pytest.mark.process
-def test_without_any_annex_the_core_trains_reports_and_forecasts(checkout: Path, tmp_path: Path) -> None:
-    less = tmp_path / "less"
-    shutil.copytree(checkout, less, ignore=shutil.ignore_patterns(*annexes(), "home"))
-    assert not [*(less / "v8").glob(f"*/{FILE}")]
-    trained = call(less, "run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m")
+def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> None:
+    assert not [*(bare / "v8").glob(f"*/{FILE}")]
+    trained = call(bare, "run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m")
     assert trained.returncode == 0, trained.stderr
-    assert (less / "runs/frontier-smoke/report.html").is_file()
-    issued = call(less, "predict", "runs/frontier-smoke", "--source", "demo", "--format", "json")
+    assert (bare / "runs/frontier-smoke/report.html").is_file()
+    issued = call(bare, "predict", "runs/frontier-smoke", "--source", "demo", "--format", "json")
     assert issued.returncode == 0, issued.stderr
-    refused = call(less, "run", "--source", "demo", "--smoke", "--track", "tensorboard")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("run", "--track", "tensorboard"),
+            "--track tensorboard: needs a tracker, and v8 is installed without any",
+        ),
+        (("run", "--engine", "ray"), "--engine: a engine is one of local"),
+        (("backtest", "--worth"), "--worth: needs the package v8.trading"),
+        (("predict", "runs/none", "--source", "yfinance"), "--source yfinance: a source is one of vision"),
+        (("update", "runs/none"), "no such command"),
+    ],
+)
+def test_what_an_absent_annex_would_do_is_refused_in_one_line(
+    bare: Path, words: tuple[str, ...], message: str
+) -> None:
+    refused = call(bare, *words)
     assert refused.returncode == 2
-    assert "Traceback" not in refused.stderr
+    assert message in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

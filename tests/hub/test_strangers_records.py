@@ -23,7 +23,7 @@ from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
-from v8.runs.outputs import draw_pictures
+from v8.reports.outputs import draw_pictures
 
 pytestmark = pytest.mark.tf
 

@@ -37,11 +37,11 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import load_profile
 from v8.promotion.renewal import NOT_TRAINED, GenerationResult, Renewal, StalenessReport, StalenessRule
+from v8.reports.outputs import ReportWriter
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
-from v8.runs.outputs import ReportWriter
 from v8.storage import digest_file, write_json
 
 REPOSITORY = Path(__file__).parents[2]

@@ -21,7 +21,6 @@ from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.cli.forecasts import PRINTERS
-from v8.cli.runs import print_decisions
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import QuantileEvaluation
 from v8.forecasts.export import forecast_test_span
@@ -35,6 +34,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, recorded_profile
+from v8.promotion.printing import print_decisions
 from v8.promotion.renewal import GenerationResult, decide_promotion, decision_record
 from v8.reports.card import model_card
 from v8.reports.pictures import draw_forecast

@@ -44,7 +44,8 @@ def test_a_process_that_hangs_is_given_up(order: MeasurementRequest) -> None:
 def test_an_error_of_ours_comes_back_as_its_sentence(order: MeasurementRequest) -> None:
     nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "fleet_size": 1}
     wanted = [MATMUL, {"measure": "training", "device": "cpu", **nowhere}]
-    (answer,) = run_processes([MeasurementRequest(profile=order.profile, measurements=wanted)])
+    request = MeasurementRequest(profile=order.profile, measurements=wanted)
+    (answer,) = run_processes([request], program="v8.comparison.measuring")
     assert len(answer.measured) == 1
     assert answer.refusal is not None
     assert "nonsense" in answer.refusal

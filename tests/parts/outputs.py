@@ -7,7 +7,7 @@ from pathlib import Path
 
 from v8.errors import V8Error
 from v8.evaluation.leaderboard import LeaderboardRow
-from v8.runs.outputs import RunOutputs
+from v8.reports.outputs import RunOutputs
 
 
 def refuse(error: V8Error) -> None:

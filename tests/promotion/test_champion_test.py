@@ -9,9 +9,10 @@ import pytest
 from evaluating import evaluate_arrays, rolled
 
 from v8.baselines.baselines import NAIVE
+from v8.evaluation.decay import too_few_windows
 from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.evaluation.significance import Significance
-from v8.promotion.champion_test import ChampionTest, too_few_windows
+from v8.promotion.champion_test import ChampionTest
 
 TASKS = ("ohlc", "volatility")
 NUM = 400

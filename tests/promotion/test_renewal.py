@@ -11,13 +11,13 @@ from evaluating import evaluate_arrays, rolled
 from ledger_entries import FIRST_S
 from ledger_entries import ISSUER as BY_SOMEONE
 
+from v8.evaluation.decay import detect_decay
 from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.significance import Losses
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Score
+from v8.ledger.record import live_losses
 from v8.market.series import Series
-from v8.promotion.champion_test import detect_decay
-from v8.promotion.renewal import live_losses
 
 BTC = Series("BTCUSDT", "15m")
 NUM = 300

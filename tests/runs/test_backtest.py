@@ -24,12 +24,12 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
 from v8.reports.backtest import backtest_page, headline, write_backtest
+from v8.reports.outputs import ReportWriter
 from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold, run_folds
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import ObserverGroup, RunObserver
-from v8.runs.outputs import ReportWriter
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
 NUM_FOLDS = 2

@@ -28,11 +28,11 @@ from v8.machine.choices import FLAGS, TASK_PER_OPERATION
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
+from v8.reports.outputs import ReportWriter
 from v8.runs.events import Note, RunSummary, SeriesOutcome, SeriesStarted, isolated
 from v8.runs.execution import execute
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed
-from v8.runs.outputs import ReportWriter
 from v8.runs.plan import Plan, known_cost, make_plan
 from v8.storage import digest_file, write_json, write_text
 

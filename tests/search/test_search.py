@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from v8.artifacts.metadata import read_metadata
 from v8.cli.app import app
-from v8.cli.runs import search_settings
 from v8.errors import ArtifactError, ProfileError, SeriesError
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.fold_losses import Cell
@@ -31,6 +30,7 @@ from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
+from v8.search.printing import search_settings
 from v8.search.ranges import Range, read_ranges
 from v8.search.search import FILES, Search, plateaus, verdict_of
 from v8.search.trial_record import TrialRecord, ended_of

@@ -24,7 +24,8 @@ from v8.profile import Profile, load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.observers import RunContext
 from v8.runs.plan import Plan
-from v8.tracking import TRACKERS, Follower, TrackerKind, check_trackers, trackers
+from v8.runs.trackers import TRACKERS, TrackerKind, check_trackers
+from v8.runs.tracking import Follower, trackers
 from v8.training.trainer import EpochRecord
 
 REPOSITORY = Path(__file__).parents[2]
@@ -130,7 +131,7 @@ def run_python(code: str, **variables: str) -> str:
 
 @pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = "import sys, v8.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, v8.runs.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 
@@ -140,7 +141,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from v8.tracking.tensorboard import EventFiles\n"
-        "from v8.tracking import TrackedRun\n"
+        "from v8.runs.trackers import TrackedRun\n"
         f"files = EventFiles(TrackedRun(Path({str(tmp_path)!r}), {{}}, 'demo'))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"
         "files.finish('BTCUSDT-15m')\n"
@@ -154,7 +155,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
 def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path: Path) -> None:
     # An address at which nobody listens: the refusal needs no network.
     code = (
-        "from v8.tracking import check_trackers\n"
+        "from v8.runs.trackers import check_trackers\n"
         "from v8.errors import ProfileError\n"
         "try:\n"
         "    check_trackers(['wandb'])\n"

@@ -31,8 +31,8 @@ from v8.market.sources.source import SOURCES
 from v8.plugins import load_plugins, require_no_own_entries
 from v8.profile import Profile, key_places
 from v8.records import read_plain
+from v8.reports.outputs import REPORT_FILE
 from v8.runs.options import RunOptions
-from v8.runs.outputs import REPORT_FILE
 from v8.storage import digest_json, home, write_text, write_with
 
 

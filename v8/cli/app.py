@@ -8,6 +8,7 @@ imports happen inside commands, so that `--help` and usage errors answer quickly
 import inspect
 import io
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from typing import Any, Final, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from v8 import annexes
 from v8.cli import commands
 from v8.cli.options import with_plugins
-from v8.comparison.command import compare_profiles
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
@@ -133,41 +134,52 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help breaks no word, and names no type behind a flag
     pretty_exceptions_enable=False,
 )
-COMMANDS: Final = (
-    commands.run,
-    commands.data,
-    commands.features,
-    commands.report,
-    commands.export,
-    commands.worth,
-    commands.publish,
-    commands.pull,
-    commands.predict,
-    commands.update,
-    commands.forecast,
-    commands.track,
-    commands.backtest,
-    compare_profiles,
-    commands.search,
-    commands.serve,
-    commands.doctor,
+_CORE_COMMANDS: Final = {
+    function.__name__: function
+    for function in (
+        commands.run,
+        commands.data,
+        commands.features,
+        commands.report,
+        commands.export,
+        commands.publish,
+        commands.pull,
+        commands.predict,
+        commands.backtest,
+        commands.doctor,
+    )
+}
+"""The commands of the core by name; annexes add the others (`v8.annexes`)."""
+
+_ORDER: Final = (
+    *("run", "data", "features", "report", "export", "worth", "publish", "pull", "predict"),
+    *("update", "forecast", "track", "backtest", "compare-profiles", "search", "app", "doctor"),
 )
-"""Every command, in the order in which `--help` lists them."""
+"""The order in which `--help` lists commands that are there; others come last."""
 
 
-def _register(function: Callable[..., None]) -> None:
+def _all_commands() -> dict[str, Callable[..., None]]:
+    """Return the functions of all commands by name, in the order of `--help`."""
+    functions: dict[str, Callable[..., None]] = dict(_CORE_COMMANDS)
+    for name, place in annexes.commands().items():
+        functions[name] = pkgutil.resolve_name(place)
+    known = [name for name in _ORDER if name in functions]
+    others = [name for name in functions if name not in _ORDER]
+    return {name: functions[name] for name in (*known, *others)}
+
+
+def _register(name: str, function: Callable[..., None]) -> None:
     """Add a command to the command line: its docstring is its help, the examples in it come last."""
     text, _, examples = str(inspect.getdoc(function)).partition("\n\nExamples:\n")
     summary = text.partition("\n\n")[0]
     # \b keeps click from joining the lines. An example is printed with the program's name as it was called.
     epilog = "\b\nExamples:\n" + examples.replace("    v8", f"  {command()}")
-    name = "app" if function is commands.serve else None  # None: named as the function is
     add_command = app.command(name, cls=_Command, help=text, short_help=summary, epilog=epilog)
     add_command(with_plugins(function))
 
 
-for _function in COMMANDS:
-    _register(_function)
+for _name, _function in _all_commands().items():
+    _register(_name, _function)
 
 
 def _print_version(is_asked: bool) -> None:

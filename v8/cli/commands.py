@@ -4,21 +4,21 @@ These modules are imported inside the commands, so that `--help` and usage error
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from typer import Argument, Exit, Option, echo
 
+from v8 import annexes
 from v8.cli import options as cli
 from v8.errors import DataError, ProfileError, SeriesError
 from v8.invocation import command
-from v8.ledger import DEFAULT_LEDGER
 from v8.market.series import load_universe
+from v8.market.sources.source import CandleSource
 from v8.net import report_waiting
-from v8.profile import config_path, load_profile, network_outputs, profile_names
-from v8.registry import require_package
+from v8.profile import load_profile, network_outputs
 from v8.runs.options import (
     PreparedRun,
     RunOptions,
@@ -27,10 +27,7 @@ from v8.runs.options import (
     require_tables,
     served_series,
 )
-from v8.tracking import TRACKERS
-
-APP_PACKAGES: Final = ("starlette", "uvicorn")
-"""Packages of the extra `app`."""
+from v8.runs.trackers import TRACKERS
 
 _ONCE_FLAGS: Final = ("--redo", "--drop")
 """Flags of `run` with a value that hold for one call only."""
@@ -263,7 +260,7 @@ def export(
         v8 export backtests/frontier --out forecasts.csv
     """
     form = cli.table_form("--out", out, form, is_overwriting=overwrite)
-    names = _names(series) or []
+    names = cli.names_of(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
     from v8.cli.forecasts import export_forecasts
@@ -272,39 +269,6 @@ def export(
         "--out", run, out, is_overwriting=overwrite, form=form, names=names, open_source=open_source
     )
     raise Exit(exit_code)
-
-
-def worth(
-    run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
-    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
-    fee_bps: float = Option(10.0, metavar="BPS", min=0, max=1_000, help="Fee of a trade, in 1/100 of 1 %."),
-    spread_bps: float = Option(2.0, metavar="BPS", min=0, max=1_000, help="Between bid and ask."),
-    target_pct: float = Option(40.0, metavar="PCT", min=1, max=1_000, help="Volatility of a year aimed at."),
-    max_leverage: float = Option(2.0, metavar="X", min=0.01, max=100, help="Largest position, in wealth."),
-    source: cli.OtherSourceOption = None,
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    lang: cli.LangOption = None,
-) -> None:
-    """Show what forecasts of the test spans would have earned, after costs, compared with formulas.
-
-    Each trading rule is applied with the model's forecasts, with those of formulas, without a forecast, and
-    with perfect foresight: position size by volatility, limit orders, direction. Ranges and variance are
-    evaluated by scores. Funding is left out. Forecasts that use the future are refused. Writes worth.html,
-    worth.json and worth.csv into RUN.
-
-    Examples:
-        v8 worth runs/frontier
-        v8 worth backtests/frontier --fee-bps 5 --spread-bps 1
-    """
-    names = _names(series) or []
-    open_source = cli.candles_of_models(run, source, data_dir, tables)
-
-    from v8.cli.forecasts import print_trading
-    from v8.trading.rules import BPS, TradingTerms
-
-    terms = TradingTerms(fee_bps / BPS, spread_bps / BPS, target_pct / 100, max_leverage)
-    print_trading(run, terms=terms, names=names, open_source=open_source)
 
 
 def publish(
@@ -415,149 +379,6 @@ def predict(
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
 
-def update(
-    run: cli.ThisRunArgument,
-    when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
-    max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
-    start: str = Option("anew", "--from", metavar="anew|champion", help="Weights that training begins from."),
-    series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
-    source: cli.OtherSourceOption = None,
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    device: cli.DeviceOption = "auto",
-    workers: cli.WorkersOption = "auto",
-    fleet_size: cli.FleetSizeOption = "auto",
-    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
-    address: cli.AddressOption = None,
-    dry_run: bool = Option(False, "--dry-run", help="Print what is stale and would be trained; do nothing."),
-    ledger: Path | None = Option(None, metavar="FILE", help="The database of forecasts. Default: its own."),
-    publish: cli.PublishOption = None,
-) -> None:
-    """Train stale models again on the newest candles; of old and new the better one serves.
-
-    Examples:
-        v8 update runs/frontier --dry-run
-        v8 update runs/frontier --max-age 7 --publish you/models
-        v8 update runs/aligned --from champion
-    """
-    named_series = asked_series(series)
-
-    from v8.cli import runs as work
-    from v8.ledger.database import Ledger
-    from v8.promotion.renewal import STARTS, Renewal
-    from v8.runs.engines import choose_engine
-
-    cli.require_one_of("--from", start, STARTS)
-    stale_rule = work.stale_rule(when, max_age)
-    candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
-    if ledger is None and DEFAULT_LEDGER.exists():
-        ledger = DEFAULT_LEDGER
-    opened_ledger = Ledger.open(ledger) if ledger is not None else None
-    renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
-    chosen = renewal.select_series(named_series)
-    require_tables(renewal.profile)
-    chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
-    echo(f"Looking for what is stale in {run}.")
-    if dry_run:
-        work.preview_renewal(renewal, chosen)
-        return
-    if publish:
-        from v8.cli import hub
-
-        hub.check_publishing(publish, candles)
-    is_complete = work.renew(renewal, chosen, chosen_engine)
-    if publish:
-        hub.publish_run(run, publish, is_partial=True)
-    if not is_complete:
-        raise Exit(SeriesError.exit_code)
-
-
-def forecast(
-    run: cli.RunArgument = None,
-    repo: cli.RepoOption = None,
-    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
-    every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
-    post: str | None = Option(None, metavar="URL", envvar="V8_POST_URL", help="Send all there, signed."),
-    ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    source: cli.SourceOption = "live",
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    revision: cli.RevisionOption = None,
-    offline: cli.OfflineOption = False,
-) -> None:
-    """Write forecasts of the future into the ledger, and score those whose bars have closed since.
-
-    Examples:
-        v8 forecast runs/frontier --every
-        v8 forecast runs/frontier --every --post https://you.example/v8
-        v8 forecast --repo you/models --series BTCUSDT-15m
-    """
-    place = cli.one_place("forecast", run, repo)
-    names = _names(series)
-    if ledger != DEFAULT_LEDGER:
-        cli.require_folder_of("--ledger", ledger)
-
-    from v8.ledger.receiver import Receiver
-
-    receiver = Receiver(post) if post else None
-    if not cli.open_candles(source, data_dir, tables, cli.opening(place)).is_publishable:
-        got = "a simulated market, which has none"
-        raise ProfileError(
-            where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
-        )
-
-    from v8.cli.forecasts import forecast_into_ledger
-    from v8.ledger.watching import ServingModels
-
-    find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline)
-    open_source = partial(cli.open_candles, source, data_dir)
-    exit_code = forecast_into_ledger(place, find_models, ledger, open_source, receiver, is_for_ever=every)
-    raise Exit(exit_code)
-
-
-def track(
-    run: cli.RunArgument = None,
-    repo: cli.RepoOption = None,
-    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
-    ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    output_format: cli.FormatOption = "table",
-    publish: str | None = Option(None, metavar="USER/NAME", help="Publish it as a dataset, once a day."),
-    repair: bool = Option(False, "--repair", help="Send days again of which rows were published twice."),
-) -> None:
-    """Print the errors of issued forecasts, of the naive forecast and of the best baseline.
-
-    Examples:
-        v8 track runs/frontier
-        v8 track --repo you/models --format csv
-        v8 track runs/frontier --publish you/record
-    """
-    place = cli.one_place("track", run, repo)
-    names = _names(series)
-    if publish and names:
-        raise contradiction("--publish", "--series", "publishes the forecasts of all series")
-    if repair and not publish:
-        rule = "repairs what was published"
-        fix = "Name the dataset with --publish"
-        raise ProfileError(where="--repair", rule=rule, got="no --publish", fix=fix)
-    cli.require_one_of("--format", output_format, ("table", "json", "csv"))
-
-    if ledger.exists():
-        report_waiting(f"Reading {ledger}.")
-
-    from v8.ledger.printing import print_record
-
-    print_record(ledger, place, names, output_format)
-    if publish:
-        from v8.cli.hub import publish_record
-
-        publish_record(ledger, place, publish, is_repairing=repair)
-
-
-def _names(series: Sequence[str] | None) -> list[str] | None:
-    """Return the checked names of the series that `--series` gives; None if it is not used."""
-    return [str(name) for name in asked_series(series) or ()] or None
-
-
 def backtest(
     profile: str = Option(
         "frontier", metavar="NAME|FILE", help="What to evaluate: a shipped name or a file."
@@ -589,6 +410,7 @@ def backtest(
         v8 backtest --profile mine.yaml --forecasts forecasts.parquet
     """
     loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
+    make_section = _section_about_trading() if is_worth else None
     named_series = asked_series(series, universe)
     form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
@@ -605,132 +427,36 @@ def backtest(
     out = out or Path("backtests") / loaded.name
     results = evaluate_folds(out, backtest_options, candles, chosen_engine)
     exit_code = SeriesError.exit_code if results.failures else 0
-    if results.cells and (forecasts or is_worth):
-        from v8.cli.forecasts import export_forecasts, print_trading
-        from v8.language import language
-        from v8.reports.backtest import write_backtest
-        from v8.reports.markup import join
-        from v8.trading.page import trading_section
-        from v8.trading.rules import TradingTerms
+    if results.cells and forecasts:
+        from v8.cli.forecasts import export_forecasts
 
-        if forecasts:
-            export_code = export_forecasts(
-                "--forecasts",
-                out,
-                forecasts,
-                is_overwriting=overwrite,
-                form=form,
-                open_source=lambda _: candles,
-            )
-            exit_code = max(exit_code, export_code)
-        if is_worth:
-            trading_results = print_trading(out, terms=TradingTerms(), open_source=lambda _: candles)
-            with language():
-                section = join(trading_section(trading_results))
-            write_backtest(out, results, section)
+        export_code = export_forecasts(
+            "--forecasts",
+            out,
+            forecasts,
+            is_overwriting=overwrite,
+            form=form,
+            open_source=lambda _: candles,
+        )
+        exit_code = max(exit_code, export_code)
+    if results.cells and make_section:
+        from v8.reports.backtest import write_backtest
+
+        write_backtest(out, results, make_section(out, candles))
     raise Exit(exit_code)
 
 
-def search(
-    profile: str = Argument("frontier", metavar="NAME|FILE", help="What to start from."),
-    trials: int = Option(
-        20, metavar="N", min=1, max=100_000, help="Trials in all, those of earlier calls included."
-    ),
-    hours: float | None = Option(None, metavar="H", min=0, help="Hours after which no trial is started."),
-    ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml next to the profile."),
-    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are evaluated on."),
-    later: int = Option(2, metavar="K", min=1, max=1_000, help="Later folds that evaluate only the winner."),
-    series: cli.SeriesOption = None,
-    source: cli.SourceOption = "vision",
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    history: int | None = cli.some_bars("Newest candles that the folds lie in. Default: all there are."),
-    bars: int | None = Option(None, metavar="N", help="Candles of each fold. Default: the profile's."),
-    device: cli.DeviceOption = "auto",
-    workers: cli.WorkersOption = "auto",
-    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
-    address: cli.AddressOption = None,
-    out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: searches/PROFILE."),
-    is_redone: bool = Option(False, "--redo", help="Set study.sqlite aside, and start the trials again."),
-) -> None:
-    """Search better settings of a profile by back-tests; the same call again continues.
+def _section_about_trading() -> Callable[[Path, CandleSource], Any]:
+    """Return the function that makes the section of `--worth`: of a back-test's folder and its candles.
 
-    Examples:
-        v8 search frontier --trials 50 --hours 8
-        v8 search mine.yaml --ranges ranges.yaml --series BTCUSDT-15m
+    Raises `ProfileError` if this installation has no package that measures what forecasts would have earned.
     """
-    loaded = load_profile(profile).with_budget(newest_bars=bars)
-    require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
-    named_series = asked_series(series)
-    candles = cli.open_candles(source, data_dir, tables)
-    require_tables(loaded)
-    chosen = named_series or served_series(candles)
-
-    from v8.cli.runs import fold_observer, search_settings
-    from v8.runs.backtest import BacktestOptions
-    from v8.runs.engines import choose_engine
-    from v8.search.ranges import read_ranges
-    from v8.search.search import Search
-
-    file = config_path(profile) if profile in profile_names() else Path(profile)
-    search_ranges = read_ranges(ranges or file.parent / "search" / file.name, loaded)
-    chosen_engine = choose_engine(engine, device, workers, "auto", address)
-    echo(f"Preparing to search from {loaded.name}.")
-    words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))
-    prepared_search = Search(
-        path=out or Path("searches") / loaded.name,
-        start=BacktestOptions(loaded, chosen, folds + 1 + later, history, words_to_continue),
-        ranges=search_ranges,
-        num_later=later,
-        source=candles,
-        engine=chosen_engine,
-        observer=fold_observer(),
-        is_redone=is_redone,
-    )
-    search_settings(prepared_search, trials, hours)
-
-
-def serve(
-    run: cli.RunArgument = None,
-    repo: cli.RepoOption = None,
-    revision: cli.RevisionOption = None,
-    offline: cli.OfflineOption = False,
-    source: cli.SourceOption = "live",
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {cli.LOOPBACK}."),
-    port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any free port."),
-    cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
-    rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
-    is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
-) -> None:
-    """Show forecasts of the present and their live record on pages with a JSON API.
-
-    If V8_APP_TOKEN is set, clients must send it: as Authorization: Bearer, in a browser once. An address
-    that other machines can reach needs a token, or --no-token.
-
-    Examples:
-        v8 app runs/frontier
-        v8 app --repo you/models --port 0
-    """
-    place = cli.one_place("app", run, repo)
-    for name in APP_PACKAGES:
-        require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
-    candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
-
-    from v8.app.command import serve_page
-    from v8.app.places import LedgerReader, ModelSource
-
-    serve_page(
-        ModelSource(place, revision, is_offline=offline),
-        candles,
-        LedgerReader(ledger, place),
-        (host, port),
-        is_open=is_open,
-        origins=tuple(cors or ()),
-        max_per_minute=rate,
-    )
+    make_section = annexes.hook("backtest_section")
+    if make_section is None:
+        rule = "needs the package v8.trading"
+        fix = "Install v8 as a whole, or leave --worth out"
+        raise ProfileError(where="--worth", rule=rule, got="an installation without it", fix=fix)
+    return make_section
 
 
 def doctor(

@@ -1,6 +1,5 @@
 """What `publish` and `pull` do and print: they send models or their page to the Hub, and fetch models."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +11,6 @@ from v8.hub.client import HubRetryPolicy, check_repo_name
 from v8.hub.pull import pull
 from v8.hub.space import stage
 from v8.hub.staging import Staged, check_source, stage_run
-from v8.ledger.database import Ledger
-from v8.ledger.publishing import LedgerDataset
 from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
@@ -49,7 +46,7 @@ def publish_run(
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, **choice)
         print_all_lines(_summary(staged))
-        published = _publish(staged, repo, is_private=is_private, collection=collection)
+        published = publish_staged(staged, repo, is_private=is_private, collection=collection)
         sent = published.sent
         if sent:
             print_lines(f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.")
@@ -84,32 +81,11 @@ def publish_page(
             _, difference = hub.preview(staged, space, retries=RETRIES)
             print_all_lines(_would_change("Space", space, difference))
             return
-        published = _publish(staged, space, is_private=is_private, collection=collection)
+        published = publish_staged(staged, space, is_private=is_private, collection=collection)
     print_all_lines(_address_lines(published, f" at {published.revision[:12]}"))
 
 
-def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
-    """Publish the live record of a place as a dataset, and print to standard error what was sent.
-
-    Args:
-        ledger: The database of forecasts.
-        place: Of the models: a run folder, or a repository on the Hub.
-        repo: The dataset on the Hub, USER/NAME.
-        is_repairing: Send the days again of which rows were published more than once.
-
-    Raises:
-        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
-            ledger lacks a row that was published.
-    """
-    check_repo_name(repo, "--publish")
-    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
-        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = _publish(staged, repo, tell, is_private=False)
-    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    tell(f"Published: {published.url}" if published.sent else unsent)
-
-
-def _publish(
+def publish_staged(
     staged: hub.Publication, repo: str, print_text: Callable[[str], None] = print_lines, **options: Any
 ) -> hub.Published:
     """Publish what is staged, and print beforehand what will change."""

@@ -19,7 +19,7 @@ from v8.net import report_waiting
 from v8.own_files import require_own
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE
-from v8.runs.options import take_tables
+from v8.runs.options import asked_series, take_tables
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -61,7 +61,6 @@ RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder 
 ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
-LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
 
 
 PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]
@@ -252,6 +251,11 @@ def candles_of_models(
         return open_candles(chosen, folder, tables_folder)
 
     return open_named
+
+
+def names_of(series: Sequence[str] | None) -> list[str] | None:
+    """Return the checked names of the series that `--series` gives; None if it is not used."""
+    return [str(name) for name in asked_series(series) or ()] or None
 
 
 def place_words(place: Path | str) -> tuple[str, ...]:

@@ -27,11 +27,11 @@ from v8.evaluation.significance import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
+from v8.reports.outputs import REPORT_FILE
 from v8.reports.verdict import verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
-from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.safe_text import for_terminal
 from v8.wording import Table, duration, number, plural, spaced

@@ -7,41 +7,31 @@ command line does. A process of its own starts TensorFlow with the settings of v
 done to TensorFlow, needs no `if __name__ == "__main__"` in the notebook, and gives the same weights.
 """
 
-import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
-
-import typer
+from typing import Any
 
 from v8.artifacts.backtest_results import BacktestResults, read_results
 from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
-from v8.cli.options import require_one_of
 from v8.cli.printing import print_all_lines, print_lines, print_reasons, print_table, tell_error
-from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
+from v8.errors import DataError, SeriesError, StorageError, V8Error
 from v8.invocation import command
 from v8.machine.interruption import set_exit_message, watch_interrupts
 from v8.machine.processes import handle_request
-from v8.market.series import Series
-from v8.market.sources.source import SOURCES, CandleSource
-from v8.promotion.renewal import STALENESS_RULES, GenerationResult, Renewal, StalenessReport, StalenessRule
+from v8.market.sources.source import CandleSource
 from v8.reports import backtest as page
 from v8.reports.markup import DEMO_WARNING
-from v8.reports.verdict import change_table
+from v8.reports.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
 from v8.runs.backtest import BacktestOptions, run_folds
 from v8.runs.events import RunSummary
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
-from v8.search.search import FILES, START, Search
-from v8.storage import FolderLock
-from v8.tracking import check_trackers, trackers
-from v8.wording import ABSENT, Table, plural
+from v8.runs.trackers import check_trackers
+from v8.runs.tracking import trackers
 
 
 def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
@@ -146,104 +136,6 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
-    """Return the rule by which models are stale, from `--when` and `--max-age`.
-
-    Raises `ProfileError` if one of them is wrong, or they contradict each other.
-    """
-    require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
-    if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
-        rule = "is a number of days, for --when age"
-        fix = "Write for example --max-age 7, or leave it out"
-        raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
-    return StalenessRule(when, max_age_days)
-
-
-def newest_source(run: Path) -> str:
-    """Return the name of the source of a run, or of the one that has newer candles of the same market."""
-    source = read_run(run).source
-    return "live" if source == "vision" and "live" in SOURCES else source
-
-
-def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
-    """Renew stale models; return whether every series could be examined and trained."""
-    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
-    with FolderLock(renewal.run):
-        steps = []
-        observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
-        for step in renewal.renew(chosen, engine, observer):
-            _print_renewal(step)
-            steps.append(step)
-        rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
-    if any(decision.is_replaced for step in steps for decision in step.decisions):
-        printing.print_leaderboard(rows, renewal.run)
-    return not any(step.failures for step in steps)
-
-
-def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
-    """Print what is stale and would be trained."""
-    unfinished: set[Series] = set()
-    for generation, undecided in renewal.unfinished_generations(chosen):
-        print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
-        unfinished.update(undecided)
-    left = [series for series in chosen if series not in unfinished]
-    if left:
-        report = renewal.check_staleness(left)
-        _print_renewal(report)
-        if report.stale:
-            plan = renewal.plan(renewal.next_generation(report.stale), list(report.stale))
-            printing.print_plan(plan, renewal.source)
-
-
-def _print_renewal(step: StalenessReport | GenerationResult) -> None:
-    """Print how old the models are, or which models serve after a new generation was trained."""
-    if isinstance(step, StalenessReport):
-        rows = [
-            (model.series, model.generation, model.until, model.live, "yes" if model.is_stale else "no")
-            for model in step.assessments
-        ]
-        header = ("series", "generation", "newest candle", "live record × naive", "stale")
-        print_table(Table(header, rows, "What serves"))
-        print_all_lines(f"{model.series}: {model.reason}." for model in step.assessments)
-    else:
-        print_decisions(step)
-    if step.failures:
-        reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
-        print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
-
-
-def print_decisions(renewed: GenerationResult) -> None:
-    """Print the errors of new and old models, and which of them serve."""
-    measure = "MAE relative to naive on candles that neither was trained on"
-    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
-    for decision in renewed.decisions:
-        verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
-        print_lines(f"{decision.series}: {verdict}; of the challenger: {decision.why}.")
-
-
-NOTE: Final = (
-    "Errors are relative to the naive forecast's. Profiles that look differently far back or ahead evaluate "
-    "other windows, and near bars are easier: compare × best. Smaller: series and folds in which the error "
-    "is the smaller one, be it by chance."
-)
-
-
-def compare_folds(
-    backtests: Sequence[BacktestOptions], source: CandleSource, engine: Engine, out: Path
-) -> None:
-    """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
-    results_by_profile = {
-        backtest.profile.name: evaluate_folds(out / backtest.profile.name, backtest, source, engine)
-        for backtest in backtests
-    }
-    num_profiles = plural(len(results_by_profile), "profile")
-    title = f"{num_profiles} over {plural(backtests[0].num_folds, 'fold')}"
-    print_table(page.pool_table(results_by_profile, title))
-    print_lines(NOTE)
-    if any(results.failures for results in results_by_profile.values()):
-        raise typer.Exit(SeriesError.exit_code)
-
-
 def fold_observer() -> RunObserver:
     """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
     return ObserverGroup([printing.RunDisplay(), ReportWriter(only_at_end=True)])
@@ -273,21 +165,6 @@ def evaluate_folds(
     print_lines(f"Written: {', '.join(map(str, files))}")
     printing.print_page(path / page.PAGE_FILE)
     return results
-
-
-def search_settings(search: Search, num_trials: int, hours: float | None) -> None:
-    """Carry out a search, or the rest of it; print every trial, and the evaluation of the winner."""
-    ends_s = math.inf if hours is None else time.monotonic() + 3600 * hours
-    with hold_backtest(search.path / START):
-        set_exit_message(f"interrupted: {search.path} is saved. Continue with: {search.start.command}")
-        verdict = search.run(num_trials, lambda: time.monotonic() < ends_s)
-    trials = search.trials.astype(object).where(search.trials.notna(), ABSENT)
-    trials = trials.map(lambda value: f"{value:.5g}" if isinstance(value, float) else value)
-    title = "Trials: mean error as a multiple of the best baseline's; plateau: median of the five nearest"
-    print_table(Table(("trial", *trials.columns), trials.itertuples(), title))
-    print_table(page.pool_table(search.later, "The winner and the start on folds that no trial saw"))
-    files = ", ".join(str(search.path / name) for name in FILES)
-    print_lines(NOTE, verdict, f"Written: {files}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Compares profiles by their run folders: runs that are trained in turns for this, or existing runs.
 
 Candles are read first, and each run folder pins its series to them, so every run trains on exactly the same
-ones or fails. Then each profile is run once per repeat in a process of its own (`v8.runs.measuring`), one
-process at a time; each repeat starts with another profile. A profile that fails is reported, and the others
-continue.
+ones or fails. Then each profile is run once per repeat in a process of its own
+(`v8.comparison.measuring`), one process at a time; each repeat starts with another profile. A profile that
+fails is reported, and the others continue.
 """
 
 import time
@@ -44,7 +44,7 @@ def compare(
         profiles: The profiles without its budget, in the order of the tables.
         source: The source of candles.
         out: Folder of the comparison; `runs` in it keeps every run folder.
-        training: Options of `v8.runs.measuring.measure_training`, without `run`.
+        training: Options of `v8.comparison.measuring.measure_training`, without `run`.
         notify: Gets a line about each step.
 
     Raises:
@@ -94,7 +94,9 @@ def _measure(
     """Measure the training of a profile in a process of its own."""
     measurement = {"measure": "training", **training, "run": str(run)}
     order = MeasurementRequest(profile=profile, measurements=[measurement])
-    (answer,) = run_processes([order], on_message=lambda text: notify(f"  {text}"))
+    (answer,) = run_processes(
+        [order], program="v8.comparison.measuring", on_message=lambda text: notify(f"  {text}")
+    )
     return answer
 
 

@@ -26,13 +26,13 @@ from typing import Any, Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import PublishError, V8Error
+from v8.evaluation.decay import detect_decay
 from v8.features.formulas import DAY_S
 from v8.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
 from v8.ledger.receiver import POST_RETRY_POLICY, Receiver
+from v8.ledger.record import live_losses
 from v8.market.series import iso
 from v8.net import RetryFailure, RetryPolicy
-from v8.promotion.champion_test import detect_decay
-from v8.promotion.renewal import live_losses
 from v8.storage import digest_json
 
 POLL_S: Final = 1.0

@@ -38,7 +38,7 @@ from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_e
 from v8.features.formulas import DAY_S
 from v8.ledger.database import Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
-from v8.market.series import iso
+from v8.market.series import Series, iso
 from v8.quantile_levels import MEDIAN, interval_names, intervals
 from v8.tasks import TASKS
 from v8.wording import Table, number, p_value, percent, plural
@@ -466,3 +466,30 @@ def _generation_sentences(record: LiveRecord) -> Iterator[str]:
                 errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
             model = f"{series.series}, model that has seen until {generation.issuer.generation}"
             yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."
+
+
+def live_losses(
+    ledger: Ledger | None, place: Path | str, series: Series, model_sha256: str, start_s: int
+) -> Losses | None:
+    """Return the losses of the forecasts that one model issued in time; None if it issued none.
+
+    Args:
+        ledger: Holds the live record; None without one.
+        place: Where the models are, see `v8.ledger.database.place_name`.
+        series: The series.
+        model_sha256: Digest of the model file.
+        start_s: Only forecasts issued for closes from then on, seconds since the epoch, UTC.
+    """
+    scored_by_issuer = ledger.scored(place, str(series)) if ledger else []
+    of_model = [scored for scored in scored_by_issuer if scored.issuer.model_sha256 == model_sha256]
+    if not of_model:
+        return None
+    # Issuers may share a model file, for example with and without a commit of the Hub: the largest counts.
+    scored = max(of_model, key=lambda scored: len(scored.issued_for_s)).in_time(start_s)
+    issuer = scored.issuer
+    by_task = {}
+    for task in issuer.tasks:
+        by_task[task] = {name: scored.losses_of(task, name) for name in issuer.forecasters}
+    # The newest bar that a forecast knows closed at the time that the forecast was issued for.
+    bar_numbers = scored.issued_for_s // issuer.bar_s - 1
+    return Losses(by_task, bar_numbers, issuer.horizon_bars, "of the live record")

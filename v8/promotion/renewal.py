@@ -40,12 +40,14 @@ from v8.artifacts.run_folder import RUN_FILE, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.errors import ArtifactError, listed, shown
+from v8.evaluation.decay import detect_decay, too_few_windows
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.metrics import measure_errors, measure_quantiles
 from v8.evaluation.significance import Losses
 from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
 from v8.ledger.database import Ledger
+from v8.ledger.record import live_losses
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -53,7 +55,7 @@ from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import CandleSource, PrefetchesCandles
 from v8.plugins import other_plugins
 from v8.profile import Profile, network_outputs, recorded_profile
-from v8.promotion.champion_test import ChampionTest, compare_models, detect_decay, too_few_windows
+from v8.promotion.champion_test import ChampionTest, compare_models
 from v8.quantile_levels import interval_names
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, isolated
 from v8.runs.execution import run
@@ -91,33 +93,6 @@ class Staleness:
     is_stale: bool  # whether it should be challenged
     reason: str  # the reason either way, a clause
     live: str = ABSENT  # its error in the live record, as a multiple of naive's, and of how many forecasts
-
-
-def live_losses(
-    ledger: Ledger | None, place: Path | str, series: Series, model_sha256: str, start_s: int
-) -> Losses | None:
-    """Return the losses of the forecasts that one model issued in time; None if it issued none.
-
-    Args:
-        ledger: Holds the live record; None without one.
-        place: Where the models are, see `v8.ledger.database.place_name`.
-        series: The series.
-        model_sha256: Digest of the model file.
-        start_s: Only forecasts issued for closes from then on, seconds since the epoch, UTC.
-    """
-    scored_by_issuer = ledger.scored(place, str(series)) if ledger else []
-    of_model = [scored for scored in scored_by_issuer if scored.issuer.model_sha256 == model_sha256]
-    if not of_model:
-        return None
-    # Issuers may share a model file, for example with and without a commit of the Hub: the largest counts.
-    scored = max(of_model, key=lambda scored: len(scored.issued_for_s)).in_time(start_s)
-    issuer = scored.issuer
-    by_task = {}
-    for task in issuer.tasks:
-        by_task[task] = {name: scored.losses_of(task, name) for name in issuer.forecasters}
-    # The newest bar that a forecast knows closed at the time that the forecast was issued for.
-    bar_numbers = scored.issued_for_s // issuer.bar_s - 1
-    return Losses(by_task, bar_numbers, issuer.horizon_bars, "of the live record")
 
 
 def back_tested_losses(

@@ -56,7 +56,7 @@ TaskResults = Mapping[str, TaskResult]
 def write_backtest(path: Path, results: BacktestResults, trading_section: Html | None = None) -> list[Path]:
     """Write `backtest.json` and `backtest.html` into a folder, each atomically, and return them.
 
-    The page has the section about trading (`v8.trading.page.trading_section`) where it is handed one.
+    The page has the section about trading where it is handed one.
     """
     json_file = path / RESULTS_FILE
     page_file = path / PAGE_FILE
@@ -110,6 +110,14 @@ def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Tabl
             columns = list(dict.fromkeys(name for row in rows for name in row))
         cells = [[row.get(name, ABSENT) for name in columns] for row in rows]
         yield Table(columns, cells, title)
+
+
+POOL_NOTE: Final = (
+    "Errors are multiples of naive's. Profiles that look differently far back or ahead evaluate other "
+    "windows, and near bars are easier: compare × best. Smaller: series and folds in which the error is the "
+    "smaller one, be it by chance."
+)
+"""Explains `pool_table`."""
 
 
 def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) -> Table:

@@ -4,8 +4,8 @@ An engine gets jobs and an observer, and yields the outcome of each series as it
 
     for outcome in engine.train(jobs, observer): ...
 
-`v8.runs.execution` does all that comes before and after. Kinds of engines are listed in `engines.yaml`;
-`choose_engine` opens one by the flags of the command line.
+`v8.runs.execution` does all that comes before and after. Kinds of engines are listed in `engines.yaml`, and
+by annexes (`v8/ray`); `choose_engine` opens one by the flags of the command line.
 
 On a GPU one process trains one fleet: every step of a small recurrent network is a queue of tiny launches,
 and a fleet of 40 queues as many as one model. Several GPUs get a process each, and fleets from one queue
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Final
 
-from v8 import hardware
+from v8 import annexes, hardware
 from v8.errors import ProfileError, with_parameters
 from v8.invocation import children_with_safe_path
 from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.machine.starting import quiet_start
-from v8.registry import Named, Registry, read_entries, require_package
+from v8.registry import Named, Registry, make_entries, read_list, require_package
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import RunObserver
@@ -59,7 +59,9 @@ class EngineKind(Named):
     is_elsewhere: bool = False  # whether it may train on other machines, at an address
 
 
-ENGINES: Final = Registry("engine", read_entries(EngineKind, "v8.runs", "engines.yaml", "open"))
+_DESCRIPTIONS: Final = [*read_list("v8.runs", "engines.yaml"), *annexes.entries("engines")]
+
+ENGINES: Final = Registry("engine", make_entries(EngineKind, _DESCRIPTIONS, "open"))
 """Every kind of engine by its name."""
 
 

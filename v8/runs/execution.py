@@ -6,7 +6,7 @@
 Nothing is trained before the candles of every selected series were read (`v8.runs.reading`), and every
 finished artefact has shown that it is the one that was saved. A series whose candles cannot be read, or are
 no longer those the run was started with, fails by itself, and so does one whose finished files are not as
-they were saved; they are left as they are. What shows results is an observer (`v8.runs.outputs`).
+they were saved; they are left as they are. What shows results is an observer (`v8.reports.outputs`).
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from v8.tracking import TrackedRun
+from v8.runs.trackers import TrackedRun
 
 TENSORBOARD_FOLDER = "tensorboard"
 

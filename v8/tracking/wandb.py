@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 
 from v8.errors import ProfileError
-from v8.tracking import TrackedRun, TrackerError
+from v8.runs.trackers import TrackedRun, TrackerError
 
 PROJECT = "v8"  # unless `WANDB_PROJECT` names another
 

@@ -1,9 +1,9 @@
 """The interface of candle sources, the registry of all sources, and the function that opens one by name.
 
-A source is a module of this package and an entry of `sources.yaml`; a plug-in calls `SOURCES.register`. A
-source returns the candles that it has or raises an error. It never falls back to another source, and the demo
-market opens only under its own name. `CutOffSource` hides everything after a moment of the past, of any
-source.
+A source is a module of this package and an entry of `sources.yaml`, or a module of an annex and an entry of
+its `annex.yaml` (`v8/extra_sources`); a plug-in calls `SOURCES.register`. A source returns the candles that
+it has or raises an error. It never falls back to another source, and the demo market opens only under its
+own name. `CutOffSource` hides everything after a moment of the past, of any source.
 """
 
 import shlex
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from v8 import annexes
 from v8.errors import DataError, ProfileError, UnknownSeriesError
 from v8.market.series import Series, series_advice
-from v8.registry import Named, Registry, read_entries
+from v8.registry import Named, Registry, make_entries, read_list
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
     from v8.market.candles import Candles
@@ -150,7 +151,9 @@ class SourceKind(Named):
     reads_folder: bool = False
 
 
-SOURCES: Final = Registry("source", read_entries(SourceKind, "v8.market.sources", "sources.yaml", "open"))
+_DESCRIPTIONS: Final = [*read_list("v8.market.sources", "sources.yaml"), *annexes.entries("sources")]
+
+SOURCES: Final = Registry("source", make_entries(SourceKind, _DESCRIPTIONS, "open"))
 """Every source by the name that `--source` takes."""
 
 

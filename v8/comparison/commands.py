@@ -15,7 +15,7 @@ from v8.market.sources.source import CandleSource, SeriesLister
 from v8.own_files import require_own
 from v8.profile import Profile, load_profile, profile_names
 from v8.runs.options import asked_series, contradiction, require_tables, served_series
-from v8.wording import Table
+from v8.wording import Table, plural
 
 if TYPE_CHECKING:
     from v8.comparison.results import Comparison
@@ -176,23 +176,29 @@ def _compare_back_tests(
     device: str,
     fleet_size: str,
 ) -> None:
-    """Compare profiles by a back-test of each over the same folds."""
-    from v8.cli.runs import compare_folds
+    """Compare profiles by a back-test of each over the same folds, and print their pools in one table."""
+    from v8.cli.printing import print_lines, print_table
+    from v8.cli.runs import evaluate_folds
+    from v8.reports.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
 
-    train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
-    backtests = [
-        BacktestOptions(
+    engine = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
+    results_by_profile = {}
+    for profile in profiles:
+        backtest = BacktestOptions(
             profile=profile,
             series=series,
             num_folds=num_folds,
             history_bars=None,
             command=command(*sys.argv[1:]),
         )
-        for profile in profiles
-    ]
-    compare_folds(backtests, candles, train_all, out)
+        results_by_profile[profile.name] = evaluate_folds(out / profile.name, backtest, candles, engine)
+    title = f"{plural(len(results_by_profile), 'profile')} over {plural(num_folds, 'fold')}"
+    print_table(pool_table(results_by_profile, title))
+    print_lines(POOL_NOTE)
+    if any(results.failures for results in results_by_profile.values()):
+        raise Exit(SeriesError.exit_code)
 
 
 def _check_out(out: Path, *, is_overwriting: bool) -> None:

@@ -1,0 +1,90 @@
+"""Follows a run with trackers (`v8.runs.trackers`): its events become numbers by name."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from v8.artifacts.metadata import read_metadata
+from v8.errors import ArtifactError, with_parameters
+from v8.market.series import Series
+from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
+from v8.runs.observers import ObserverGroup, RunContext, RunObserver
+from v8.runs.trackers import TRACKERS, TrackedRun, TrackerError
+
+
+def trackers(names: Sequence[str]) -> RunObserver:
+    """Return an observer that follows runs with trackers, keys of `TRACKERS`, each of them once."""
+    return ObserverGroup([Follower(name) for name in dict.fromkeys(names)])
+
+
+class Follower(RunObserver):
+    """Follows runs with a tracker, until it fails; then a note says so, and the run goes on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._steps: dict[Series, int] = {}
+        """Last epoch of each series that is open."""
+
+    def on_begin(self, context: RunContext) -> None:
+        """Open the tracker for a run."""
+        plan = context.plan
+        self._run = plan.path
+        self._notify = context.notify
+        self._has_failed = False
+        profile = plan.profile.model_dump(mode="json")
+        self._tracker = TRACKERS[self._name].open(TrackedRun(plan.path, profile, context.source_name))
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event on as numbers by name."""
+        if isinstance(event, EpochEnded):
+            record = event.record
+            curves = {
+                "loss/train": record.train_loss,
+                "loss/validation": record.validation_loss,
+                "learning_rate": record.learning_rate,
+                "speed/windows_per_s": record.windows_per_s,
+                "speed/epoch_s": record.seconds,
+            }
+            self._steps[event.series] = record.epoch
+            self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
+        elif isinstance(event, SeriesOutcome):
+            name = str(event.series)
+            step = self._steps.get(event.series, 0)
+            if event.reason is None:
+                self._attempt(lambda: self._tracker.log(name, step, _results(self._run / name)))
+            self._finish(event.series)
+
+    def on_end(self) -> None:
+        """Close the series that are still open."""
+        for series in list(self._steps):
+            self._finish(series)
+
+    def _finish(self, series: Series) -> None:
+        self._steps.pop(series, None)
+        self._attempt(lambda: self._tracker.finish(str(series)))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if self._has_failed:
+            return
+        try:
+            work()
+        except (TrackerError, OSError, ArtifactError) as error:
+            self._has_failed = True
+            message = f"param:track {self._name} stopped, the run goes on: {error}"
+            self._notify(Note(with_parameters(message)))
+
+
+def _results(artifact: Path) -> dict[str, float]:
+    """Return the test span's figures per task, compared with naive and this series' best baseline."""
+    metadata = read_metadata(artifact)
+    values: dict[str, float | None] = {"best_epoch": metadata.training.best_epoch}
+    if metadata.is_evaluated:
+        evaluation = metadata.evaluation
+        for task in evaluation.errors:
+            naive = evaluation.against(task)
+            best = evaluation.against(task, evaluation.best_baseline(task))
+            values[f"test/{task}/error_over_naive"] = naive.relative_mae
+            values[f"test/{task}/error_over_best"] = best.relative_mae
+            values[f"test/{task}/skill"] = naive.skill
+            values[f"test/{task}/p_value"] = naive.p_value
+            values[f"test/{task}/p_value_against_best"] = best.p_value
+    return {name: float(value) for name, value in values.items() if value is not None}
