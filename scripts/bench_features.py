@@ -22,7 +22,7 @@ What is timed:
   array of all columns, which is what training and evaluating ask a table for, of either table.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

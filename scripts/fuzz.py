@@ -14,7 +14,7 @@ again. Saved runs are made from `--run`, a finished run folder; without it, one 
 on failures.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

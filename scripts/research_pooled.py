@@ -24,7 +24,7 @@ has what came of it.
 Legend: N bars of the grid, S series, K terms, H steps, J evaluated rows, W windows, C columns of a task.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

@@ -5,7 +5,7 @@ exchange without faults. What it stores of the fault must not outlive it: after 
 prints that forecast. The exchange's time is in 2040, so that it differs from the clock of any machine.
 """
 
-# ruff: noqa: E402 - the exchange lies beside the tests
+# ruff: noqa: E402 - the exchange is next to the tests
 from __future__ import annotations
 
 import json

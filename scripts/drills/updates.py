@@ -5,7 +5,7 @@ copy of the run, is killed before and after each of its writes and called again.
 that serve are complete, and the decision is always the same.
 """
 
-# ruff: noqa: E402 - the candles lie beside the tests
+# ruff: noqa: E402 - the candles are next to the tests
 from __future__ import annotations
 
 import json

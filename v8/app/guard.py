@@ -261,7 +261,7 @@ class AccessControl:
         return error_response(429, "your address", rule, "more", fix, retry_after=str(wait_s))
 
     def _has_credentials(self, request: Request) -> bool:
-        """Tell whether a request sends the token, or the cookie that stands for it."""
+        """Return whether a request sends the token, or the cookie that stands for it."""
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         has_token = scheme.lower() == "bearer" and _is_equal(credentials.strip(), self._token or "")
         return has_token or _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie_value)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pandas as pd
 
 from v8.cli.options import picture_file, place_words, require_picture
-from v8.cli.printing import print_json, print_lines, print_page, print_reasons, print_table, tell
+from v8.cli.printing import print_json, print_lines, print_message, print_page, print_reasons, print_table
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.forecasts.export import write_forecasts
@@ -82,7 +82,7 @@ def draw_forecasts(issued: Sequence[IssuedForecast], place: Path, *, is_overwrit
         file = picture_file(place, str(forecast.forecaster.series))
         require_picture(file, is_overwriting=is_overwriting)
         draw_forecast(forecast.candles, forecast.forecast, file, notes=forecast.summary_lines())
-        tell(f"Picture: {file}")
+        print_message(f"Picture: {file}")
 
 
 def report_refused(refused: Mapping[str, V8Error], *, is_partial: bool) -> int:
@@ -97,7 +97,7 @@ def report_refused(refused: Mapping[str, V8Error], *, is_partial: bool) -> int:
         by_reason.setdefault(str(error), []).append(name)
     for reason, names in by_reason.items():
         prefix = "" if reason.startswith(names[0]) else f"{listed(names)}: "
-        tell(f"failed: {prefix}{reason}")
+        print_message(f"failed: {prefix}{reason}")
     codes = {error.exit_code for error in refused.values()}
     if not codes:
         return 0
@@ -244,7 +244,7 @@ def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:
             frame.insert(0, "series", str(forecast.forecaster.series))
         frames.append(frame)
         for line in forecast.summary_lines():
-            tell(line)
+            print_message(line)
     if frames:
         sys.stdout.write(frame_csv(pd.concat(frames)))
 
@@ -339,12 +339,12 @@ def forecast_into_ledger(
             open_candles,
             ledger,
             ledger_place,
-            notify=tell,
+            notify=print_message,
             delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
             is_posting=receiver is not None,
         )
         if receiver and is_for_ever:
-            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, tell))
+            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))
         if is_for_ever:
 
             def report(result: UpdateResult) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.cli.printing import print_all_lines, print_lines, print_table, tell
+from v8.cli.printing import print_all_lines, print_lines, print_message, print_table
 from v8.errors import listed
 from v8.hub import publish as hub
 from v8.hub.client import HubRetryPolicy, check_repo_name
@@ -18,7 +18,7 @@ from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
 
-RETRIES: Final = HubRetryPolicy(report=tell)
+RETRIES: Final = HubRetryPolicy(report=print_message)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:
@@ -104,9 +104,9 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
     check_repo_name(repo, "--publish")
     with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
         staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = _publish(staged, repo, tell, is_private=False)
+        published = _publish(staged, repo, print_message, is_private=False)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    tell(f"Published: {published.url}" if published.sent else unsent)
+    print_message(f"Published: {published.url}" if published.sent else unsent)
 
 
 def _publish(

@@ -20,7 +20,7 @@ from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
-from v8.cli.printing import print_all_lines, print_lines, print_reasons, print_table, tell_error
+from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
 from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
 from v8.invocation import command
 from v8.machine.interruption import set_exit_message, watch_interrupts
@@ -55,7 +55,9 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
     summary = _run_and_print(prepared, opens=opens)
     if repo and summary.failures:
         publish_others = command("publish", str(path), "--repo", repo, "--partial")
-        printing.tell(f"not published, because some series failed. Publish the others with: {publish_others}")
+        printing.print_message(
+            f"not published, because some series failed. Publish the others with: {publish_others}"
+        )
     elif repo:
         hub.publish_run(path, repo)
     return summary
@@ -130,7 +132,7 @@ def redraw(run: Path) -> int:
     errors: list[V8Error] = []
 
     def report_error(error: V8Error) -> None:
-        tell_error(error)
+        print_error(error)
         errors.append(error)
 
     # The folder is not locked: every file is complete, and a run at work draws its own outputs again.
@@ -174,7 +176,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
         for step in renewal.renew(chosen, engine, observer):
             _print_renewal(step)
             steps.append(step)
-        rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
+        rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
     if any(decision.is_replaced for step in steps for decision in step.decisions):
         printing.print_leaderboard(rows, renewal.run)
     return not any(step.failures for step in steps)

@@ -9,8 +9,8 @@ Of two models that are equally good each wins half of such comparisons. That cos
 one that was trained on newer candles is as good a choice. The rule keeps out a challenger that is worse on
 one task, however good it is on others.
 
-`detect_decay` tells whether a model has become worse: its losses since it was trained are compared with those
-of its test span.
+`detect_decay` decides whether a model has become worse: its losses since it was trained are compared with
+those of its test span.
 """
 
 import math
@@ -170,9 +170,9 @@ def _is_worse(test: Significance, p_value: float | None) -> bool:
 
 
 def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
-    """Tell whether a model is significantly worse than on its test span, and the reason as a clause.
+    """Return whether a model is significantly worse than on its test span, and the reason as a clause.
 
-    Its losses are tested against those of the naive forecast times its multiple of naive's error on the test
+    Its losses are tested against those of the naive forecast times its relative MAE on the test
     span, and against those of the baseline that was best on the test span, so that the new candles do not
     choose the opponent. The multiple was estimated, so its standard error counts, too. The p-values of all
     tests are corrected together (Benjamini-Hochberg).

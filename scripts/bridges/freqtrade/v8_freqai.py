@@ -36,7 +36,7 @@ class V8Forecaster(IFreqaiModel):  # type: ignore[misc]  # freqtrade is not inst
     """What the models of a repository, or of a run's folder, say."""
 
     def __init__(self, config: dict[str, Any], **kwargs: Any) -> None:
-        """Open the place; whatever is wrong with it stops the bot at once."""
+        """Open the place; whatever is wrong with it stops the bot immediately."""
         super().__init__(config=config)
         self.forecasts = forecasts_from(config.get("v8", {}))
 

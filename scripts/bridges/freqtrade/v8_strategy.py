@@ -31,7 +31,7 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
     timeframe = "1h"
     can_short = False
     minimal_roi: ClassVar[dict[str, float]] = {}  # nothing is sold for having gained
-    stoploss = -0.5  # until the forecast's own stop is set, at once
+    stoploss = -0.5  # until the forecast's own stop is set, immediately
     use_custom_stoploss = True
     process_only_new_candles = True
     startup_candle_count = 800  # to warm models up, and usual volatility behind that
@@ -46,7 +46,7 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
         return forecasts_from(self.config.get("v8", {}))
 
     def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
-        """Put forecasts beside the candles at whose close they could be used first."""
+        """Put forecasts next to the candles at whose close they could be used first."""
         return beside(dataframe, self.forecasts(series_of(metadata["pair"], self.timeframe), dataframe))
 
     def populate_entry_trend(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
