@@ -146,8 +146,8 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
     }
     crps = {
         f"{task}, {name}, CRPS": each.crps
-        for task, told in (quantiles.tasks if quantiles else {}).items()
-        for name, each in told.errors.items()
+        for task, quality in (quantiles.tasks if quantiles else {}).items()
+        for name, each in quality.errors.items()
     }
     return {"seconds": seconds, "figures": errors | crps}
 

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from v8.app import answers
 from v8.app.page import overview_page, series_page
-from v8.app.places import Place
+from v8.app.places import ModelSource
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.series_artifact import artifact_readme, covariate_note
 from v8.cli.app import app
@@ -162,7 +162,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with refused_well():
         require_safe_markdown(artifact_readme(read_metadata(run / SERIES)))
     with refused_well():
-        fleet = Place(run).look()
+        fleet = ModelSource(run).refresh()
         for page in (
             overview_page(fleet, Html(""), sought=""),
             series_page(fleet, Series.parse(SERIES), Html("")),
@@ -242,7 +242,7 @@ def test_the_name_of_a_run_folder_is_shown_harmlessly(
     named = run.with_name(text.replace("/", "∕"))
     run.rename(named)
     show_all(named, capsys)
-    fleet = Place(named).look()
+    fleet = ModelSource(named).refresh()
     require_safe_line(fleet.label)
 
 

@@ -431,7 +431,7 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     renewed = go_on(copied)
     (failure,) = renewed.failures
     told = "must be of the profile and the layers that are trained, to begin from its weights; "
-    assert f"{told}got another calibration, seed. Train anew, without --from champion." in failure.reason
+    assert f"{told}got another calibration, seed. Train again, without --from champion." in failure.reason
     assert renewed.decisions[0].why == NOT_TRAINED
 
 

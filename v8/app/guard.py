@@ -173,7 +173,7 @@ class AccessMiddleware:
         if {name for name, _ in scope["headers"]} >= _LENGTH_HEADERS:
             # A proxy may have seen another end of the request, and another request behind it (smuggling).
             location = "header Content-Length"
-            rule = "stands beside no Transfer-Encoding"
+            rule = "is not used together with Transfer-Encoding"
             return error_response(400, location, rule, "both", "Send one", connection="close")
         method = scope["method"]
         if method not in ("GET", "HEAD"):

@@ -111,7 +111,7 @@ class LiveTask(TaskScore):
 
     @property
     def crps_multiple(self) -> float | None:
-        """The CRPS as a multiple of naive's, which is its mean absolute error; None without quantiles."""
+        """The CRPS relative to naive's, which is its mean absolute error; None without quantiles."""
         if self.crps is None or self.errors[NAIVE] <= 0:
             return None
         return self.crps / self.errors[NAIVE]

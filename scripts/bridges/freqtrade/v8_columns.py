@@ -127,7 +127,7 @@ def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def beside(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
+def aligned(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
     """Add `VOLATILITY`, `USUAL` and `STOP` to candles whose close is when a forecast may be used first.
 
     No forecast of another close is ever taken: a candle without its own has none, and nothing is done there.

@@ -21,8 +21,8 @@ from v8_columns import (
     USUAL,
     VOLATILITY,
     YEAR,
+    aligned,
     bar_of,
-    beside,
     forecasts_from,
     with_usual,
 )
@@ -61,7 +61,7 @@ class V8Forecaster(IFreqaiModel):  # type: ignore[misc]  # freqtrade is not inst
         dk.find_features(unfiltered_df)
         candles = self.data_provider.get_pair_dataframe(dk.pair, self.config["timeframe"])
         past = candles[candles["date"] <= unfiltered_df["date"].max()]
-        forecasts = beside(past, self.forecasts(series_of(dk.pair, self.config["timeframe"]), past))
+        forecasts = aligned(past, self.forecasts(series_of(dk.pair, self.config["timeframe"]), past))
         rows = unfiltered_df[["date"]].merge(forecasts, how="left", on="date", validate="one_to_one")
         rows[STOP] = np.log(rows[STOP] / rows["close"])
         labels = rows[[*LABELS]].rename(columns=LABELS)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from freqtrade.persistence import Trade
 from freqtrade.strategy import IStrategy, stoploss_from_absolute
 from pandas import DataFrame, Series
-from v8_columns import STOP, USUAL, VOLATILITY, Forecasts, beside, closes, forecasts_from, size
+from v8_columns import STOP, USUAL, VOLATILITY, Forecasts, aligned, closes, forecasts_from, size
 
 
 def series_of(pair: str, timeframe: str) -> str:
@@ -47,7 +47,7 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
 
     def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Put forecasts next to the candles at whose close they could be used first."""
-        return beside(dataframe, self.forecasts(series_of(metadata["pair"], self.timeframe), dataframe))
+        return aligned(dataframe, self.forecasts(series_of(metadata["pair"], self.timeframe), dataframe))
 
     def populate_entry_trend(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Enter where the coming range is no wider than usual."""
