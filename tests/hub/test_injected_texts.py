@@ -39,7 +39,7 @@ from v8.hub.staging import stage_run
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
 from v8.reports.markup import DRAW, STYLE, WATCH, Html, plotly_library
-from v8.runs.execution import Summary
+from v8.runs.events import RunSummary, SeriesOutcome
 from v8.safe_text import for_spreadsheet
 from v8.wording import Table, frame_csv
 
@@ -154,7 +154,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     errors: list[V8Error] = []
     with refused_well():
         rows = write_outputs(run, errors.append)
-        print_summary(Summary(1, 0, ()), run, rows)
+        print_summary(RunSummary(1, 0, ()), run, rows)
         require_safe_page((run / "report.html").read_text("utf-8"))
         require_safe_csv((run / "leaderboard.csv").read_text("utf-8"))
     for error in errors:
@@ -225,12 +225,11 @@ def test_a_reason_why_a_series_failed_is_shown_harmlessly(
     make_run: Any, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from v8.artifacts.run_folder import SeriesState
-    from v8.runs.events import Outcome
 
     failed = {"ETHUSDT-1h": SeriesState("failed", reason=text)}
     run = make_run([SERIES], unfinished=failed)
     show_all(run, capsys)
-    print_summary(Summary(1, 0, (Outcome(Series("ETHUSDT", "1h"), reason=text),)), run, [])
+    print_summary(RunSummary(1, 0, (SeriesOutcome(Series("ETHUSDT", "1h"), reason=text),)), run, [])
     require_safe_terminal(capsys.readouterr().out)
 
 
