@@ -11,7 +11,7 @@ median and mean over the series of a timeframe.
   evaluation are compared with what the run wrote down.
 - Baselines are the registry's, each fitted to the train span of its own series. `lightgbm` is among them
   where the package is installed (`pip install lightgbm`).
-- `--pooled` adds LightGBM fitted to all series of a timeframe at once, but only to those whose train span
+- `--pooled` adds LightGBM fitted to all series of a timeframe together, but only to those whose train span
   ends before the evaluated test span begins: otherwise coins that move together would leak the future.
 - `--run DIR` adds the models of a finished run: on how many series their error is lower than each baseline's,
   and on how many significantly (Diebold-Mariano, corrected over the series after Benjamini and Hochberg).
@@ -19,7 +19,7 @@ median and mean over the series of a timeframe.
 Test spans are for reporting. To choose anything by these figures, use `--span validation`.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse
@@ -66,7 +66,7 @@ POOLED = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400
 """For many series together; the size of the search in docs/research/frontier.md, not tuned further."""
 
 ON_CLOSE = "close"
-"""The close alone, beside the tasks."""
+"""The close alone, in addition to the tasks."""
 
 FIGURES = (*TASKS, ON_CLOSE)
 

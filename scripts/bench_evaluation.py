@@ -14,7 +14,7 @@ If two checkouts are compared, so are their results: the largest relative differ
 and of a CRPS, of the model and of the baselines.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder, or in another checkout
+# ruff: noqa: E402 - the package is next to this folder, or in another checkout
 from __future__ import annotations
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> int:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to measure beside")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to compare with")
     parser.add_argument("--profile", default="frontier", help="whose networks, formulas and quantiles")
     parser.add_argument("--source", default="vision", choices=("vision", "demo"), help="of the candles")
     parser.add_argument("--series", nargs="+", default=SERIES, metavar="NAME", help="the first one warms up")
@@ -146,8 +146,8 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
     }
     crps = {
         f"{task}, {name}, CRPS": each.crps
-        for task, told in (quantiles.tasks if quantiles else {}).items()
-        for name, each in told.errors.items()
+        for task, quality in (quantiles.tasks if quantiles else {}).items()
+        for name, each in quality.errors.items()
     }
     return {"seconds": seconds, "figures": errors | crps}
 

@@ -18,11 +18,11 @@ What is timed:
 - Append: one series of 35,096 candles, per shipped profile all its columns. Cold: an empty folder, as above.
   Append: a new store object over a folder that has the columns of the first 35,000 (map, check every byte,
   compare the candles, compute 96 rows, assemble). One cold turn and three appending ones take turns, the best
-  of the repeats counts, and their tables must be the same to the last bit. Select, shown beside it: one
+  of the repeats counts, and their tables must be the same to the last bit. Select, shown next to it: one
   array of all columns, which is what training and evaluating ask a table for, of either table.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

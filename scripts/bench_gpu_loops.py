@@ -9,7 +9,7 @@ the start. `--compared` names results of `scripts/bench_training.py`; the fastes
 in them is compared with the best setting. With `--device cpu` everything but the GPU is tried.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def result_line(row: Mapping[str, Any]) -> str:
     """
     name = f"{row['backend']}, {row['loops']}"
     if row["failure"]:
-        when = "in the second measurement" if row["first_windows_per_s"] else "at once"
+        when = "in the second measurement" if row["first_windows_per_s"] else "immediately"
         return f"{name}: failed {when}: {row['failure']}"
     return f"{name}: {row['windows_per_s']:,.0f} windows/s, compiled in {row['compile_s']:.0f} s"
 

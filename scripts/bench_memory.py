@@ -42,7 +42,7 @@ def with_training(profile: Profile, **changes: Any) -> Profile:
 
 
 def allocated_bytes(profile: Profile, num_models: int) -> int:
-    """Compile one step of a fleet and return the memory that it works in beside its arguments."""
+    """Compile one step of a fleet and return the memory that it works in apart from its arguments."""
     network = build_network(profile, seed=0, uses_teacher_forcing=True)
     fleet = stack(network, num_models, are_directions_merged=num_models > 1)
     x_BMTF, y = random_batch(profile, num_models)
@@ -99,7 +99,7 @@ def main() -> None:
         make_long_series(options.rows)
         return
     if backend_name() != "jax":
-        parser.error("only JAX tells what XLA allocates: set KERAS_BACKEND=jax")
+        parser.error("only JAX reports what XLA allocates: set KERAS_BACKEND=jax")
     for name in options.profiles:
         profile = load_profile(name)
         started = time.perf_counter()

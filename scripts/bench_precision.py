@@ -8,7 +8,7 @@ formats on the whole network in one process, in turns (`v8.training.probe.format
 the chosen format's speed divided by the best one's; it must be at least 0.9 (issue 12).
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

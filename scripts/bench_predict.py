@@ -7,11 +7,11 @@ The exchange of the tests (`tests/parts/exchange_api.py`) holds candles of every
 the demo market, moved to its hours. One call from an empty store comes first and is not counted; then each
 call is a process of its own, a day later by the exchange's clock, as a user's would be. In the same turns the
 start of TensorFlow alone. The best of the repeats counts, because other programs may load the machine; then
-seconds of processor time tell more than those of a clock. A run of the demo market is copied and marked as
+seconds of processor time say more than those of a clock. A run of the demo market is copied and marked as
 real, which nothing but this script does.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

@@ -8,7 +8,7 @@ One thread, float32, one model, the whole step (forward, backward, optimiser). `
 too: of building, tracing and XLA.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse

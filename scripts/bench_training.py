@@ -30,7 +30,7 @@ all threads; the product in a process a core; a fleet in one single-threaded pro
 process. Times of 100 epochs are extrapolated from the speed, and marked as such.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def measure(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
 
     for batch_size in options.batch_sizes or [profile.training.batch_size]:
         contenders = list(ground.line_up())
-        # The ceilings belong to the machine, but to the same minutes as what is set beside them.
+        # The ceilings belong to the machine, but to the same minutes as what is compared with them.
         turns([*matmuls, *contenders], common | {"batch_size": batch_size})
         sized = with_batch(profile, batch_size)
         limits = figures.ceilings(matmuls)

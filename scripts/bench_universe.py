@@ -13,7 +13,7 @@ With `--kills` a second run is killed so many times, parent and workers, at rand
 the same weights as the first one, and with the same leaderboard except for the seconds.
 """
 
-# ruff: noqa: E402 - drills and the Hub of the tests lie beside
+# ruff: noqa: E402 - drills and the Hub of the tests are next to it
 from __future__ import annotations
 
 import argparse
@@ -53,7 +53,7 @@ ORPHANS_S = 2.0
 
 PROFILE = """
 name: tiny
-description: The smallest network there is, to measure what a series costs beside it.
+description: The smallest network there is, to measure what a series costs apart from it.
 newest_bars: {num_bars}
 features: [open, high, low, close]
 lookback_bars: 20

@@ -6,15 +6,15 @@
 
 An input passes when v8 accepts it or refuses it with one of our error messages: no traceback, no warning, at
 most 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line
-breaks or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told`
-in another way must be the same, and refused where something is wrong with them; every line of a table beside
-them is a row. A plug-in's names and features are accepted where they are valid, and refused otherwise. Child
-processes carry the inputs out; one that hangs is killed. Each failing input is saved, and `--replay` tries it
-again. Saved runs are made from `--run`, a finished run folder; without it, one is trained first. Exit code 1
-on failures.
+breaks or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles
+`rewritten` in another way must be the same, and refused where something is wrong with them; every line of a
+table next to them is a row. A plug-in's names and features are accepted where they are valid, and refused
+otherwise. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
+`--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
+first. Exit code 1 on failures.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse
@@ -46,7 +46,7 @@ SHARES = {
     "candles": 18,
     "archives": 8,
     "frames": 10,
-    "told": 7,
+    "rewritten": 7,
     "covariates": 5,
     "records": 13,
     "plans": 5,
@@ -165,7 +165,7 @@ class Child:
         self._process.communicate()
 
     def evaluate(self, request: str) -> Verdict:
-        """Have one input evaluated; afterwards `is_alive` tells whether there can be another."""
+        """Have one input evaluated; afterwards `is_alive` says whether there can be another."""
         assert self._process.stdin
         self._process.stdin.write(f"{request}\n".encode())
         line = self._answer(self._limit_s) and self._answer(HANG_S)

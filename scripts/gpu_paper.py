@@ -12,7 +12,7 @@ every cell in a file and goes on where it was stopped; it writes the table betwe
 docs/en/explanation/figures.md. Needs JAX; its version decides which wheels `prepare` takes.
 """
 
-# ruff: noqa: E402, PLC0415 - the package lies beside this folder; Keras reads its backend when it is imported
+# ruff: noqa: E402, PLC0415 - the package is next to this folder; Keras reads its backend when it is imported
 
 from __future__ import annotations
 

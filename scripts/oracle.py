@@ -12,7 +12,7 @@ weight. Times, speeds, memory, versions and the machine are left out; of a page 
 ledger the rows. `compare` names what differs and what only one of them has, and then exits with status 1.
 """
 
-# ruff: noqa: E402 - the parts of the tests lie beside this folder
+# ruff: noqa: E402 - the parts of the tests are next to this folder
 import argparse
 import hashlib
 import html

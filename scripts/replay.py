@@ -12,7 +12,7 @@ and an hour after an update, the API must return that forecast, by the model tha
 twice from one copy of the run, without and with kills: both ledgers must be equal, row for row.
 """
 
-# ruff: noqa: E402 - the package and the parts of its tests lie beside this folder
+# ruff: noqa: E402 - the package and the parts of its tests are next to this folder
 from __future__ import annotations
 
 import argparse
@@ -120,7 +120,7 @@ class Replay:
         return str(run.parent.relative_to(self.folder))
 
     def verdicts(self) -> str:
-        """Tell how the challenges ended."""
+        """Return how the challenges ended."""
         decisions = read_serving(self.folder / self.run).decisions
         names = {
             name: [decision.series for decision in decisions if decision.verdict == name]
@@ -179,7 +179,7 @@ class Replay:
             print(self.call("update", self.run, "--when", "always"), flush=True)
 
     def _look(self, watched: WatchedReplay, url: str) -> None:
-        """Compare what the API tells with the ledger, and look whether the page is there."""
+        """Compare the answers of the API with the ledger, and look whether the page is there."""
         for name in NAMES:
             newest_s = watched.newest_s(name)
             newest = pd.Timestamp(newest_s, unit="s", tz="UTC").strftime("%Y-%m-%dT%H:%M:%SZ")

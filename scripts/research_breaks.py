@@ -20,7 +20,7 @@ results.
 Legend: W windows, H steps of the horizon, C columns of a task, M members.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse
@@ -284,7 +284,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--start", nargs="*", help="first days of test parts, instead of those in the docs")
     parser.add_argument("--coins", nargs="*", help="such as BTC; all if left out")
     parser.add_argument("--refit", action="store_true", help="fit formulas to the validation part, too")
-    parser.add_argument("--draws", action="store_true", help="draw the windows of range_paths anew")
+    parser.add_argument("--draws", action="store_true", help="draw the windows of range_paths again")
     parser.add_argument("--crash", help="moment of a bar that is made to fall, such as 2024-04-13T20:00")
     return parser.parse_args(arguments)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure what pooling coins, more history and market features add to formulas of each series alone.
 
-    python scripts/research_pooled.py [--timeframe 15m 1h] [--ask pools strangers trees networks] [--decoded]
+    python scripts/research_pooled.py [--timeframe 15m 1h] [--ask pools unseen trees networks] [--decoded]
 
 Forecast are the log ranges of the next ten bars, from three origins a timeframe; each method is fitted to
 data before the origin, and evaluated on the days after it. Figure: mean absolute error of the log range of
@@ -24,7 +24,7 @@ has what came of it.
 Legend: N bars of the grid, S series, K terms, H steps, J evaluated rows, W windows, C columns of a task.
 """
 
-# ruff: noqa: E402 - the package lies beside this folder
+# ruff: noqa: E402 - the package is next to this folder
 from __future__ import annotations
 
 import argparse
@@ -77,7 +77,7 @@ WINDOWS: Final = (1_400, 2_800, PRODUCT, HISTORY, ALL)  # train bars that a form
 REFERENCE: Final = f"own regression, {PRODUCT:,}"
 FLOOR_BARS: Final = 2_000  # first bars of a coin, whose median range says what is no range
 OWN: Final = "own regression, all"
-SHRUNK_ROWS: Final = 4_000.0  # of the pool, beside a series' own
+SHRUNK_ROWS: Final = 4_000.0  # of the pool, in addition to a series' own
 
 ORIGINS: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "15m": (
@@ -186,7 +186,7 @@ def market_of(series: tuple[Series, ...], grid: pd.DatetimeIndex, frames: dict[s
 def market_block(series: Sequence[Series], above_NSK: FloatArray, moves_NSK: FloatArray) -> FloatArray:
     """Say what the coins do together, known when the bar closes, (N, K)."""
     symbols = [one_series.symbol for one_series in series]
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bars before any coin tells
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bars before the first coin
         mean = np.nanmean(above_NSK, axis=1)
         spread = np.nanstd(above_NSK[..., [0, 2, 4]], axis=1)
         shock = np.nanmean(moves_NSK[..., :2], axis=1)
@@ -205,25 +205,25 @@ def own_terms(market: Market, *, longest: bool = False) -> FloatArray:
     return np.concatenate([ones, market.behind_NSK[..., :num_ranges], clock], axis=-1)
 
 
-def pooled_terms(market: Market, *, block: bool, stranger: bool = False) -> FloatArray:
-    """Return the terms of pooled methods, (N, S, K): none tells which coin it is.
+def pooled_terms(market: Market, *, block: bool, is_unseen: bool = False) -> FloatArray:
+    """Return the terms of pooled methods, (N, S, K): none identifies the coin.
 
-    Of a `stranger` 960 bars are known: its level is theirs, and its age unknown.
+    Of an unseen series 960 bars are known: its level is theirs, and its age unknown.
     """
     shape = market.level_NS.shape
-    level_NS = level_of(market, stranger=stranger)
+    level_NS = level_of(market, is_unseen=is_unseen)
     above = market.behind_NSK - level_NS[..., None]
-    parts = [np.ones((*shape, 1)), above[..., : len(RANGES) - stranger], market.moves_NSK]
-    parts += [] if stranger else [market.age_NS[..., None]]
+    parts = [np.ones((*shape, 1)), above[..., : len(RANGES) - is_unseen], market.moves_NSK]
+    parts += [] if is_unseen else [market.age_NS[..., None]]
     shared = [market.clock_NK, *([market.market_NK] if block else [])]
     parts += [np.broadcast_to(terms[:, None], (*shape, terms.shape[1])) for terms in shared]
     parts += [above[..., :5] - market.market_NK[:, None, :5]] if block else []
     return np.concatenate(parts, axis=-1)
 
 
-def level_of(market: Market, *, stranger: bool) -> FloatArray:
+def level_of(market: Market, *, is_unseen: bool) -> FloatArray:
     """Return the log of a coin's mean range, (N, S): since its first bar, or over 960 bars."""
-    return market.behind_NSK[..., -1] if stranger else market.level_NS
+    return market.behind_NSK[..., -1] if is_unseen else market.level_NS
 
 
 def teacher_forced(usable_NS: NDArray[np.bool_], until: int, bars: int) -> NDArray[np.bool_]:
@@ -499,7 +499,7 @@ def _compiled(how: Training) -> Any:
 
 @dataclass
 class Fold:
-    """One origin: what is evaluated, and what everybody said."""
+    """One origin: what is evaluated, and what every method forecast."""
 
     market: Market
     start: int  # first evaluated row
@@ -593,12 +593,12 @@ def ask_pools(fold: Fold) -> None:
             fold.keep(f"shrunk to the pool from {name}", shrunk)
 
 
-def ask_strangers(fold: Fold) -> None:
+def ask_unseen(fold: Fold) -> None:
     """Ask pools of fifteen coins about the five that they never saw, of which 960 bars are known."""
-    level = level_of(fold.market, stranger=True)[..., None]
+    level = level_of(fold.market, is_unseen=True)[..., None]
     base = np.broadcast_to(level, fold.target_NSH.shape)
     for block in (False, True):
-        terms = pooled_terms(fold.market, block=block, stranger=True)
+        terms = pooled_terms(fold.market, block=block, is_unseen=True)
         mask = teacher_forced(fold.usable_NS, fold.start, ALL)
         forecasts = np.full(fold.forecasts[OWN].shape, np.nan)
         for left_out in range(4):
@@ -657,8 +657,8 @@ NETWORKS: Final = (  # from what, market block, bars of history, one for each se
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A method beside another, over some folds."""
+class MethodComparison:
+    """A method compared with another, over some folds."""
 
     median: float  # multiple of the other's error
     num_smaller: int
@@ -677,8 +677,8 @@ def errors_of(fold: Fold, name: str) -> FloatArray:
     return np.abs(fold.forecasts[name] - fold.target_NSH[fold.evaluated])[..., steps].mean(axis=-1)
 
 
-def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
-    """Put a method beside another on the same windows."""
+def compare_methods(folds: Sequence[Fold], name: str, other: str) -> MethodComparison:
+    """Compare a method with another on the same windows."""
     ratios = []
     differences = []
     bars = []
@@ -697,7 +697,9 @@ def beside(folds: Sequence[Fold], name: str, other: str) -> Beside:
     flat = np.concatenate(ratios)
     test = diebold_mariano(moved[is_finite], horizon_bars=HORIZON, bar_numbers=numbers[is_finite])
     flat = flat[np.isfinite(flat)]
-    return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
+    return MethodComparison(
+        float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean())
+    )
 
 
 def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[str, Any]:
@@ -708,7 +710,8 @@ def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[
     groups["all folds"] = list(folds)
     print(f"{'':<52}" + "".join(f"{name:>30}" for name in groups))
     comparisons = {
-        name: {group: beside(those, name, other) for group, those in groups.items()} for name in names
+        name: {group: compare_methods(those, name, other) for group, those in groups.items()}
+        for name in names
     }
     for name, cells in comparisons.items():
         spent = sum(fold.seconds.get(name, 0.0) for fold in folds)
@@ -720,7 +723,10 @@ def show(timeframe: str, folds: Sequence[Fold], other: str = REFERENCE) -> dict[
 
 BASELINE_WINDOWS: Final = (PRODUCT, ALL)
 EVALUATED_STRIDE: Final = 8  # every such window is decoded: neighbours share most bars
-BESIDE: Final = ("har", "range_paths")  # the best baselines of every fold of docs/research/frontier.md
+BEST_BASELINES: Final = (
+    "har",
+    "range_paths",
+)  # the best baselines of every fold of docs/research/frontier.md
 FORMULA: Final = "formula"
 Losses = dict[str, dict[str, FloatArray]]
 """Per task and forecaster the loss of each window in returns, (W,)."""
@@ -735,7 +741,7 @@ class Decoded:
 
 
 def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, FloatArray]) -> Decoded | None:
-    """Judge what log ranges become, `ranges` by method, (J, H), beside the baselines; None of a new coin."""
+    """Compare forecasts from log ranges, `ranges` by method, (J, H), with baselines; None of a new coin."""
     profile = load_profile("frontier")
     table = compute_table(candles, table_columns(profile))
     anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, HORIZON)
@@ -763,7 +769,7 @@ def decoded(fold: Fold, place: int, candles: Candles, ranges: Mapping[str, Float
     for bars, train in teaching.items():
         rows = int(train.anchors[0]), int(train.anchors[-1]) + 1
         scaling = fit_scaling(train, rows, table_columns(profile))
-        for name in BESIDE:
+        for name in BEST_BASELINES:
             keep(f"{name}, {window_name(bars)}", BASELINES[name].fit(train, scaling)(span))
         fitted = fit_ensemble(train)
         keep(f"{FORMULA}, {window_name(bars)}", regressed(fitted, span, fitted.ranges(span)))
@@ -811,7 +817,7 @@ def decode_all(timeframe: str, folds: Sequence[Fold], candles: Sequence[Candles]
 
 
 def show_decoded(timeframe: str, folds: Sequence[tuple[str, Sequence[Decoded]]]) -> dict[str, Any]:
-    """Print medians over series as multiples of naive, and each method beside the fold's best baseline."""
+    """Print medians over series relative to naive, and each method compared with the best baseline."""
     result: dict[str, Any] = {}
     for task in folds[0][1][0].losses:
         names = [name for name in folds[0][1][0].losses[task] if name != NAIVE]
@@ -837,8 +843,8 @@ def median_multiple(cells: Sequence[Decoded], task: str, name: str, other: str) 
     )
 
 
-def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> Beside:
-    """Put a method beside another as a back-test does: the series of a close averaged first."""
+def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> MethodComparison:
+    """Compare a method with another as a back-test does: the series of a close averaged first."""
     bars = np.concatenate([cell.bar_numbers for cell in cells])
     moved = np.concatenate(
         [
@@ -851,7 +857,9 @@ def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> Besid
     test = diebold_mariano(mean, horizon_bars=HORIZON, bar_numbers=numbers)
     ratios = [cell.losses[task][name].mean() / cell.losses[task][other].mean() for cell in cells]
     flat = np.array(ratios)
-    return Beside(float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean()))
+    return MethodComparison(
+        float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean())
+    )
 
 
 def print_progress(message: str) -> None:
@@ -881,7 +889,7 @@ def main() -> int:
 
 ASKED: Final[Mapping[str, Callable[[Fold], None]]] = {
     "pools": ask_pools,
-    "strangers": ask_strangers,
+    "unseen": ask_unseen,
     "trees": ask_trees,
     "networks": ask_networks,
 }
@@ -892,7 +900,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--timeframe", nargs="+", default=["15m", "1h"], choices=sorted(ORIGINS))
     parser.add_argument("--cache", type=Path, default=Path("runs/research"), help="where candles are kept")
-    parser.add_argument("--ask", nargs="*", default=["pools"], choices=sorted(ASKED), help="beside formulas")
+    parser.add_argument(
+        "--ask", nargs="*", default=["pools"], choices=sorted(ASKED), help="in addition to formulas"
+    )
     parser.add_argument("--decoded", action="store_true", help="also OHLC, bands and volatility")
     parser.add_argument("--json", type=Path, help="also write every figure to this file")
     return parser.parse_args(arguments)

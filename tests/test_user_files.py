@@ -109,7 +109,7 @@ def test_a_lock_is_a_file(place: int, kind: str, tmp_path: Path, monkeypatch: An
     with in_place_of(path, kind):
         assert said(call) == (
             f"{path}: must be written; got {OTHER_KIND}. "
-            "Make room or choose another place, and repeat the same command; what was finished is kept."
+            "Free some space or choose another place, and repeat the same command; what was finished is kept."
         )
     assert said(call) == ""
 

@@ -2,7 +2,7 @@
 
 v8 1.0 wrote run folders, metadata, ledgers and back-tests with names of its own. They are still read: whoever
 reads a file of a former format hands what JSON holds to `with_current_names` and goes on with the result.
-What is written has the new names and a raised format number. Profiles never changed: their digests tell
+What is written has the new names and a raised format number. Profiles never changed: their digests show
 models apart, so what stands under `profile` is left as it is.
 """
 

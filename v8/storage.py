@@ -80,7 +80,7 @@ def expanded(path: str | Path, *, variable: str) -> Path:
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it to `path`; safe from a power cut.
+    """Let `write` fill a temporary file next to `path`, then rename it to `path`; safe from a power cut.
 
     The temporary name keeps the suffix of `path`, because writers such as Keras choose the format by it. On
     any error the temporary file is removed and `path` stays as it was.
@@ -111,7 +111,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def aside_of(path: Path) -> Path:
-    """Return a new temporary name beside `path`; `sweep` removes such files of processes that were killed."""
+    """Return a temporary name next to `path`; `sweep` removes such files of processes that were killed."""
     return path.with_name(f".{path.stem}.{os.getpid()}-{_machine()}.{secrets.token_hex(4)}{path.suffix}")
 
 
@@ -269,7 +269,7 @@ class Pace:
 
 
 class WriterLock:
-    """A lock on a file or folder that only this process may write; the lock is a hidden file beside it.
+    """A lock on a file or folder that only this process may write; the lock is a hidden file next to it.
 
     Args:
         place: The file or folder, which need not exist yet.
@@ -313,7 +313,7 @@ class WriterLock:
 
 
 def _holder_name(holder: Path) -> str:
-    """Return the name of the process that holds a lock, if the file that tells it can be read."""
+    """Return the name of the process that holds a lock, if the file that names it can be read."""
     with suppress(OSError, UnicodeDecodeError):
         pid = read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()
         if pid.isdecimal():

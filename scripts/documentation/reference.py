@@ -103,7 +103,7 @@ def _command(name: str, click_command: Any) -> Iterator[str]:
 
 
 def _parted_help(help_text: str) -> tuple[str, str]:
-    """Part what is said of an option from what stands in brackets behind it."""
+    """Separate the description of an option from the brackets behind it."""
     match = re.fullmatch(r"(.*?)(?:\s*\[([^\]]*)\])?", help_text, re.DOTALL)
     assert match
     return escaped(" ".join(match[1].split())), code(match[2].removeprefix("default: ")) if match[2] else ""
@@ -168,7 +168,7 @@ def unit(name: str, meaning: str = "") -> str:
     """Return what a number of that name counts, or nothing where it is none."""
     if "unitless" in meaning:
         return "unitless"
-    return next((told for end, told in UNITS.items() if name.endswith(end)), "")
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 
 def _limits(field: Any) -> Iterator[str]:

@@ -66,7 +66,7 @@ def fill(disk: Path, free_bytes: int) -> Path:
 
 
 def full_runs(free_bytes: int, ground: Ground, place: Place) -> str:
-    """Run into a folder on a disk that has some bytes left, then make room."""
+    """Run into a folder on a disk that has some bytes left, then free some space."""
     expected = weights_of(ground.undisturbed())
     with small_disk(place.folder / "disk") as disk:
         words = [*place.job(), "--runs", str(disk / "runs")]
@@ -75,11 +75,11 @@ def full_runs(free_bytes: int, ground: Ground, place: Place) -> str:
         place.require(met.status in (0, 4, 6), f"exit {met.status}: {met.message}")
         ballast.unlink()
         place.continued(words, expected, disk / "runs" / "tiny")
-    return "says so in a sentence; with room, the same weights" if met.status else "the same weights"
+    return "says so in a sentence; with free space, the same weights" if met.status else "the same weights"
 
 
 def full_home(free_bytes: int, ground: Ground, place: Place) -> str:
-    """Run with caches on a disk without room: slower, with one line, to the same weights."""
+    """Run with caches on a disk without free space: slower, with one line, to the same weights."""
     expected = weights_of(ground.undisturbed())
     with small_disk(place.folder / "home") as home:
         fill(home, free_bytes)

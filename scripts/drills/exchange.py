@@ -5,7 +5,7 @@ exchange without faults. What it stores of the fault must not outlive it: after 
 prints that forecast. The exchange's time is in 2040, so that it differs from the clock of any machine.
 """
 
-# ruff: noqa: E402 - the exchange lies beside the tests
+# ruff: noqa: E402 - the exchange is next to the tests
 from __future__ import annotations
 
 import json
@@ -86,7 +86,7 @@ def newest(place: int, value: Any, rows: Rows) -> Rows:
 
 
 def with_running(rows: Rows) -> Rows:
-    """Tell the running candle, too, as if it were asked for."""
+    """Send the running candle, too, as if it were asked for."""
     last = rows[-1]
     return [*rows, [last[0] + BAR_S * 1_000, *last[1:6], last[6] + BAR_S * 1_000, *last[7:]]]
 
@@ -145,7 +145,7 @@ def trained(place: Place) -> Path:
 
 
 def forecast(place: Place, exchange: ExchangeApi) -> tuple[int | None, str, str]:
-    """Forecast once; return the exit code, what is said and the forecast as it is printed."""
+    """Forecast once; return the exit code, the messages and the forecast as it is printed."""
     place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
     ended = place.call(["predict", str(place.run), "--series", SERIES, "--source", "live", "--format", "csv"])
     return ended.status, ended.message, ended.output

@@ -126,7 +126,7 @@ class Place:
             (self.folder / name).mkdir(parents=True)
         (self.folder / "tiny.yaml").write_text(yaml.safe_dump(TINY, sort_keys=False))
         (self.folder / "notes.txt").write_text("the user's own\n")
-        (self.folder / "runs" / "notes.txt").write_text("the user's own, beside the runs\n")
+        (self.folder / "runs" / "notes.txt").write_text("the user's own, next to the runs\n")
         self._mine = digests(self.folder)
 
     @property

@@ -4,7 +4,7 @@ Whatever happens, there is never more than one commit and never half of one, and
 with exactly what was to be published, or pulled.
 """
 
-# ruff: noqa: E402 - the Hub lies beside the tests
+# ruff: noqa: E402 - the Hub is next to the tests
 from __future__ import annotations
 
 import json

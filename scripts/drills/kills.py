@@ -66,7 +66,7 @@ VICTIMS = ("everything", "everything", "the parent", "a worker")
 
 
 Moment = Callable[[subprocess.Popen[bytes], float], None]
-"""Waits until a call is to be killed, or has ended; it is told what the longest call took, in seconds."""
+"""Waits until a call is to be killed, or has ended; its argument: seconds of the longest call."""
 
 
 def job(profile: str, budget: Sequence[str], source: Sequence[str], runs: Path) -> list[str]:
@@ -88,7 +88,7 @@ def kill_at_random(profile: str, ground: Ground, place: Place) -> str:
 
 @drill(KIND, "two series of `aligned`, not shortened, killed after a checkpoint was written")
 def kill_after_checkpoints(ground: Ground, place: Place) -> str:
-    """Kill runs that have got on since they began, each time anew: the next call continues them."""
+    """Kill runs that have got on since they began, each time from the start: the next call continues them."""
 
     def moment(run: Path) -> Moment:
         old_checkpoints = _checkpoints(run)  # of the calls before
@@ -195,7 +195,7 @@ def _resumed_from(run: Path) -> list[int]:
 
 
 def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
-    """Kill one of a call's workers; tell whether there was one."""
+    """Kill one of a call's workers; return whether there was one."""
     with suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children()
         workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]

@@ -5,7 +5,7 @@ are in the ledger. Every row is compared: when it was written, every number of t
 baseline, and every score.
 """
 
-# ruff: noqa: E402 - the exchange lies beside the tests
+# ruff: noqa: E402 - the exchange is next to the tests
 from __future__ import annotations
 
 import subprocess

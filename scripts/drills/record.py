@@ -5,7 +5,7 @@ its rows twice, which `--repair` sends again. Sending messages to a receiver may
 wait for the next call.
 """
 
-# ruff: noqa: E402 - Hub, receiver and entries lie beside the tests
+# ruff: noqa: E402 - Hub, receiver and entries are next to the tests
 from __future__ import annotations
 
 import io

@@ -62,7 +62,7 @@ def damaged_record(damage: Damage, ground: Ground, place: Place) -> str:
     words = search_words(place, "searches/tiny")
     met = place.call(words)
     place.require(met.status == 3, f"exit {met.status}: {met.errors}")
-    place.require(RECORD in met.errors and "--redo" in met.output + met.errors, f"said {met.errors}")
+    place.require(RECORD in met.errors and "--redo" in met.output + met.errors, f"printed {met.errors}")
     after = digests(folder)
     place.lost += [name for name in RESULTS if after.get(name) != before[name]]
     again = place.call([*words, "--redo"])
@@ -81,8 +81,8 @@ def odd_folder(name: str, ground: Ground, place: Place) -> str:
     for _ in range(2):  # a new record, and one that is opened again
         ended = place.call(words)
         place.require(ended.status == 0, f"exit {ended.status}: {ended.errors}")
-    beside = {path.name for path in place.folder.iterdir()} - before
-    place.require(beside == {name}, f"written: {', '.join(sorted(beside)) or 'nothing'}")
+    new_names = {path.name for path in place.folder.iterdir()} - before
+    place.require(new_names == {name}, f"written: {', '.join(sorted(new_names)) or 'nothing'}")
     place.require((place.folder / name / RECORD).is_file(), "no record of trials in the folder")
     place.require_same_contents({WINNER: winner_of(place.folder / name)}, {WINNER: winner_of(sound)})
     return "all of it lies in that folder, the same winner"

@@ -74,7 +74,7 @@ def crowd(ground: Ground, place: Place, send: Send) -> str:
 
 
 def is_heard(address: tuple[str, int]) -> bool:
-    """Ask several times, and tell whether all was answered."""
+    """Ask several times, and return whether all was answered."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         for _ in range(NUM_ASKED):

@@ -5,7 +5,7 @@ copy of the run, is killed before and after each of its writes and called again.
 that serve are complete, and the decision is always the same.
 """
 
-# ruff: noqa: E402 - the candles lie beside the tests
+# ruff: noqa: E402 - the candles are next to the tests
 from __future__ import annotations
 
 import json
@@ -55,7 +55,7 @@ def decided(run: Path) -> list[dict[str, Any]]:
 
 
 def require_whole(place: Place) -> None:
-    """Note a model that serves and is not the one its metadata tell of."""
+    """Note a model that serves and is not the one that its metadata describe."""
     folder = read_serving(place.run).folder(SERIES)
     recorded = json.loads((folder / "metadata.json").read_text())["model_sha256"]
     place.require(digest_file(folder / "model.keras") == recorded, f"what serves in {folder} is not whole")

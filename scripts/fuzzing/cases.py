@@ -458,7 +458,7 @@ def _change(random: Random, run: Path) -> Case:
 
 
 def _odd_candles_case(random: Random, run: Path) -> Case:
-    return Case("told", "told", words=(str(random.randrange(2**31)),))
+    return Case("rewritten", "rewritten", words=(str(random.randrange(2**31)),))
 
 
 def _covariates(random: Random, run: Path) -> Case:
@@ -622,7 +622,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "candles": _candle_file,
     "archives": _archive,
     "frames": _frame,
-    "told": _odd_candles_case,
+    "rewritten": _odd_candles_case,
     "covariates": _covariates,
     "records": _record,
     "plans": _backtest,

@@ -25,7 +25,7 @@ Change = Callable[[Random, pd.DataFrame, Series], pd.DataFrame]
 
 
 def covariates(random: Random) -> bytes:
-    """Write a table with a note beside each value, and quotes, separators and line ends by chance."""
+    """Write a table with a note next to each value, and quotes, separators and line ends by chance."""
     separator = random.choice((",", ",", ";", "\t"))
     lines = [["time", "note", "rate"]]
     for number in range(random.choice((1, 3, 40))):

@@ -47,7 +47,7 @@ def changed_ledger(random: Random) -> bytes:
 
 
 def use_ledger(path: Path) -> None:
-    """Read all that a ledger tells, as reports, pages and the live record do, and add to it."""
+    """Read all that a ledger holds, as reports, pages and the live record do, and add to it."""
     place = ISSUER.place
     LedgerReader(path, place)()
     with Ledger.open(path) as ledger:

@@ -84,8 +84,8 @@ def changed_record(random: Random) -> bytes:
 
 
 def use_record(folder: Path) -> None:
-    """Go on with the record as a search does; it must lie in its folder, and nothing beside that."""
+    """Go on with the record as a search does; it must lie in its folder, and nothing next to it."""
     _add_trials(folder / RECORD_FILE, NUM_TRIALS + 1)
     left = [path.name for path in folder.parent.iterdir()]
     if left != [folder.name]:
-        raise AssertionError(f"written beside {folder.name!r}: {left}")
+        raise AssertionError(f"written next to {folder.name!r}: {left}")

@@ -199,7 +199,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "candles": _candles,
     "archives": _archives,
     "frames": _frames,
-    "told": _odd_candles,
+    "rewritten": _odd_candles,
     "covariates": _covariates,
     "records": _records,
     "plans": _plans,

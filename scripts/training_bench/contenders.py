@@ -27,7 +27,7 @@ class Contender:
         is_single_threaded: Keep each process on one thread, as the product's workers are.
         rates: Windows/s (GFLOP/s of a matmul) per round.
         cpu_s: Processor seconds a 1,000 windows per round; none of a matmul.
-        notes: What else its first process told last.
+        notes: Further results of its first process.
         refusal: What this machine lacks for it; then it has no rates.
     """
 
@@ -91,7 +91,7 @@ class Ground:
             yield from makers[kind]()
 
     def matmuls(self) -> Iterator[Contender]:
-        """Name what tells the ceilings."""
+        """Name what measures the ceilings."""
         for how, num_processes, is_single in self.sharing:
             for form in ("float32", "bfloat16"):
                 for kind, library in self._multiplying:

@@ -32,14 +32,14 @@ class Child:
     Args:
         spec: What it measures.
         backend: Keras backend.
-        variables: Of its environment, beside this process' own.
+        variables: Of its environment, in addition to this process' own.
     """
 
     def __init__(self, spec: Mapping[str, Any], backend: str, variables: Mapping[str, str]) -> None:
         quiet = {
             "KERAS_BACKEND": backend,
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            # Contenders wait beside each other, so none may take all of a GPU's memory.
+            # Contenders wait at the same time, so none may take all of a GPU's memory.
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         }
@@ -93,7 +93,7 @@ def compete(
 
     Args:
         contenders: Who.
-        common: What all processes are told.
+        common: Settings of all processes.
         variables: Of their environment.
         num_rounds: Turns of each.
         seconds: Length of a turn.

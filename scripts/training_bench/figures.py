@@ -33,7 +33,7 @@ def ceilings(matmuls: Sequence[Contender]) -> dict[str, Any]:
 def table(
     contenders: Sequence[Contender], profile: Profile, ceiling_gflop_per_s: dict[str, float], num_cores: int
 ) -> dict[str, Any]:
-    """Set the contenders of one batch size beside each other.
+    """Compare the contenders of one batch size with each other.
 
     Args:
         contenders: After their turns.
@@ -85,7 +85,7 @@ def _best(rows: Iterable[dict[str, Any]], kind: str) -> float | None:
 
 
 def _fleets(rows: Sequence[dict[str, Any]], profile: Profile) -> Iterable[dict[str, Any]]:
-    """Set the largest fleet beside as many single trainings, and extrapolate a whole run."""
+    """Compare the largest fleet with as many single trainings, and extrapolate a whole run."""
     windows = EXTRAPOLATED_EPOCHS * FULL_FLEET * epoch_windows(profile)
     whole_run = f"{EXTRAPOLATED_EPOCHS} epochs of {FULL_FLEET} models on {profile.newest_bars} candles"
     for form in FORMATS:

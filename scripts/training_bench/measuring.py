@@ -22,7 +22,7 @@ TURNS: Final = {
     "torch": "torch_peer:torch_turn",
     "torch_matmul": "torch_peer:matmul_turn",
 }
-"""Module and function by kind of contender; imported when threads are settled, and only where wanted."""
+"""Module and function by kind of contender; imported when threads are configured, and only where wanted."""
 
 
 def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:

@@ -3,7 +3,8 @@
 Its layers, initial heads, dropout (one draw a sequence), norms, losses, Adam and clipping are those of the
 profile, weight for weight (a test copies a network of Keras over and compares), out of the box: nn.LSTM,
 which is oneDNN's on a CPU and cuDNN's on a GPU, the fused Adam, denormal numbers flushed as TensorFlow does.
-The second bias that nn.LSTM has beside Keras' one stays zero and is not trained. Windows lie on the device.
+The second bias that nn.LSTM has in addition to Keras' one stays zero and is not trained. Windows lie on the
+device.
 
 torch.compile needs a C++ compiler on a CPU, which many machines lack, so it is measured on request only.
 

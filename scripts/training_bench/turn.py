@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Turn: TypeAlias = Callable[[float], dict[str, Any]]
-"""Works for about so many seconds and tells what it did, at least `rate`."""
+"""Works for about so many seconds and returns what it did, at least `rate`."""
 
 
 class RefusedError(Exception):
@@ -23,7 +23,7 @@ class Stretch:
     Args:
         num_windows: Training windows.
         seconds: By the clock.
-        cpu_s: Of all threads of this process; seldom more because others work beside it.
+        cpu_s: Of all threads of this process; seldom more because others work at the same time.
     """
 
     num_windows: float

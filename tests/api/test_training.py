@@ -212,7 +212,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
         ("vision", {"BTCUSDT": other}),
         ({"A-1h": own, "A-15m": own}, {"BTCUSDT": other}),
     ):
-        with pytest.raises(ProfileError, match="candles of other symbols only beside frames"):
+        with pytest.raises(ProfileError, match="candles of other symbols only together with frames"):
             v8.train(candles, profile, covariates=others)
     with pytest.raises(DataError, match=r"covariates of the features: BTCUSDT, f.csv; got 'BTCUSD'"):
         v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})

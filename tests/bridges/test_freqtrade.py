@@ -23,7 +23,7 @@ from v8_columns import (
     USABLE_FROM,
     USUAL,
     VOLATILITY,
-    beside,
+    aligned,
     forecasts_from,
     of_export,
     row_of,
@@ -77,21 +77,21 @@ def test_a_forecast_stands_beside_the_candle_at_whose_close_it_was_issued_and_be
     candles = candles_of(400)
     told = of_export(str(export))(SERIES, candles)
     assert not [name for name in told if "actual" in name]
-    joined = beside(candles, told)
+    joined = aligned(candles, told)
     assert len(joined) == 400 and joined[VOLATILITY].isna().sum() == 19  # ranges of 20 bars
     row = joined.iloc[100]
     known = told[told[USABLE_FROM] == row["date"] + HOUR].iloc[0]
     assert row[STOP] == known["low_q5_ahead_3"] == min(known[f"low_q5_ahead_{step}"] for step in (1, 2, 3))
     late = told.assign(**{USABLE_FROM: told[USABLE_FROM] + pd.Timedelta(minutes=1)})
-    assert beside(candles, late)[VOLATILITY].isna().all()
+    assert aligned(candles, late)[VOLATILITY].isna().all()
 
 
 def test_what_comes_later_changes_nothing_before(export: Path) -> None:
     candles, told = candles_of(400), of_export(str(export))(SERIES, candles_of(400))
-    whole, cut = beside(candles, told), beside(candles[:300], told)
+    whole, cut = aligned(candles, told), aligned(candles[:300], told)
     pd.testing.assert_frame_equal(whole[:300], cut)
     changed = told.assign(high_ahead_1=told["high_ahead_1"].where(told.index < 300, 1e9))
-    pd.testing.assert_frame_equal(beside(candles, changed)[:300], cut)
+    pd.testing.assert_frame_equal(aligned(candles, changed)[:300], cut)
     assert cut[USUAL].iloc[299] == cut[VOLATILITY].iloc[100:300].median()
 
 
@@ -100,7 +100,7 @@ def test_of_folds_that_overlap_the_newest_model_is_heard(tmp_path: Path) -> None
     second = first[first["issued_at"] > first["issued_at"].median()].assign(fold=1, low_q5=7.0)
     file = tmp_path / "forecasts.csv"
     pd.concat([first, second]).to_csv(file, index=False)
-    joined = beside(candles_of(60), of_export(str(file))(SERIES, candles_of(60)))
+    joined = aligned(candles_of(60), of_export(str(file))(SERIES, candles_of(60)))
     assert joined[STOP].iloc[-1] == 7.0 and joined[STOP].iloc[25] > 7.0
 
 
@@ -134,8 +134,8 @@ def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
     monkeypatch.setenv("V8_APP_TOKEN", "secret")
     with answering([answer(newest - HOUR, 97.0), answer(newest, 98.0)]) as app:
         ask = forecasts_from({"api": app.address})
-        joined = beside(candles, ask(SERIES, candles))
-        assert beside(candles, ask(SERIES, candles)).equals(joined)  # what is known is not asked for again
+        joined = aligned(candles, ask(SERIES, candles))
+        assert aligned(candles, ask(SERIES, candles)).equals(joined)  # what is known is not asked for again
     assert app.asked == [(f"/api/forecast/{SERIES}", "Bearer secret")] * 2
     assert joined[STOP].dropna().tolist() == [97.0, 98.0]
 
@@ -148,7 +148,7 @@ def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) 
     candles = trained_run.candles.to_frame().rename_axis("date").reset_index()
     with pytest.warns(SeenCandlesWarning):  # before the test span
         frames = [
-            beside(candles, forecasts_from({kind: str(where)})("BTCUSDT-15m", candles))
+            aligned(candles, forecasts_from({kind: str(where)})("BTCUSDT-15m", candles))
             for kind, where in (("export", file), ("models", place))
         ]
     exported, forecast = (frame.dropna(subset=[VOLATILITY]) for frame in frames)
@@ -213,7 +213,7 @@ def test_freqtrade_trades_by_it_and_does_the_same_again(place: Path) -> None:
     said(place, "backtesting", "--cache", "none")
     first = trades(place)
     candles = candles_of(3_000)
-    told = beside(candles, of_export(str(place / "forecasts.parquet"))(SERIES, candles)).set_index("date")
+    told = aligned(candles, of_export(str(place / "forecasts.parquet"))(SERIES, candles)).set_index("date")
     assert len(first) > 5
     for trade in first:
         known = told.loc[pd.Timestamp(trade["open_date"]) - HOUR]  # the candle that had closed by then

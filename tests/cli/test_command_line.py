@@ -107,7 +107,7 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
         (["--source", "demo", "--device", "tpu"], "--device: is one of auto, cpu, gpu; got 'tpu'"),
         (["--precision", "float8"], "training.precision"),
         (["--no-mixed-precision", "--precision", "mixed_float16"], "--no-mixed-precision: trains in float32"),
-        (["--fresh", "--resume"], "--fresh: starts a new run; got --resume beside it"),
+        (["--fresh", "--resume"], "--fresh: starts a new run; got --resume together with it"),
         (["--redo", "BTCUSDT-15m", "--series", "ETHUSDT-1h"], "--redo: names series that this call trains"),
     ],
 )

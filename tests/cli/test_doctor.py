@@ -103,8 +103,8 @@ def test_the_driver_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("echo 'NVIDIA-SMI has failed'; exit 9", "nvidia-smi said: NVIDIA-SMI has failed"),
-        ("exit 0", "nvidia-smi said: nothing"),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", "nvidia-smi printed: NVIDIA-SMI has failed"),
+        ("exit 0", "nvidia-smi printed: nothing"),
     ],
 )
 def test_a_driver_that_fails_is_reported_and_does_not_stop_the_doctor(
@@ -151,7 +151,7 @@ def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended(
     # 3,900 / 3,000 and 3,300 / 3,000.
     assert flags["--precision"][0] == "mixed_bfloat16"
     assert "mixed_bfloat16 1.30, mixed_float16 1.10" in flags["--precision"][1]
-    assert flags["--fleet-size"] == ("40", "40 models at once: 60,000 windows/s; one alone: 3,900")
+    assert flags["--fleet-size"] == ("40", "40 models together: 60,000 windows/s; one alone: 3,900")
     assert flags["--workers"][0] == "1"
     assert report["verdict"]["state"] == "good"
     assert "60,000 windows/s, 30.0 times the stock layers' 2,000" in report["verdict"]["why"]

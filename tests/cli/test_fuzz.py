@@ -29,7 +29,17 @@ def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: A
     done = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
     assert done.returncode == 0, done.stdout + done.stderr
     told = {row.split(" | ")[0].strip("| "): row for row in done.stdout.splitlines() if row.startswith("| ")}
-    kinds = {"profiles", "candles", "archives", "frames", "told", "covariates", "records", "plans", "words"}
+    kinds = {
+        "profiles",
+        "candles",
+        "archives",
+        "frames",
+        "rewritten",
+        "covariates",
+        "records",
+        "plans",
+        "words",
+    }
     assert told.keys() >= kinds | {"ledgers", "days", "calls"}
     assert "| all | 200 |" in done.stdout
     assert not (tmp_path / "fuzz-failures").exists()

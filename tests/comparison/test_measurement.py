@@ -222,7 +222,7 @@ def children_of(pid: int) -> list[int]:
     [
         (
             ["--full", "--epochs", "3"],
-            "error: --full: runs each profile's own epochs; got --epochs 3 beside it",
+            "error: --full: runs each profile's own epochs; got --epochs 3 together with it",
         ),
         (["--baseline-profile", "v7"], "error: --baseline-profile: is one of the compared profiles (plain)"),
         (["--epochs", "0"], "training.epochs"),

@@ -632,7 +632,7 @@ def git_sha1(content: bytes) -> str:
 
 
 def is_large(path: str, num_bytes: int) -> bool:
-    """Tell whether a file is kept as a large one."""
+    """Return whether a file is kept as a large one."""
     return path.endswith((".keras", ".parquet")) or num_bytes > MAX_REGULAR_BYTES
 
 

@@ -33,7 +33,7 @@ from v8.app.places import ModelSource
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.series_artifact import artifact_readme, covariate_note
 from v8.cli.app import app
-from v8.cli.printing import print_lines, print_summary, print_table, tell
+from v8.cli.printing import print_lines, print_message, print_summary, print_table
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
 from v8.market.series import Series
@@ -248,7 +248,7 @@ def test_the_name_of_a_run_folder_is_shown_harmlessly(
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_whatever_is_printed_is_one_line_for_each_text(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_lines(text)
-    tell(text)
+    print_message(text)
     told = capsys.readouterr()
     for printed in (told.out, told.err):
         assert printed.endswith("\n") and printed.count("\n") == 1

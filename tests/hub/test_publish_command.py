@@ -224,7 +224,7 @@ def test_track_publishes_the_record_and_prints_it_as_json_all_the_same(
 def test_track_publishes_all_series_or_none(hub: Any) -> None:
     done = call("track", "--repo", "you/models", "--series", "BTCUSDT-15m", "--publish", REPO)
     assert done.exit_code == 2
-    assert "--publish: publishes the forecasts of all series; got --series beside it" in done.stderr
+    assert "--publish: publishes the forecasts of all series; got --series together with it" in done.stderr
     assert hub.count() == 0
 
 

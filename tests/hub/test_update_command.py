@@ -139,7 +139,7 @@ def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finish
     # The archive's newest candle is that of the demo market, 2024-12-31T23:45Z, and 250 candles more.
     assert drilled.generation == "2025-01-03"
     (decision,) = read_serving(drilled.run).decisions
-    assert decision.stale == "an earlier call began to train it anew"
+    assert decision.stale == "an earlier call began to train it again"
     assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
 
 
@@ -431,7 +431,7 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     renewed = go_on(copied)
     (failure,) = renewed.failures
     told = "must be of the profile and the layers that are trained, to begin from its weights; "
-    assert f"{told}got another calibration, seed. Train anew, without --from champion." in failure.reason
+    assert f"{told}got another calibration, seed. Train again, without --from champion." in failure.reason
     assert renewed.decisions[0].why == NOT_TRAINED
 
 

@@ -24,7 +24,7 @@ def test_a_signal_is_noted_and_raised_at_the_safe_moment(capsys: pytest.CaptureF
     with deferred_interrupts() as check:
         check()
         os.kill(os.getpid(), signal.SIGINT)
-        assert "once more stops at once" in capsys.readouterr().err
+        assert "once more stops immediately" in capsys.readouterr().err
         with pytest.raises(KeyboardInterrupt, match=r"^$"):
             check()
     assert signal.getsignal(signal.SIGINT) is before

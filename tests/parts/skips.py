@@ -23,7 +23,7 @@ def known_reasons() -> dict[str, str]:
 
 
 def is_known(reason: str) -> bool:
-    """Tell whether the list has a reason."""
+    """Return whether the list has a reason."""
     return any(re.fullmatch(pattern, reason) for pattern in known_reasons())
 
 

@@ -53,7 +53,7 @@ class WebhookReceiver(LocalServer):
 
 
 def is_signed(headers: Any, body: bytes) -> bool:
-    """Tell whether the secret signed a message."""
+    """Return whether the secret signed a message."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     digest = hmac.new(b64decode(SECRET.removeprefix("whsec_")), signed, hashlib.sha256).digest()
     return hmac.compare_digest(f"v1,{b64encode(digest).decode()}", headers["webhook-signature"])

@@ -47,7 +47,7 @@ Terms = Callable[[research.Market], np.ndarray]
 
 
 def knows_the_future(terms: Terms) -> bool:
-    """Tell whether any term of a row before the cut changes with candles behind it."""
+    """Return whether any term of a row before the cut changes with candles behind it."""
     grid, frames = frames_of()
     before, after = (terms(research.market_of(COINS, grid, one)) for one in (frames, changed(frames)))
     assert not np.array_equal(before[CUT:], after[CUT:], equal_nan=True)

@@ -127,7 +127,7 @@ def test_a_failed_series_without_a_reason_is_refused(make_run, read) -> None:
     run = make_run()
     run["series"]["LUNAUSDT-1h"] = {"status": "failed", "reason": None}
     with pytest.raises(
-        ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*a failed series must tell its reason"
+        ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*a failed series must have a reason"
     ):
         read(run)
 

@@ -118,7 +118,7 @@ def test_what_is_not_in_the_run_cannot_be_dropped(place: Path) -> None:
     )
     assert strange.stderr.endswith("Did you mean BTCUSDT-15m.\n")
     fresh = run(place, "--drop", "BTCUSDT-15m", "--fresh")
-    assert fresh.exit_code == 2 and "--fresh beside it" in fresh.stderr
+    assert fresh.exit_code == 2 and "--fresh together with it" in fresh.stderr
     nowhere = run(place, "--smoke", "--drop", "BTCUSDT-15m")
     assert nowhere.exit_code == 3 and "must be the folder of one run" in nowhere.stderr
     assert recorded(place) == {"BTCUSDT-15m": "done"}

@@ -191,7 +191,7 @@ def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(pl
         summary = carried_out(plan, folder, Market(), HollowEngine(broken=[ONE]))
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
     assert [failure.reason for failure in summary.failures] == [
-        "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder tells where."
+        "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder shows where."
     ]
     trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
     assert trace.startswith("Traceback")
@@ -346,7 +346,7 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
     (said,) = recorder.notes
     assert said == (
         f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
-        f"place of a file. Make room, then draw them again with `python -m v8 report {plan.path}`."
+        f"place of a file. Free some space, then draw them again with `python -m v8 report {plan.path}`."
     )
 
 

@@ -365,8 +365,8 @@ def _with_others(
     frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
     timeframes = {Series.parse(name).timeframe for name in frames}
     if len(timeframes) != 1:
-        rule = "holds candles of other symbols only beside frames of candles of one timeframe"
-        got = f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}"
+        rule = "holds candles of other symbols only together with frames of candles of one timeframe"
+        got = f"{listed(list(others))} together with {'several' if frames else repr(str(candles))}"
         fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
         raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
     (timeframe,) = timeframes

@@ -182,7 +182,7 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
         case V8Error():
             fix = "Ask whoever runs this server; its own output says more"
             return error_json(series, "its model must be one that can be used", "one that cannot", fix)
-    return error_json("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
+    return error_json("the server", "must not fail", "a mistake in v8", "Report it to the operator")
 
 
 def _without_paths(text: str) -> str:

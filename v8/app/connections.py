@@ -60,7 +60,7 @@ class ConnectionLimiter:
         """The idle connections, the longest idle first, and the address of each."""
 
     def __contains__(self, connection: "Connection") -> bool:
-        """Tell whether a connection is idle."""
+        """Return whether a connection is idle."""
         return connection in self._addresses
 
     def add(self, connection: "Connection") -> None:

@@ -227,7 +227,7 @@ class ForecastService:
         return None, self.now_s() + self._refresh_s
 
     def _update_clock(self) -> float:
-        """Ask the source for the present and return it; `DataError` if it does not tell."""
+        """Ask the source for the present and return it; `DataError` if it does not answer."""
         present_s = self._present()
         self._clock_offset_s = present_s - time.monotonic()
         return present_s

@@ -173,7 +173,7 @@ class AccessMiddleware:
         if {name for name, _ in scope["headers"]} >= _LENGTH_HEADERS:
             # A proxy may have seen another end of the request, and another request behind it (smuggling).
             location = "header Content-Length"
-            rule = "stands beside no Transfer-Encoding"
+            rule = "is not used together with Transfer-Encoding"
             return error_response(400, location, rule, "both", "Send one", connection="close")
         method = scope["method"]
         if method not in ("GET", "HEAD"):
@@ -261,7 +261,7 @@ class AccessControl:
         return error_response(429, "your address", rule, "more", fix, retry_after=str(wait_s))
 
     def _has_credentials(self, request: Request) -> bool:
-        """Tell whether a request sends the token, or the cookie that stands for it."""
+        """Return whether a request sends the token, or the cookie that stands for it."""
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         has_token = scheme.lower() == "bearer" and _is_equal(credentials.strip(), self._token or "")
         return has_token or _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie_value)

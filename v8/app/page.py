@@ -149,8 +149,8 @@ def record_part(record: LiveRecord | None, series: Series) -> Html:
 class ForecastView:
     """A forecast as it is shown: the JSON of the API, its tile, and its part of its own page.
 
-    A tile is written in every language at once, because the overview shows all tiles; a part when it is first
-    requested.
+    A tile is written in every language together, because the overview shows all tiles; a part when it is
+    first requested.
 
     Args:
         snapshot: The models.

@@ -95,7 +95,7 @@ class Site:
         self._server_id = f"{time.time():.0f}"
         self._num_events = 0
         self._events = dict[Series, tuple[Any, Event]]()
-        """The newest event of each series, and the key that tells it from the one before."""
+        """The newest event of each series, and the key that distinguishes it from the one before."""
         overview = partial(_answer_page, self._overview)
         series_page = partial(_answer_page, self._series_page)
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {

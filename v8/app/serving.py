@@ -12,7 +12,7 @@ from v8.app.page import ForecastView
 from v8.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.app.server import WAIT_S, Site, make_application, make_server, open_listener
 from v8.cli.options import LOOPBACK
-from v8.cli.printing import tell
+from v8.cli.printing import print_message
 from v8.errors import ProfileError
 from v8.machine.interruption import set_exit_message
 from v8.machine.starting import quiet_start
@@ -59,7 +59,7 @@ def serve_page(
         token=os.environ.get(TOKEN_VARIABLE),
         max_per_minute=max_per_minute,
     )
-    listener = open_listener(host or LOOPBACK, port, tell)
+    listener = open_listener(host or LOOPBACK, port, print_message)
     name, port = listener.getsockname()[:2]
     if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:
         if not is_open:
@@ -68,7 +68,7 @@ def serve_page(
             fix = f"Set {TOKEN_VARIABLE} to 16 letters or more, or let everybody read with param:no_token"
             got = f"no {TOKEN_VARIABLE}"
             raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
-        tell(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
+        print_message(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
     set_exit_message("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
     with quiet_start():
@@ -78,11 +78,11 @@ def serve_page(
             issue=ForecastIssuer(candles),
             record=record_reader,
             present=partial(present_of, candles),
-            notify=tell,
+            notify=print_message,
         )
         service.start(WAIT_S)
     url_host = f"[{name}]" if ":" in name else name
-    tell(f"{service.snapshot.label}: http://{url_host}:{port}/ (Ctrl-C stops it)")
+    print_message(f"{service.snapshot.label}: http://{url_host}:{port}/ (Ctrl-C stops it)")
     application = make_application(Site(service, candles.name), policy)
     try:
         make_server(application, listener.limiter).run(sockets=[listener])

@@ -41,7 +41,7 @@ from v8.storage import FolderLock, Pace, expanded, sweep, write_json
 
 RUN_FORMAT = 2  # version of the keys of `run.json`
 RUN_FILE = "run.json"
-ERROR_FILE = "error.txt"  # full traceback of a failed series, beside where its model would be (G10)
+ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be (G10)
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
 _MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
@@ -86,7 +86,7 @@ class SeriesState:
 
     def __post_init__(self) -> None:
         if self.status == "failed" and not self.reason:
-            raise ValueError("a failed series must tell its reason")
+            raise ValueError("a failed series must have a reason")
 
 
 @dataclass(frozen=True)
@@ -433,7 +433,7 @@ def _no_run_error(path: Path) -> ArtifactError:
 def require_own_profile(file: Path, *, fix: str) -> None:
     """Raise an `ArtifactError` if the profile of a checked record was edited without changing its digest.
 
-    Runs are told apart by this digest.
+    Runs are distinguished by this digest.
     """
     # Read again: `read_json_object` changes texts so that they can be printed, but the digest is of the
     # original texts.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.cli.printing import print_all_lines, print_lines, print_table, tell
+from v8.cli.printing import print_all_lines, print_lines, print_message, print_table
 from v8.errors import listed
 from v8.hub import publish as hub
 from v8.hub.client import HubRetryPolicy, check_repo_name
@@ -15,7 +15,7 @@ from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
 
-RETRIES: Final = HubRetryPolicy(report=tell)
+RETRIES: Final = HubRetryPolicy(report=print_message)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:
@@ -85,7 +85,32 @@ def publish_page(
     print_all_lines(_address_lines(published, f" at {published.revision[:12]}"))
 
 
+<<<<<<< HEAD
 def publish_staged(
+=======
+def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
+    """Publish the live record of a place as a dataset, and print to standard error what was sent.
+
+    Args:
+        ledger: The database of forecasts.
+        place: Of the models: a run folder, or a repository on the Hub.
+        repo: The dataset on the Hub, USER/NAME.
+        is_repairing: Send the days again of which rows were published more than once.
+
+    Raises:
+        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
+            ledger lacks a row that was published.
+    """
+    check_repo_name(repo, "--publish")
+    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
+        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
+        published = _publish(staged, repo, print_message, is_private=False)
+    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
+    print_message(f"Published: {published.url}" if published.sent else unsent)
+
+
+def _publish(
+>>>>>>> work/clean
     staged: hub.Publication, repo: str, print_text: Callable[[str], None] = print_lines, **options: Any
 ) -> hub.Published:
     """Publish what is staged, and print beforehand what will change."""

@@ -79,7 +79,7 @@ def print_table(table: Table) -> None:
 
 
 def _num_identifying_columns(rows: Sequence[Sequence[str]], num_columns: int) -> int:
-    """Return how many of the first columns it takes to tell all rows apart; 1 if all columns do not."""
+    """Return how many of the first columns it takes to distinguish all rows; 1 if all columns do not."""
     for num in range(1, num_columns):
         if len({tuple(row[:num]) for row in rows}) == len(rows):
             return num
@@ -188,7 +188,7 @@ def print_page(page: Path) -> None:
 def open_page(page: Path) -> None:
     """Open a page in the browser; where there is none, say so."""
     if not webbrowser.open(page.absolute().as_uri()):
-        tell("There is no browser to open the page with; its address opens it in any.")
+        print_message("There is no browser to open the page with; its address opens it in any.")
 
 
 def print_plan(plan: Plan, source: CandleSource) -> None:
@@ -326,15 +326,15 @@ def print_json(content: Any) -> None:
     sys.stdout.flush()
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message, which is no result, to standard error."""
     sys.stderr.write(f"{for_terminal(text)}\n")
     sys.stderr.flush()
 
 
-def tell_error(error: V8Error) -> None:
+def print_error(error: V8Error) -> None:
     """Print an error that does not end the command."""
-    tell(f"error: {error}")
+    print_message(f"error: {error}")
 
 
 def _print_event(pace: ProgressEstimate, event: events.Event) -> None:

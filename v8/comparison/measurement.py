@@ -152,7 +152,7 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
 
 
 def _have_same_candles(records: Sequence[RunRecord], names: Sequence[str]) -> bool:
-    """Tell whether runs have the same source, and the same newest candle of each series."""
+    """Return whether runs have the same source, and the same newest candle of each series."""
     for name in names:
         newest = set()
         for record in records:

@@ -51,7 +51,7 @@ _sum = partial(pd.Series.sum, min_count=1)
 
 
 def _task_figures() -> dict[str, Figure]:
-    """Return the figures of each task: its error as a multiple of naive's and of the best baseline's."""
+    """Return the figures of each task: its MAE relative to naive and to the best baseline."""
     figures = {}
     for task in TASKS:
         figures[f"{task}_relative_mae"] = Figure(

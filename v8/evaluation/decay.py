@@ -31,14 +31,14 @@ def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
         losses: Of the model and of baselines on newer candles.
     """
     if too_few_windows(len(losses), losses.horizon_bars):
-        return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to tell"
+        return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to know"
     tests = dict(_decay_tests(evaluation, losses))
     p_values = corrected_p_values([test.p_value for test in tests.values()])
     worse = []
     for (description, test), p_value in zip(tests.items(), p_values, strict=True):
         if is_worse(test, p_value):
             worse.append(f"{description} ({chance(p_value)})")
-    summary = "; ".join(worse) if worse else f"no decay by more than chance: {', '.join(tests)}"
+    summary = "; ".join(worse) if worse else f"no significant decay: {', '.join(tests)}"
     return bool(worse), f"{summary}, over {plural(len(losses), 'forecast')} {losses.origin}"
 
 
@@ -85,12 +85,12 @@ def too_few_windows(num_windows: int, horizon_bars: int) -> str | None:
     """Say, as a clause, that there are too few windows for a test; None if there are enough.
 
     >>> too_few_windows(4, 10), too_few_windows(30, 10)
-    ('only 4 windows that neither has seen; a test needs 30', None)
+    ('only 4 windows that neither was trained on; a test needs 30', None)
     """
     needed = _min_windows(horizon_bars)
     if num_windows >= needed:
         return None
-    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+    return f"only {plural(num_windows, 'window')} that neither was trained on; a test needs {needed}"
 
 
 @cache

@@ -2,7 +2,7 @@
 
 An evaluation holds means only. A test over several series or several folds needs the losses of every window,
 because series that are evaluated at the same time share the same market events. A back-test saves these
-losses beside each of its models.
+losses next to each of its models.
 
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its

@@ -1,4 +1,4 @@
-"""Families that forecast the whole horizon at once.
+"""Families that forecast the whole horizon in one step.
 
 Shape legend: B batch, T lookback, F features, H horizon, D channels, R one number (the forecast range), C
 columns of a task.

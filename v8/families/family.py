@@ -232,7 +232,7 @@ class Layers:
             output_shape=(self.shape.horizon_bars, len(task.columns)),
             bias_axes="hc",
             kernel_initializer="zeros",
-            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
+            dtype="float32",  # 16 bits cannot distinguish neighbouring prices
             name=HEAD_PREFIX + task.name,
         )
 

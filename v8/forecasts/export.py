@@ -100,7 +100,7 @@ def write_forecasts(
         place: A folder of a run, of a back-test, or of models that were pulled.
         file: Where to; it is replaced.
         form: `parquet` or `csv`.
-        open_source: Opens the source of candles that a model tells by name.
+        open_source: Opens the source of candles that a model names.
         names: Series that are meant; all of the place when there are none.
 
     Raises:

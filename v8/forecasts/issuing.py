@@ -261,7 +261,7 @@ def issue_forecasts(
 
     Raises:
         PullError: If the Hub does not hand the models out.
-        DataError: If the exchange does not tell its time.
+        DataError: If the exchange does not answer with its time.
     """
     models.prefetch(names)
     forecasters: list[Forecaster] = []

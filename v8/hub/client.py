@@ -306,7 +306,7 @@ def strict_client(retries: HubRetryPolicy, *, shows_progress: bool = False) -> I
     the user's own factory, with the user's proxies and certificates. All settings are restored at the end.
 
     Args:
-        retries: Time limits, and who is told about pauses.
+        retries: Time limits, and the function that reports pauses.
         shows_progress: Whether the client draws progress bars, which are for terminals only.
     """
     with _CLIENT_LOCK:

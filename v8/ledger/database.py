@@ -543,7 +543,7 @@ def _open_mode(path: Path, *, is_writer: bool) -> str:
         rule = "must lie where its write-ahead log can be taken up"
         fix = "Read it as the user who writes it, or copy both files"
         raise StorageError(
-            where=location, rule=rule, got="a log beside it, and no permission to write", fix=fix
+            where=location, rule=rule, got="a log next to it, and no permission to write", fix=fix
         )
     return "mode=ro&immutable=1"
 
@@ -566,7 +566,7 @@ def sqlite_errors_translated(path: Path) -> Iterator[None]:
             where=str(path),
             rule="must be written and read",
             got=str(error),
-            fix="Make room or choose another place with param:ledger, and repeat the same command; what was "
+            fix="Free some space or choose another place with param:ledger, and repeat the command; what was "
             "written is kept",
         ) from error
 

@@ -13,7 +13,7 @@ that are shown together, as on the leaderboard. Differences are tested as in the
 * The p-values of several series are corrected together (Benjamini and Hochberg).
 * Hours of the day and weekends differ, so fewer than `MIN_DAYS` days are not tested.
 
-Coverage is how often the actual values lay in the central intervals, which a loss does not tell. The
+Coverage is how often the actual values lay in the central intervals, which a loss does not show. The
 forecasts in the ledger are packed and each has to be unpacked, so only the newest ones of a series are used
 (`MOST_FORECASTS`).
 
@@ -110,8 +110,13 @@ class LiveTask(TaskScore):
     coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
 
     @property
+<<<<<<< HEAD
     def relative_crps(self) -> float | None:
         """The CRPS as a multiple of naive's, which is its mean absolute error; None without quantiles."""
+=======
+    def crps_multiple(self) -> float | None:
+        """The CRPS relative to naive's, which is its mean absolute error; None without quantiles."""
+>>>>>>> work/clean
         if self.crps is None or self.errors[NAIVE] <= 0:
             return None
         return self.crps / self.errors[NAIVE]

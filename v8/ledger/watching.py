@@ -351,7 +351,7 @@ class LedgerUpdater:
         """Do everything that is due.
 
         Raises:
-            V8Error: If the source does not tell the time.
+            V8Error: If the source does not answer with its time.
         """
         self._fill_outbox()  # with what an interrupted process left; at first it only notes the position
         source = self.open_source()

@@ -351,7 +351,7 @@ def _is_worth_measuring(profile: Profile) -> bool:
 
 
 def _network_key(profile: Profile) -> dict[str, Any]:
-    """Return what the speed of a profile's network depends on, beside the machine."""
+    """Return what the speed of a profile's network depends on, apart from the machine."""
     shape = [profile.training.batch_size, profile.lookback_bars, len(profile.features)]
     return {**profile.network.model_dump(mode="json"), "shape": shape}
 
@@ -389,7 +389,7 @@ def cached_measurement(kind: Any, name: str, key: Mapping[str, Any], measure: Ca
     Args:
         kind: The type of the measurement, checked when it is read.
         name: Names the measurement; fit for a file name.
-        key: What the measurement depends on beside the machine, plain JSON values.
+        key: What the measurement depends on apart from the machine, plain JSON values.
         measure: Takes the measurement.
     """
     result: Result | None = read_measurement(kind, name, key)

@@ -22,7 +22,7 @@ from v8.profile import Profile
 PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs, in seconds
 SMI_LIMIT_S = 20  # of nvidia-smi, which hangs when the driver does, in seconds
 MOST_PROBED_WORKERS = 8
-"""Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
+"""Worker processes measured together; more cores than that are extrapolated, and the report says so."""
 LARGE_FLEET = 40  # models of the fleet that is measured on a GPU, as many as the default universe has
 BUSY_SHARE = 0.5  # load per core above which other programs disturb a measurement
 ALL_THREADS = "all threads"
@@ -146,7 +146,7 @@ def ask_driver() -> dict[str, Any]:
             ]
             return {"is_found": True, "version": rows[0][0], "gpus": gpus}
         output = (completed.stdout + completed.stderr).strip().splitlines() or ["nothing"]
-        why = f"nvidia-smi said: {output[0]}"
+        why = f"nvidia-smi printed: {output[0]}"
     return {"is_found": False, "why": why, "gpus": []}
 
 
@@ -175,7 +175,7 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     # and stock layers in the other: compiling the whole network in every format would take a minute.
     measurements[0] += _formats("ours", seconds / 2, is_short=True)
     measurements[-1] += _formats("stock", seconds / 2, is_short=True)
-    title = f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short"
+    title = f"our layers, {num_probed} single-threaded processes together; then 16-bit formats in short"
     for result in _measure(findings, profile, title, measurements, ONE_THREAD):
         findings.workers += [line for line in result.measured if not line.get("is_short", True)]
     if num_probed < findings.num_workers:
@@ -302,7 +302,7 @@ def _fleet_advice(findings: Findings) -> tuple[str, str]:
     if not alone or not together:
         return "1", f"a fleet of {LARGE_FLEET} could not be measured"
     size = LARGE_FLEET if together > alone else 1
-    why = f"{LARGE_FLEET} models at once: {together:,.0f} windows/s; one alone: {alone:,.0f}"
+    why = f"{LARGE_FLEET} models together: {together:,.0f} windows/s; one alone: {alone:,.0f}"
     return str(size), why
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a process at its next safe moment, within `EXIT_TIMEOUT_S`; a second Ctrl-C ends it at once.
+"""Ctrl-C ends a process at its next safe moment, within `EXIT_TIMEOUT_S`; a second Ctrl-C immediately.
 
 A KeyboardInterrupt that is raised inside TensorFlow can corrupt its memory (2.21 on Linux, in a generator
 that `tf.data` called: every second Ctrl-C ended in an abort; `v8.training.pipeline` calls Python in a thread
@@ -66,7 +66,7 @@ def exit_interrupted() -> NoReturn:
     with suppress(IndexError, OSError, ValueError):  # it is written already, or standard error is closed
         # Not descriptor 2, which may lead to a thread that ends with this process (`v8.machine.starting`).
         errors = sys.stderr.fileno()
-        # Somebody reads, or the pipe has room; Windows can only wait for sockets.
+        # Somebody reads, or the pipe has space; Windows can only wait for sockets.
         if os.name == "nt" or select.select([], [errors], [], _WRITE_TIMEOUT_S)[1]:
             os.write(errors, _exit_message.pop().encode())
             if os.isatty(1):
@@ -104,7 +104,7 @@ def _await_signal(receiver: socket.socket) -> None:
 
 @contextmanager
 def deferred_interrupts(
-    message: str = "stopping after this batch; once more stops at once\n",
+    message: str = "stopping after this batch; once more stops immediately\n",
 ) -> Iterator[Callable[[], None]]:
     """Hold back the first Ctrl-C or SIGTERM within the block; a second one ends the process where it stands.
 

@@ -38,7 +38,7 @@ from v8.profile import Profile
 STOP_TIMEOUT_S: Final = EXIT_TIMEOUT_S + 1.0
 """How long a child may take to stop after its batch before it is killed, in seconds."""
 
-_MARK: Final = "\x1e"  # begins each line of JSON, to tell it from what the child prints otherwise
+_MARK: Final = "\x1e"  # begins each line of JSON, to distinguish it from what the child prints otherwise
 
 _INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
 """Handled as Ctrl-C is, also where Ctrl-C is ignored; Windows has a signal of its own for it."""

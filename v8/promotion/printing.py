@@ -89,7 +89,7 @@ def _print_renewal(step: StalenessReport | GenerationResult) -> None:
 
 def print_decisions(renewed: GenerationResult) -> None:
     """Print the errors of new and old models, and which of them serve."""
-    measure = "error as a multiple of naive's on candles that neither has seen"
+    measure = "MAE relative to naive on candles that neither was trained on"
     print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
     for decision in renewed.decisions:
         verdict = "the challenger serves" if decision.is_replaced else "the champion stays"

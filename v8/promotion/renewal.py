@@ -70,7 +70,7 @@ from v8.wording import ABSENT, number
 STALENESS_RULES: Final = ("age", "decay", "always")  # values of `StalenessRule.when`, see above
 STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
 _MAX_REASON_LENGTH = 300  # letters of a reason in `serving.json`
-CONTINUED = "an earlier call began to train it anew"
+CONTINUED = "an earlier call began to train it again"
 """Reason recorded for a challenger whose training an earlier call began; only that call knew the true one."""
 NOT_TRAINED = "the challenger could not be trained"
 
@@ -92,7 +92,7 @@ class Staleness:
     until: str  # open time of its newest candle, ISO 8601
     is_stale: bool  # whether it should be challenged
     reason: str  # the reason either way, a clause
-    live: str = ABSENT  # its error in the live record, as a multiple of naive's, and of how many forecasts
+    live: str = ABSENT  # its error in the live record, relative to naive, and of how many forecasts
 
 
 def back_tested_losses(
@@ -325,7 +325,7 @@ def decide_promotion(
 
 
 def _forecast_the_same(old: Forecaster, new: Forecaster) -> bool:
-    """Tell whether two models have the same inputs and outputs."""
+    """Return whether two models have the same inputs and outputs."""
     names = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
     has_same_shape = all(getattr(old, name) == getattr(new, name) for name in names)
     return has_same_shape and old.about.tasks.keys() == new.about.tasks.keys()

@@ -95,7 +95,7 @@ class RayEngine(Engine):
             StorageError: If a worker cannot see the run folder.
             SeriesError: If Ray is lost.
         """
-        with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
+        with deferred_interrupts("stopping the tasks; once more stops immediately\n") as check:
             try:
                 for event in _events_of_driver(_driver().pipe, self._placement, jobs):
                     check()

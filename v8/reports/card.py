@@ -292,7 +292,7 @@ def distinct_versions(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
 def _making(
     run: RunRecord, run_facts: _RunFacts, metadata: Sequence[Metadata], *, is_of_many_runs: bool
 ) -> str:
-    """Tell in a table how, with what and on which machines the models were trained."""
+    """Return a table of how, with what and on which machines the models were trained."""
     results = [series_metadata.result for series_metadata in metadata]
     records: Sequence[RunRecord | Metadata] = metadata if is_of_many_runs else [run]
     versions = distinct_versions(record.versions for record in records)

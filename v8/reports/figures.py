@@ -28,7 +28,7 @@ Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
 
 FAR_MULTIPLE: Final = 1.5
-"""A baseline whose error is more than so many times naive's is hidden at first: it would flatten the
+"""A baseline whose MAE relative to naive is larger is hidden at first: it would flatten the
 others."""
 
 FAR_PCT: Final = 50.0

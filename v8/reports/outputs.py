@@ -199,7 +199,7 @@ class RunOutputs:
                 got = got or error.got  # the first is enough
         if unwritten:
             rule = f"{', '.join(unwritten)} could not be written, and no series needs them"
-            fix = f"Make room, then draw them again with `{command('report', str(self._run))}`"
+            fix = f"Free some space, then draw them again with `{command('report', str(self._run))}`"
             self._report_error(StorageError(where=str(self._run), rule=rule, got=got, fix=fix))
 
 

@@ -116,7 +116,7 @@ class TaskVerdict:
             sentence = self.naive.with_significance(sentence)
         else:
             best = self.best.with_significance(_relative_to_best(self.best.multiple))
-            # The significance is said once where it is the same for both, and where it goes without saying.
+            # The significance is written once where it is the same for both.
             if self.naive.is_unanimous or self.naive.significance == self.best.significance:
                 sentence = say("{naive}, {best}", naive=comparison, best=best)
             else:

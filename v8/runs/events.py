@@ -168,4 +168,4 @@ def _reason(series: Series, error: BaseException) -> str:
     from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and displays do not
 
     message = shown(message_of(error), _MOST_LETTERS) or "no message"
-    return f"{series}: unexpected {type(error).__name__}: {message}. {ERROR_FILE} in its folder tells where."
+    return f"{series}: unexpected {type(error).__name__}: {message}. {ERROR_FILE} in its folder shows where."

@@ -54,7 +54,7 @@ def run(
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
-        KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
+        KeyboardInterrupt: When interrupted; the folder then shows how far each series is.
     """
     record = RunRecord.begin(
         plan.profile, source.name, source.is_publishable, command, data_dir=folder_of(source)
@@ -154,7 +154,7 @@ def _fault_of(artifact: Path) -> ArtifactError | None:
 
 
 def resolve_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> TrainingSettings:
-    """Choose what training depends on beside the profile, once for the whole run, and record it.
+    """Choose what training depends on apart from the profile, once for the whole run, and record it.
 
     That is the precision, how loops are compiled, and how many batches make one optimiser step. Whoever
     continues the run gets what was chosen first, and so the same weights.

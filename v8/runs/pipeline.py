@@ -122,7 +122,7 @@ class SeriesPipeline:
         if different_keys or shapes != needed_shapes:
             rule = "must be of the profile and the layers that are trained, to begin from its weights"
             got = f"another {listed(different_keys or ['network'])}"
-            fix = "Train anew, without param:from champion"
+            fix = "Train again, without param:from champion"
             raise ArtifactError(where=str(job.champion), rule=rule, got=got, fix=fix)
         return metadata.model_sha256, weights
 

@@ -96,7 +96,7 @@ class CandleReader:
         return self._companions.candles(self._source, series, self._plan.profile.newest_bars, end_s)
 
     def _announce_failure(self, outcome: SeriesOutcome, *, is_done: bool) -> SeriesOutcome:
-        """Tell the observer, and record where it is to be recorded, how a series failed; return that."""
+        """Notify the observer, and record where it is to be recorded, how a series failed; return that."""
         series = outcome.series
         is_unknown = isinstance(outcome.error, UnknownSeriesError)
         if isinstance(outcome.error, UnknownSeriesError):

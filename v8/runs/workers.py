@@ -11,7 +11,7 @@ nobody but its fleet. A worker that dies (killed, out of memory) is replaced, an
 more, each alone, so that only the guilty one can fail; a checkpoint lets each go on where it was.
 
 Workers obey the parent alone: Ctrl-C reaches all processes of a terminal, but only the parent decides,
-and tells them by SIGTERM to stop after their batch. A worker whose parent is gone ends itself.
+and signals them by SIGTERM to stop after their batch. A worker whose parent is gone ends itself.
 
 A worker sends through its pipe the most series of one program once it can begin, then events, each series'
 `SeriesOutcome` last. It gets a list of `Job`s first, and another one after the last outcome of each list,
@@ -72,7 +72,7 @@ class WorkerEngine(Engine):
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job; yield how each series ended as soon as it is known."""
-        message = "stopping the workers after their batch; once more stops at once\n"
+        message = "stopping the workers after their batch; once more stops immediately\n"
         key = self._pool_key(jobs[0].profile)
         with deferred_interrupts(message) as check, resource_scope() as resources:
             pool = resources.get(key, lambda: _WorkerPool(self._gpus, self._fleet_size))
@@ -102,7 +102,7 @@ class _WorkerPool:
         self._even_share = 1
 
     def close(self) -> None:
-        """End every worker: the idle at once, the busy after their batch."""
+        """End every worker: the idle immediately, the busy after their batch."""
         for worker, jobs in self._queue.held.items():
             worker.ask_to_stop(is_busy=bool(jobs))
         end_s = time.monotonic() + STOP_S

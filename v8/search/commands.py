@@ -18,7 +18,7 @@ def search(
         20, metavar="N", min=1, max=100_000, help="Trials in all, those of earlier calls included."
     ),
     hours: float | None = Option(None, metavar="H", min=0, help="Hours after which no trial is started."),
-    ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml beside the profile."),
+    ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml next to the profile."),
     folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are evaluated on."),
     later: int = Option(2, metavar="K", min=1, max=1_000, help="Later folds that evaluate only the winner."),
     series: cli.SeriesOption = None,

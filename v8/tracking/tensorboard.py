@@ -29,7 +29,7 @@ class EventFiles:
         self._writers: dict[str, RecordWriter] = {}
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers of a series; they can be read at once."""
+        """Write numbers of a series; they can be read immediately."""
         summary_values = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         summary = Summary(value=summary_values)
         if series not in self._writers:

@@ -57,7 +57,7 @@ NO_TRADE_BAND: Final = 0.5
 in trades than it gains."""
 INTERVAL: Final = 0.9  # nominal coverage of the interval of the last close, a share
 BPS: Final = 1e4  # basis points in 1
-MIN_DAYS: Final = 10  # fewer days tell nothing about how days differ
+MIN_DAYS: Final = 10  # fewer days show nothing about how days differ
 NUM_DRAWS: Final = 9_999  # of the bootstrap
 GAIN = "gain"
 EARNED = "earned"

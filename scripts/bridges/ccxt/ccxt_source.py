@@ -9,9 +9,9 @@
 never printed. A series is a pair by its letters: BTCUSD-1h is the market BTC/USD.
 
 The rules are those of the source `live`, whose store, paging and checks these are, in a store of its own:
-only closed candles by the exchange's time (by this machine's where it tells none), what is missing or jumps
+only closed candles by the exchange's time (by this machine's where it has none), what is missing or jumps
 is asked for again until two answers agree, one row that cannot be true refuses the whole answer, holes are
-named, and a candle that is told differently later is kept beside the first. No bar is made of others.
+named, and a candle that differs when it is read again is kept next to the first. No bar is made of others.
 
 An exchange may say nothing of a span although it has older candles: where a series begins is looked for by
 halving the years since 2010. Some have no more than their newest (Kraken 720): then there are as many.
@@ -69,7 +69,7 @@ class CcxtApi(rest.KlinesApi):
         return [work(item) for item in with_progress(items, f"Asking {self.exchange.id}")]
 
     def time_s(self) -> float:
-        """Ask for the exchange's time, seconds since the epoch; this machine's where it tells none."""
+        """Ask for the exchange's time, seconds since the epoch; this machine's where it has none."""
         if not self.exchange.has.get("fetchTime"):
             return time.time()
         time_ms = self._call("fetch_time")
@@ -77,7 +77,7 @@ class CcxtApi(rest.KlinesApi):
             not isinstance(time_ms, int | float)
             or not rest.FIRST_TIME_S <= time_ms / 1_000 < rest.LAST_TIME_S
         ):
-            self._refuse(self.exchange.id, "must tell its time in milliseconds", shown(time_ms))
+            self._refuse(self.exchange.id, "must give its time in milliseconds", shown(time_ms))
         return time_ms / 1_000
 
     def market(self, series: Series) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def forecasts_from(settings: Mapping[str, str]) -> Forecasts:
 
 
 def of_export(file: str) -> Forecasts:
-    """Give what `v8 export` wrote; the actual values and naive forecasts beside it are left behind."""
+    """Give what `v8 export` wrote; the actual values and naive forecasts next to it are left out."""
     table = pd.read_csv(file) if file.endswith(".csv") else pd.read_parquet(file)
     columns = [name for name in table.columns if not name.endswith(("_actual", "_naive"))]
     by_series = {str(name): rows for name, rows in table[columns].groupby("series")}
@@ -81,7 +81,7 @@ def of_models(place: str) -> Forecasts:
     return forecasts
 
 
-@cache  # a bot opens its strategy anew for every back-test
+@cache  # a bot opens its strategy again for every back-test
 def _model(place: str, series: str) -> Any:
     import v8  # noqa: PLC0415 - other forecasts need no v8 here
 
@@ -89,7 +89,7 @@ def _model(place: str, series: str) -> Any:
 
 
 def of_app(address: str) -> Forecasts:
-    """Ask `v8 app` for the newest forecast; what it said is kept, what it never said is missing."""
+    """Ask `v8 app` for the newest forecast; answers are kept, what was never answered is missing."""
     import requests  # noqa: PLC0415 - as above
 
     rows_by_series: dict[str, dict[pd.Timestamp, dict[str, Any]]] = {}
@@ -127,7 +127,7 @@ def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def beside(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
+def aligned(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
     """Add `VOLATILITY`, `USUAL` and `STOP` to candles whose close is when a forecast may be used first.
 
     No forecast of another close is ever taken: a candle without its own has none, and nothing is done there.

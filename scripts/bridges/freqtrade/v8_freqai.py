@@ -21,8 +21,8 @@ from v8_columns import (
     USUAL,
     VOLATILITY,
     YEAR,
+    aligned,
     bar_of,
-    beside,
     forecasts_from,
     with_usual,
 )
@@ -36,7 +36,7 @@ class V8Forecaster(IFreqaiModel):  # type: ignore[misc]  # freqtrade is not inst
     """What the models of a repository, or of a run's folder, say."""
 
     def __init__(self, config: dict[str, Any], **kwargs: Any) -> None:
-        """Open the place; whatever is wrong with it stops the bot at once."""
+        """Open the place; whatever is wrong with it stops the bot immediately."""
         super().__init__(config=config)
         self.forecasts = forecasts_from(config.get("v8", {}))
 
@@ -61,7 +61,7 @@ class V8Forecaster(IFreqaiModel):  # type: ignore[misc]  # freqtrade is not inst
         dk.find_features(unfiltered_df)
         candles = self.data_provider.get_pair_dataframe(dk.pair, self.config["timeframe"])
         past = candles[candles["date"] <= unfiltered_df["date"].max()]
-        forecasts = beside(past, self.forecasts(series_of(dk.pair, self.config["timeframe"]), past))
+        forecasts = aligned(past, self.forecasts(series_of(dk.pair, self.config["timeframe"]), past))
         rows = unfiltered_df[["date"]].merge(forecasts, how="left", on="date", validate="one_to_one")
         rows[STOP] = np.log(rows[STOP] / rows["close"])
         labels = rows[[*LABELS]].rename(columns=LABELS)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from freqtrade.persistence import Trade
 from freqtrade.strategy import IStrategy, stoploss_from_absolute
 from pandas import DataFrame, Series
-from v8_columns import STOP, USUAL, VOLATILITY, Forecasts, beside, closes, forecasts_from, size
+from v8_columns import STOP, USUAL, VOLATILITY, Forecasts, aligned, closes, forecasts_from, size
 
 
 def series_of(pair: str, timeframe: str) -> str:
@@ -31,7 +31,7 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
     timeframe = "1h"
     can_short = False
     minimal_roi: ClassVar[dict[str, float]] = {}  # nothing is sold for having gained
-    stoploss = -0.5  # until the forecast's own stop is set, at once
+    stoploss = -0.5  # until the forecast's own stop is set, immediately
     use_custom_stoploss = True
     process_only_new_candles = True
     startup_candle_count = 800  # to warm models up, and usual volatility behind that
@@ -46,8 +46,8 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
         return forecasts_from(self.config.get("v8", {}))
 
     def populate_indicators(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
-        """Put forecasts beside the candles at whose close they could be used first."""
-        return beside(dataframe, self.forecasts(series_of(metadata["pair"], self.timeframe), dataframe))
+        """Put forecasts next to the candles at whose close they could be used first."""
+        return aligned(dataframe, self.forecasts(series_of(metadata["pair"], self.timeframe), dataframe))
 
     def populate_entry_trend(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Enter where the coming range is no wider than usual."""

@@ -510,7 +510,7 @@ class ApiPolicy(downloads.ServerPolicy):
         """By host: time of the monotonic clock before which it gets no request, in seconds."""
 
     def wait(self, url: str) -> None:
-        """Wait until the host allows a request, whichever thread it has told to pause."""
+        """Wait until the host allows a request, whichever thread it has asked to pause."""
         pause_s = self._blocked_until_s.get(urlsplit(url).netloc, 0.0) - time.monotonic()
         if pause_s > 0:
             self._sleep(pause_s)
