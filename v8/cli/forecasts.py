@@ -13,13 +13,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-<<<<<<< HEAD
 from v8.cli.options import picture_file, require_picture
-from v8.cli.printing import print_json, print_lines, print_reasons, print_table, tell
-=======
-from v8.cli.options import picture_file, place_words, require_picture
-from v8.cli.printing import print_json, print_lines, print_message, print_page, print_reasons, print_table
->>>>>>> work/clean
+from v8.cli.printing import print_json, print_lines, print_message, print_reasons, print_table
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
 from v8.forecasts.export import write_forecasts
@@ -271,107 +266,3 @@ def export_forecasts(
         return 0
     print_reasons(f"{len(exported.missing)} missing in {file}", exported.missing.items())
     return SeriesError.exit_code
-<<<<<<< HEAD
-=======
-
-
-def print_trading(
-    place: Path,
-    terms: TradingTerms,
-    open_source: Callable[[str], CandleSource],
-    names: Sequence[str] = (),
-) -> TradingResults:
-    """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
-    with quiet_start():
-        results = measure_trading(place, terms, open_source, names)
-    lines = [DEMO_WARNING] if results.is_demo else []
-    lines += trading_report.sentences(results)
-    print_lines(*lines)
-    print_table(trading_report.rules_table(results.pooled, trading_report.TITLE))
-    for table in trading_report.figure_tables(results):
-        print_table(table)
-    files = trading_report.write_trading_results(place, results)
-    print_lines(f"Written: {', '.join(map(str, files))}")
-    print_page(files[-1])
-    return results
-
-
-def forecast_into_ledger(
-    place: Path | str,
-    find_models: Callable[[], ServingModels],
-    ledger_file: Path,
-    open_candles: Callable[[], CandleSource],
-    receiver: Receiver | None,
-    *,
-    is_for_ever: bool,
-) -> int:
-    """Write the forecasts of a place's models into a ledger, print a summary, and return the exit code.
-
-    Args:
-        place: The place of the models.
-        find_models: Opens the models.
-        ledger_file: Path of the ledger.
-        open_candles: Opens the source of candles.
-        receiver: Gets messages about what happens; None without one.
-        is_for_ever: Whether to continue at every close until the process ends.
-    """
-    words = sys.argv[1:]
-    if receiver:
-        words = [word.replace(receiver.url, "URL") for word in words]  # the address may hold a secret
-    set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {command(*words)}")
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
-    with quiet_start():
-        models = find_models()  # first: no file is made if there are no models
-    with Ledger.open_to_write(ledger_file) as ledger:
-        _open_models(models)
-        ledger_place = ledger.place(place)
-        updater = LedgerUpdater(
-            models,
-            open_candles,
-            ledger,
-            ledger_place,
-            notify=print_message,
-            delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
-            is_posting=receiver is not None,
-        )
-        if receiver and is_for_ever:
-            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))
-        if is_for_ever:
-
-            def report(result: UpdateResult) -> None:
-                next_close = iso(updater.next_close_s(result.now_s))
-                print_lines(f"{_summary(result)}; next at {next_close}")
-
-            updater.run_forever(report)
-        result = updater.update()
-        track_words = list(place_words(place))
-        if ledger_file != DEFAULT_LEDGER:
-            track_words += ["--ledger", str(ledger_file)]
-        print_lines(
-            f"{_summary(result)}.", f"Ledger: {ledger_file}. Its record: {command('track', *track_words)}"
-        )
-        if receiver:
-            send_messages(ledger_file, ledger_place, receiver)
-    if not result.failures:
-        return 0
-    if result.num_issued:
-        return SeriesError.exit_code
-    first_error = next(iter(result.failures.values()))
-    return first_error.exit_code
-
-
-def _open_models(models: ServingModels) -> None:
-    """Open all models before the first update; this starts TensorFlow, which prints."""
-    with quiet_start():
-        for name in with_progress(models.series, "Opening models"):
-            with suppress(V8Error):  # the first update reports it
-                models.forecaster(name)
-
-
-def _summary(result: UpdateResult) -> str:
-    late = f" ({result.num_late} late)" if result.num_late else ""
-    failed = f", {len(result.failures)} series failed" if result.failures else ""
-    issued = plural(result.num_issued, "forecast")
-    return f"{iso(result.now_s)}: {issued} issued{late}, {result.num_scored} scored{failed}"
->>>>>>> work/clean

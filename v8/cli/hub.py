@@ -85,32 +85,7 @@ def publish_page(
     print_all_lines(_address_lines(published, f" at {published.revision[:12]}"))
 
 
-<<<<<<< HEAD
 def publish_staged(
-=======
-def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
-    """Publish the live record of a place as a dataset, and print to standard error what was sent.
-
-    Args:
-        ledger: The database of forecasts.
-        place: Of the models: a run folder, or a repository on the Hub.
-        repo: The dataset on the Hub, USER/NAME.
-        is_repairing: Send the days again of which rows were published more than once.
-
-    Raises:
-        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
-            ledger lacks a row that was published.
-    """
-    check_repo_name(repo, "--publish")
-    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
-        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = _publish(staged, repo, print_message, is_private=False)
-    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    print_message(f"Published: {published.url}" if published.sent else unsent)
-
-
-def _publish(
->>>>>>> work/clean
     staged: hub.Publication, repo: str, print_text: Callable[[str], None] = print_lines, **options: Any
 ) -> hub.Published:
     """Publish what is staged, and print beforehand what will change."""

@@ -15,14 +15,8 @@ from v8.artifacts.backtest_results import BacktestResults, read_results
 from v8.artifacts.nested_runs import hold_backtest
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
-<<<<<<< HEAD
-from v8.cli.printing import print_all_lines, print_lines, print_reasons, print_table, tell_error
-from v8.errors import DataError, SeriesError, StorageError, V8Error
-=======
-from v8.cli.options import require_one_of
 from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
-from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
->>>>>>> work/clean
+from v8.errors import DataError, SeriesError, StorageError, V8Error
 from v8.invocation import command
 from v8.machine.interruption import set_exit_message, watch_interrupts
 from v8.machine.processes import handle_request
@@ -144,107 +138,6 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-<<<<<<< HEAD
-=======
-def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
-    """Return the rule by which models are stale, from `--when` and `--max-age`.
-
-    Raises `ProfileError` if one of them is wrong, or they contradict each other.
-    """
-    require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
-    if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
-        rule = "is a number of days, for --when age"
-        fix = "Write for example --max-age 7, or leave it out"
-        raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
-    return StalenessRule(when, max_age_days)
-
-
-def newest_source(run: Path) -> str:
-    """Return the name of the source of a run, or of the one that has newer candles of the same market."""
-    source = read_run(run).source
-    return "live" if source == "vision" and "live" in SOURCES else source
-
-
-def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
-    """Renew stale models; return whether every series could be examined and trained."""
-    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
-    with FolderLock(renewal.run):
-        steps = []
-        observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
-        for step in renewal.renew(chosen, engine, observer):
-            _print_renewal(step)
-            steps.append(step)
-        rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
-    if any(decision.is_replaced for step in steps for decision in step.decisions):
-        printing.print_leaderboard(rows, renewal.run)
-    return not any(step.failures for step in steps)
-
-
-def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
-    """Print what is stale and would be trained."""
-    unfinished: set[Series] = set()
-    for generation, undecided in renewal.unfinished_generations(chosen):
-        print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
-        unfinished.update(undecided)
-    left = [series for series in chosen if series not in unfinished]
-    if left:
-        report = renewal.check_staleness(left)
-        _print_renewal(report)
-        if report.stale:
-            plan = renewal.plan(renewal.next_generation(report.stale), list(report.stale))
-            printing.print_plan(plan, renewal.source)
-
-
-def _print_renewal(step: StalenessReport | GenerationResult) -> None:
-    """Print how old the models are, or which models serve after a new generation was trained."""
-    if isinstance(step, StalenessReport):
-        rows = [
-            (model.series, model.generation, model.until, model.live, "yes" if model.is_stale else "no")
-            for model in step.assessments
-        ]
-        header = ("series", "generation", "newest candle", "live record × naive", "stale")
-        print_table(Table(header, rows, "What serves"))
-        print_all_lines(f"{model.series}: {model.reason}." for model in step.assessments)
-    else:
-        print_decisions(step)
-    if step.failures:
-        reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
-        print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
-
-
-def print_decisions(renewed: GenerationResult) -> None:
-    """Print the errors of new and old models, and which of them serve."""
-    measure = "MAE relative to naive on candles that neither was trained on"
-    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
-    for decision in renewed.decisions:
-        verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
-        print_lines(f"{decision.series}: {verdict}; of the challenger: {decision.why}.")
-
-
-NOTE: Final = (
-    "Errors are relative to the naive forecast's. Profiles that look differently far back or ahead evaluate "
-    "other windows, and near bars are easier: compare × best. Smaller: series and folds in which the error "
-    "is the smaller one, be it by chance."
-)
-
-
-def compare_folds(
-    backtests: Sequence[BacktestOptions], source: CandleSource, engine: Engine, out: Path
-) -> None:
-    """Carry out a back-test of each profile in a folder of its name, and print their pools in one table."""
-    results_by_profile = {
-        backtest.profile.name: evaluate_folds(out / backtest.profile.name, backtest, source, engine)
-        for backtest in backtests
-    }
-    num_profiles = plural(len(results_by_profile), "profile")
-    title = f"{num_profiles} over {plural(backtests[0].num_folds, 'fold')}"
-    print_table(page.pool_table(results_by_profile, title))
-    print_lines(NOTE)
-    if any(results.failures for results in results_by_profile.values()):
-        raise typer.Exit(SeriesError.exit_code)
-
-
->>>>>>> work/clean
 def fold_observer() -> RunObserver:
     """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
     return ObserverGroup([printing.RunDisplay(), ReportWriter(only_at_end=True)])

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from v8.cli.options import place_words
-from v8.cli.printing import print_lines, tell
+from v8.cli.printing import print_lines, print_message
 from v8.errors import SeriesError, V8Error
 from v8.invocation import command
 from v8.ledger import DEFAULT_LEDGER
@@ -58,12 +58,12 @@ def forecast_into_ledger(
             open_candles,
             ledger,
             ledger_place,
-            notify=tell,
+            notify=print_message,
             delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
             is_posting=receiver is not None,
         )
         if receiver and is_for_ever:
-            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, tell))
+            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))
         if is_for_ever:
 
             def report(result: UpdateResult) -> None:

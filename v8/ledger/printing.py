@@ -8,7 +8,7 @@ from typing import Final
 
 from v8.cli.hub import publish_staged
 from v8.cli.options import place_words
-from v8.cli.printing import print_json, print_lines, print_table, tell
+from v8.cli.printing import print_json, print_lines, print_message, print_table
 from v8.errors import ArtifactError, listed, shown
 from v8.evaluation.significance import BaselineComparison
 from v8.hub.client import check_repo_name
@@ -136,6 +136,6 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
     check_repo_name(repo, "--publish")
     with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
         staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = publish_staged(staged, repo, tell, is_private=False)
+        published = publish_staged(staged, repo, print_message, is_private=False)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    tell(f"Published: {published.url}" if published.sent else unsent)
+    print_message(f"Published: {published.url}" if published.sent else unsent)

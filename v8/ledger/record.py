@@ -110,13 +110,8 @@ class LiveTask(TaskScore):
     coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
 
     @property
-<<<<<<< HEAD
     def relative_crps(self) -> float | None:
-        """The CRPS as a multiple of naive's, which is its mean absolute error; None without quantiles."""
-=======
-    def crps_multiple(self) -> float | None:
         """The CRPS relative to naive's, which is its mean absolute error; None without quantiles."""
->>>>>>> work/clean
         if self.crps is None or self.errors[NAIVE] <= 0:
             return None
         return self.crps / self.errors[NAIVE]

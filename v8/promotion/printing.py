@@ -7,7 +7,7 @@ from pathlib import Path
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
-from v8.cli.printing import print_all_lines, print_lines, print_reasons, print_table, tell_error
+from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
 from v8.errors import ProfileError, listed
 from v8.machine.interruption import set_exit_message
 from v8.market.series import Series
@@ -49,7 +49,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
         for step in renewal.renew(chosen, engine, observer):
             _print_renewal(step)
             steps.append(step)
-        rows = RunOutputs(renewal.run, tell_error).write()  # also after a kill between a decision and this
+        rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
     if any(decision.is_replaced for step in steps for decision in step.decisions):
         printing.print_leaderboard(rows, renewal.run)
     return not any(step.failures for step in steps)
