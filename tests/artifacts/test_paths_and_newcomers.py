@@ -294,7 +294,7 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         del feature["seen"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
     old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
-    assert old.outside(candles) is None
+    assert old.out_of_range_features(candles) is None
     told = IssuedForecast(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
     assert (told.to_json()["is_familiar"], told.to_json()["outside"]) == (None, None)
     assert "training saw" not in " ".join(told.summary_lines())

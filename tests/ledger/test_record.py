@@ -52,9 +52,9 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     (one,) = record.series
     ohlc, volatility = one.tasks["ohlc"], one.tasks["volatility"]
     assert ohlc.errors == {"model": 1.5, "naive": 3.0, "har": 4.0}
-    assert (ohlc.naive.multiple, ohlc.naive.outcome) == (0.5, "not yet known")
-    assert (ohlc.best.baseline, ohlc.shown) == ("naive", (ohlc.naive,))
-    assert (volatility.best.baseline, volatility.best.multiple) == ("har", 4.0)
+    assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "not yet known")
+    assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
+    assert (volatility.best.baseline, volatility.best.relative_mae) == ("har", 4.0)
     assert (ohlc.num_scored, ohlc.num_days, one.counts.num_scored) == (2, 1, 2)
 
 

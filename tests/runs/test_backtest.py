@@ -285,7 +285,7 @@ def test_a_plan_that_no_back_test_wrote_is_refused_in_one_sentence(
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"begins in a folder of its own.*mine\.txt"):
+    with pytest.raises(ArtifactError, match=r"starts in an empty folder.*mine\.txt"):
         begin_or_continue(tmp_path, asked(), DemoSource(), RunObserver())
 
 

@@ -158,7 +158,7 @@ class RunDisplay(RunObserver):
         console = make_console()
         self._pace = ProgressEstimate(len(context.plan.todo))
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
             progress = Progress(*columns, TimeElapsedColumn(), console=console)
             self._resources.enter_context(progress)
             self._live = _LiveDisplay(context.plan, self._pace, progress)
