@@ -88,7 +88,7 @@ def test_a_damaged_fold_is_refused(content: bytes | None, evaluated: FoldLosses,
     file = tmp_path / "fold_losses.npz"
     evaluated.save(file)
     file.write_bytes(file.read_bytes()[:-40] if content is None else content)
-    with pytest.raises(ArtifactError, match=r"fold\.npz: must be a fold"):
+    with pytest.raises(ArtifactError, match=r"fold_losses\.npz: must be a fold"):
         FoldLosses.load(file)
     with pytest.raises(ArtifactError, match="No such file"):
         FoldLosses.load(tmp_path / "none.npz")

@@ -118,7 +118,7 @@ def carried_out(
     placement = choose_shares(workers, fleet_size, device, None)
     tasks = cluster._Tasks(ray, placement, jobs, EventCallback(told.append), Path("/nowhere/sign"))
     ended: list[SeriesOutcome] = []
-    while tasks.are_left:
+    while tasks.has_unfinished:
         ended += tasks.receive()
     assert len({one.series for one in ended}) == len(ended)
     return {str(one.series): one.reason for one in ended}, told

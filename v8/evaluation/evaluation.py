@@ -67,7 +67,7 @@ class JsonRecord:
 
         Raises `ArtifactError`, whose message begins with `where`, if the content is damaged.
         """
-        rule = f"must be a {cls.kind} of format {cls.formats[-1]}"
+        rule = f"must be an {cls.kind} of format {cls.formats[-1]}"
         check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
         if content["format"] != cls.formats[-1]:
             content = with_current_names(content)

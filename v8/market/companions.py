@@ -342,7 +342,10 @@ class Companions:
         """Return the candles of a neighbour: those in memory, else those of the source."""
         series = Series(symbol, own.series.timeframe)
         if symbol in self._in_memory:
-            return check_candles(self._in_memory[symbol], series, source="covariates")
+            table = self._in_memory[symbol]
+            if isinstance(table, Candles):
+                return table  # checked before
+            return check_candles(table, series, source="covariates")
         if series == own.series:
             return own
         if source is None:

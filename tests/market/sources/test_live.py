@@ -548,5 +548,5 @@ def test_a_store_that_cannot_be_written_is_refused_where_it_is_to_be_filled(
     place.write_text("mine")
     monkeypatch.setenv("V8_HOME", str(place))
     with pytest.raises(StorageError, match="must be written; got Not a directory"):
-        update_store(LiveSource(), [SERIES], 100, accepts=False)
+        update_store(LiveSource(), [SERIES], 100, accept_revisions=False)
     assert not exchange.klines_requests()
