@@ -86,7 +86,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
         ),
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
-        "v8.Forecaster.evaluation": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
+        "v8.Forecaster.evaluation": (forecaster.evaluation, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
         "v8.Forecaster.companions": (forecaster.companions, {"covariates": None}),
         "v8.Forecaster.joined": (

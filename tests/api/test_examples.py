@@ -25,6 +25,7 @@ PACKAGES = {
 """Functions behind packages that can be called."""
 
 
+@pytest.mark.process
 @pytest.mark.tf
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.usefixtures("unloaded")

@@ -98,7 +98,7 @@ def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
     assert unevaluated.path.name == f"{unevaluated.record.profile_name}-unevaluated"
     assert re.fullmatch(r"tiny-but-[0-9a-f]{8}", unevaluated.record.profile_name)
     assert unevaluated.path.parent == run.path.parent == place / "python"
-    assert " --no-judge" in unevaluated.record.command and not run.record.plugins
+    assert " --no-evaluate" in unevaluated.record.command and not run.record.plugins
     assert run.record.is_evaluated and not unevaluated.record.is_evaluated
 
 

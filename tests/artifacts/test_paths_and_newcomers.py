@@ -296,7 +296,7 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
     shutil.copytree(made.run / TEACHER_FORCED[0], tmp_path / "old")
     metadata = json.loads((tmp_path / "old" / "metadata.json").read_text())
     for feature in metadata["features"]:
-        del feature["seen"]
+        del feature["value_range"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
     old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
     assert old.out_of_range_features(candles) is None

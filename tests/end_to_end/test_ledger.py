@@ -136,6 +136,7 @@ def replay(watch: LedgerUpdater, exchange: ExchangeApi, until_s: int) -> list[Up
     return wakes
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
@@ -153,6 +154,7 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert told == []
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_the_api_alone_is_enough_for_a_forecast_and_its_baselines(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
@@ -163,6 +165,7 @@ def test_the_api_alone_is_enough_for_a_forecast_and_its_baselines(
     assert (woken.num_issued, woken.failures) == (2, {})
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
@@ -175,6 +178,7 @@ def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
     assert exchange.klines_requests() == []
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_wake_asks_once_for_the_candles_of_a_series(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
@@ -195,6 +199,7 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4 * HOUR_S
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
@@ -214,6 +219,7 @@ def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     assert record.tasks["ohlc"].num_scored == 2  # the newest waits
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
@@ -236,6 +242,7 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     assert ledger.count_forecasts("./tiny", SHORT).num_late == 0
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_one_series_without_candles_does_not_stop_the_others(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
@@ -254,6 +261,7 @@ def test_one_series_without_candles_does_not_stop_the_others(
     assert len(told) == 2
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     exchange: ExchangeApi, watch_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -272,6 +280,7 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     assert "unbroken candles at the end" in data["error"]
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
@@ -289,6 +298,7 @@ def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
     assert ledger.count_forecasts("./tiny", SHORT).num_void == 2
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_an_asking_second_is_the_place_s_own_and_after_the_close(
     exchange: ExchangeApi, models: ServingModels, tmp_path: Path
@@ -305,6 +315,7 @@ def test_an_asking_second_is_the_place_s_own_and_after_the_close(
         assert watch.update().num_issued == 1
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_another_generation_serves_from_the_next_close_on(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, call: Callable[..., Any]
@@ -334,6 +345,7 @@ def test_another_generation_serves_from_the_next_close_on(
         assert f"{SHORT}, model that has seen until {issuer}: ohlc " in shown
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_close_that_the_model_has_seen_is_left_out(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
@@ -347,6 +359,7 @@ def test_a_close_that_the_model_has_seen_is_left_out(
     assert ledger.series("./tiny") == [LONG]
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
     exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -393,6 +406,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts_it_once(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, tmp_path: Path
@@ -474,6 +488,7 @@ def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     assert model == "tiny"
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     exchange: ExchangeApi,
@@ -521,6 +536,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_opened(
     assert (done.exit_code, done.stderr) == (2, told)
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_track_prints_the_record_as_a_table_json_and_csv(
     call: Callable[..., Any], exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path

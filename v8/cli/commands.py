@@ -69,7 +69,10 @@ def run(
     lang: cli.LangOption = None,
     importance: bool = Option(False, "--importance", help="Measure how much each kind of input adds."),
     evaluate: bool = Option(
-        True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
+        True,
+        "--evaluate/--no-evaluate",
+        "--judge/--no-judge",  # its name in version 1.0
+        help="Evaluate models on the test span, or only make them forecast.",
     ),
 ) -> None:
     """Train, evaluate and save a model for every series; the same call again continues or skips.

@@ -15,9 +15,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
-from v8.runs.plan import Plan
+
+if TYPE_CHECKING:  # the command line needs trackers, and plans import pandas
+    from v8.runs.plan import Plan
 
 
 def _save_nothing() -> None:
@@ -28,7 +31,7 @@ def _save_nothing() -> None:
 class RunContext:
     """What an observer may use of the run that begins."""
 
-    plan: Plan  # as far as an earlier call brought it
+    plan: "Plan"  # as far as an earlier call brought it
     source_name: str  # name of the candle source
     notify: Callable[[Event], None]  # passes an event of the observer's own to all observers
     save_record: Callable[[], None] = _save_nothing  # writes `run.json` now
@@ -115,7 +118,7 @@ class EachNoteOnce(RunObserver):
 
 @contextmanager
 def observed(
-    observer: RunObserver, plan: Plan, source_name: str, save_record: Callable[[], None] = _save_nothing
+    observer: RunObserver, plan: "Plan", source_name: str, save_record: Callable[[], None] = _save_nothing
 ) -> Iterator[RunObserver]:
     """Let an observer follow a run until the block ends; yield the one to call, which gets each note once."""
     once = EachNoteOnce(observer)
