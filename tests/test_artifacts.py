@@ -209,7 +209,7 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> N
         ("", "must be valid JSON; got damage"),
         ('{"format": 1, "prof', "must be valid JSON; got damage"),
         ("[1]", "must hold a JSON object; got list"),
-        ('{"format": 99}', "reads run format 1; got format 99"),
+        ('{"format": 99}', "reads run format 2; got format 99"),
         ('{"format": 1}', "key profile: must be as v8 wrote it; got no such key"),
     ],
 )
@@ -344,6 +344,6 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None
 
 
 def test_metadata_of_another_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "metadata.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(ArtifactError, match="reads artefact format 1; got format 2"):
+    (tmp_path / "metadata.json").write_text(json.dumps({"format": 3}))
+    with pytest.raises(ArtifactError, match="reads artefact format 2; got format 3"):
         read_metadata(tmp_path)

@@ -130,6 +130,6 @@ def test_a_damaged_sample_is_refused(
     content = json.loads(json.dumps(sample.to_json()))
     change(content)
     write_json(tmp_path / "forecasts.json", content)
-    pattern = rf"forecasts\.json(, key \S+)?: must be a sample of forecasts of format 1; got {got}"
+    pattern = rf"forecasts\.json(, key \S+)?: must be a sample of forecasts of format 2; got {got}"
     with pytest.raises(ArtifactError, match=pattern):
         read_sample(tmp_path / "forecasts.json")

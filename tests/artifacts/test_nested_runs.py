@@ -95,7 +95,7 @@ def test_a_name_that_is_no_generation_is_refused_before_it_is_a_path(run: Path, 
 @pytest.mark.parametrize(
     ("changes", "refused"),
     [
-        ({"format": 9}, r"this v8 reads serving format 1; got format 9"),
+        ({"format": 9}, r"this v8 reads serving format 2; got format 9"),
         ({"serving": {"../BTCUSDT-15m": DAY}}, r"key serving: must be as v8 wrote it; got .*not '\.\./BTC"),
         ({"decisions": 7}, r"key decisions: must be as v8 wrote it; got 7"),
         ({"decisions": [{"verdict": "both"}]}, r"key decisions\.0\.series: must be .*; got no such key"),

@@ -129,11 +129,11 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
     for one in content["measurements"]:
         run = place / "out" / "runs" / one["profile"]
         metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
-        for task, multiple in one["models"][0]["multiples"].items():
+        for task, multiple in one["models"][0]["relative_mae"].items():
             evaluation = Evaluation.from_json(metadata["evaluation"])
             assert evaluation.relative_error(task) == multiple
             of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
-            assert one["models"][0]["multiples_of_best"][task] == of_best
+            assert one["models"][0]["relative_mae_to_best"][task] == of_best
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [
         json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")

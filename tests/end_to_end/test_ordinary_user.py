@@ -17,7 +17,7 @@ from ordinary_user import UNKNOWN_USER_ID, USER_ID, called_as_user, why_impossib
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
-pytestmark = pytest.mark.skipif(why_impossible() is not None, reason=str(why_impossible()))
+pytestmark = pytest.mark.skipif(why_impossible() is not None, reason="no ordinary user can be taken on here")
 
 SERIES = "BTCUSDT-1h"
 NUM_BARS = 3_000

@@ -182,7 +182,7 @@ def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_sho
     section = content["tasks"]["bands"]
     for part in ("errors", "significance"):
         section[part]["**x** <b>"] = section[part].pop("offset")
-    with pytest.raises(ArtifactError, match="evaluation of format 3"):
+    with pytest.raises(ArtifactError, match="evaluation of format 4"):
         Evaluation.from_json(content)
 
 
@@ -313,7 +313,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
         section = section[key]
     section[path[-1]] = value
     with pytest.raises(
-        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 3"
+        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 4"
     ):
         Evaluation.from_json(content, where="metadata of X, key evaluation")
 
@@ -321,7 +321,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 3; got format None"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 4; got format None"
     ):
         Evaluation.from_json(content)
 
@@ -329,7 +329,7 @@ def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
 def test_an_evaluation_of_the_first_format_is_refused(make_span) -> None:
     content = {**evaluate(make_span()).to_json(), "format": 1}
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 3; got format 1"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 4; got format 1"
     ):
         Evaluation.from_json(content)
 

@@ -154,7 +154,7 @@ def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     assert about == "Median of 2 series, trained again for each fold of 1998-07-12 – 1998-07-17, 15m:"
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]
-    assert told.relative_mae == pytest.approx(0.95)
+    assert told.model_relative_mae == pytest.approx(0.95)
     assert sentences[0].startswith("Volatility: 5.0 % lower error than the naive forecast")
     page = unescape(str(backtest_page(found)))
     assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")

@@ -57,8 +57,8 @@ def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> M
             "windows_per_s": 100.0 / times,
             "epochs_run": 2,
             "best_epoch": best_epoch,
-            "multiples": {"ohlc": multiple, "bands": None},
-            "multiples_of_best": {"ohlc": multiple * 1.1, "bands": None},
+            "relative_mae": {"ohlc": multiple, "bands": None},
+            "relative_mae_to_best": {"ohlc": multiple * 1.1, "bands": None},
         }
         for series, seconds, best_epoch, multiple in (
             ("BTCUSDT-15m", first, 1, 0.9),
@@ -136,7 +136,7 @@ def test_figures_are_the_median_over_repeats_with_both_ends() -> None:
     assert figures["train_s"] == spread(72.0, 48.0, 96.0)
     assert figures["compile_s"] == spread(90.0, 60.0, 120.0)  # only the first model compiled
     assert figures["epochs_to_best"] == spread(1.5, 1.5, 1.5)
-    assert figures["ohlc_multiple"]["median"] == pytest.approx(0.95)
+    assert figures["ohlc_relative_mae"]["median"] == pytest.approx(0.95)
     assert "bands_multiple" not in figures  # no number in any model
     assert "volatility_multiple" not in figures
 
@@ -229,7 +229,7 @@ def worth(profile: str, times: float, *multiples: float, **changes: Any) -> Meas
     """A measurement of two series with these multiples of naive's error."""
     plain = measured(profile, 1, times, **changes)
     models = [
-        {**model, "multiples": {"ohlc": multiple, "bands": multiple}}
+        {**model, "relative_mae": {"ohlc": multiple, "bands": multiple}}
         for model, multiple in zip(plain["models"], multiples, strict=True)
     ]
     return {**plain, "models": models}
@@ -267,7 +267,7 @@ def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
     assert advised(*pair)[0] == "No profile is the one to take: they look differently far ahead."
     worse = advised(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0))
     assert worse[0] == "No profile is the one to take: none has a lower error than the naive forecast."
-    models = [{**one, "multiples": {"ohlc": None}} for one in pair[0]["models"]]
+    models = [{**one, "relative_mae": {"ohlc": None}} for one in pair[0]["models"]]
     nothing = {**pair[0], "models": models}
     assert advised(nothing) == []
 

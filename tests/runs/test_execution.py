@@ -297,7 +297,7 @@ DAMAGE: dict[str, tuple[str, str | None, str]] = {
     "metadata of another format": (
         "metadata.json",
         '{"format": 9}',
-        r"metadata\.json: this v8 reads artefact format 1",
+        r"metadata\.json: this v8 reads artefact format 2",
     ),
     "a lost history": ("history.csv", None, r"history\.csv: must be "),
     "a cut history": ("history.csv", "epoch,train", r"history\.csv: must be CSV"),

@@ -63,7 +63,7 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
-    assert (content["format"], content["is_demo"]) == (1, True)
+    assert (content["format"], content["is_demo"]) == (2, True)
     assert list(content["figures"]) == list(TRADING_RULES)
     assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
         (rule, "") for rule in TRADING_RULES
@@ -81,4 +81,4 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert DEMO_WARNING not in trading_page(known)
     assert all(sentence in page for sentence in sentences(known))
     section = "".join(trading_section(known))  # of a back-test, too
-    assert "Actual: perfect foresight, which pays nothing" in section
+    assert "Perfect foresight knows what comes and pays nothing" in section

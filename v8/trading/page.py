@@ -41,7 +41,7 @@ _HEAD: Final = (
     "best other way",
     "its gain",
     "no forecast",
-    "actual",
+    "perfect foresight",
     "model − best, 95 %",
     "p",
     "verdict",
