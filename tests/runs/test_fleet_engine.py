@@ -228,16 +228,16 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
     assert one_trainer.trainer is not None
-    jobs, told, made = make_jobs(*NAMES), [], []
+    jobs, told, trainers = make_jobs(*NAMES), [], []
 
     def make_trainer(*_: Any, **__: Any) -> Trainer:
         assert one_trainer.trainer is not None
-        made.append(Small(one_trainer.trainer))
-        return made[-1]
+        trainers.append(Small(one_trainer.trainer))
+        return trainers[-1]
 
     outcomes = by_name(made(jobs, told.append, None, make_trainer))
     assert [outcomes[name].reason for name in NAMES] == [None] * 3
-    assert [trainer.sizes for trainer in made] == [[3], [2, 1]]
+    assert [trainer.sizes for trainer in trainers] == [[3], [2, 1]]
     notes = [event.text for event in told if isinstance(event, Note)]
     assert notes[0] == "A fleet of 3 ran out of memory; it goes on in fleets of 2."
     for job in jobs:
