@@ -87,7 +87,7 @@ def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: R
     file.parent.mkdir(parents=True)
     file.write_text("mine")
     with pytest.raises(
-        ArtifactError, match=r"starts in a folder of its own; .*got [\w.-]+\. Restore run\.json"
+        ArtifactError, match=r"starts in an empty folder; .*got [\w.-]+\. Restore run\.json"
     ):
         RunFolder(tmp_path / "tiny", begun)
     assert file.read_text() == "mine"

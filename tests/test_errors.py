@@ -94,7 +94,7 @@ def test_below_the_doors_no_error_knows_how_a_door_writes_its_parameters() -> No
         text = file.read_text("utf-8")
         for name in re.findall(r"param:([a-z_]+)", text):
             assert f"--{name.replace('_', '-')}" in surface, (file, name)
-        if not {"cli", "api"} & {*file.relative_to(package).parts}:
+        if not {"cli", "api", "command.py"} & {*file.relative_to(package).parts}:
             parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.keyword)]
             told = [ast.unparse(one.value) for one in parts if one.arg in errors.PARTS]
             flags = (re.sub(r"command\([^()]*(\([^()]*\)[^()]*)*\)|ray start \S+", "", one) for one in told)

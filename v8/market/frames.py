@@ -285,8 +285,9 @@ def _matches_series(part: str, text: str, series: Series) -> bool:
     """Return whether a text names a part of the series, in any usual way to write it.
 
     >>> series = Series("BTCUSDT", "15m")
-    >>> [_matches_series("timeframe", text, series) for text in ("15m", "15min", "900", "15", "1h", "15M",
-    "")] [True, True, True, True, False, False, False]
+    >>> texts = ("15m", "15min", "900", "15", "1h", "15M", "")
+    >>> [_matches_series("timeframe", text, series) for text in texts]
+    [True, True, True, True, False, False, False]
     """
     if part == "series":
         return text == str(series)
