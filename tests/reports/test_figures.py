@@ -121,7 +121,7 @@ def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_me
     # Each error is (1 - 0.25) times the naive one, at every step.
     evaluation = Evaluation.from_json(make_metadata(share=0.25)["evaluation"])
     figure = error_figure(evaluation, "ohlc")
-    assert trace(figure, "the naive forecast")["y"] == [1.0, 1.0, 1.0]
+    assert trace(figure, "naive")["y"] == [1.0, 1.0, 1.0]
     model = plain(figure)["data"][-1]
     assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
     errors = evaluation.error("ohlc").by_step

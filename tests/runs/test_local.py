@@ -132,8 +132,8 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
     monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
     profile, trainers = read_metadata(made.first).trained_profile, []
     monkeypatch.setattr("v8.runs.pipeline.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
-    wanted = cluster._wanted()
-    with cluster._sign_in(tmp_path) as sign, ExitStack() as end_of_worker:
+    wanted = cluster._environment()
+    with cluster._marker_file(tmp_path) as sign, ExitStack() as end_of_worker:
         monkeypatch.setattr(cluster, "_until_exit", end_of_worker)
         end_of_worker.callback(cluster._training_thread.cache_clear)
         for name in (FIRST, SECOND):
