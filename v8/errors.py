@@ -102,7 +102,7 @@ def as_argument(name: str) -> str:
 
 
 def with_parameters(text: str, write: Callable[[str], str] = as_flag) -> str:
-    """Replace the names of parameters in a message by those that an interface uses.
+    """Replace parameters in a message, such as `param:data_dir`, by the names that an interface uses.
 
     >>> with_parameters("Add param:data_dir DIR"), with_parameters("Add param:data_dir DIR", as_argument)
     ('Add --data-dir DIR', 'Add data_dir= DIR')

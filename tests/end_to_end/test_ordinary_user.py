@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from exchange_api import ExchangeApi
-from ordinary_user import UNKNOWN_USER_ID, USER_ID, called_as_user, why_impossible
+from ordinary_user import UNKNOWN_USER_ID, USER_ID, called_as_user
 
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
-pytestmark = pytest.mark.skipif(why_impossible() is not None, reason="no ordinary user can be taken on here")
+pytestmark = pytest.mark.process
 
 SERIES = "BTCUSDT-1h"
 NUM_BARS = 3_000

@@ -43,6 +43,8 @@ from v8.runs.events import RunSummary, SeriesOutcome
 from v8.safe_text import for_spreadsheet
 from v8.wording import Table, frame_csv
 
+pytestmark = pytest.mark.tf
+
 SERIES = "BTCUSDT-15m"
 FILES = ("run.json", f"{SERIES}/metadata.json")
 

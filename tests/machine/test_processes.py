@@ -19,12 +19,14 @@ def order(make_profile: Callable[..., Profile]) -> MeasurementRequest:
     return MeasurementRequest(profile=make_profile(), measurements=[BACKEND, MATMUL])
 
 
+@pytest.mark.tf
 def test_measurements_are_taken_one_after_another(order: MeasurementRequest) -> None:
     backend, matmul = measure(MeasurementRequest.model_validate_json(order.model_dump_json()))
     assert backend["backend"] in backend["versions"]
     assert matmul["size"] == 8
 
 
+@pytest.mark.process
 def test_processes_answer_at_once_and_line_by_line(order: MeasurementRequest) -> None:
     answers = run_processes([order, order])
     for answer in answers:
@@ -35,12 +37,14 @@ def test_processes_answer_at_once_and_line_by_line(order: MeasurementRequest) ->
         assert answer.start_s > 0.5  # nobody starts TensorFlow faster
 
 
+@pytest.mark.process
 def test_a_process_that_hangs_is_given_up(order: MeasurementRequest) -> None:
     (answer,) = run_processes([order], limit_s=0.5)
     assert answer.refusal == "a measuring process took more than 0.5 s"
     assert (answer.measured, answer.start_s) == ((), 0.0)
 
 
+@pytest.mark.process
 def test_an_error_of_ours_comes_back_as_its_sentence(order: MeasurementRequest) -> None:
     nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "fleet_size": 1}
     wanted = [MATMUL, {"measure": "training", "device": "cpu", **nowhere}]

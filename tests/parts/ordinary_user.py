@@ -50,7 +50,7 @@ def called_as_user(
     """Do what `python -m v8` does with some words, as an ordinary user with this environment alone."""
     reason = why_impossible()
     if reason:
-        pytest.skip("no ordinary user can be taken on here")
+        pytest.skip(f"no other user can be taken on here: {reason}")
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "CUDA_VISIBLE_DEVICES") if name in os.environ}
     return subprocess.run(
         [*_words_as(user_id), sys.executable, "-m", "v8", *map(str, words)],

@@ -115,9 +115,11 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
     assert len(results["cells"]) == 4
     for stretch in (*results["folds"], *results["pools"]):
         for result in stretch["tasks"].values():
-            assert result["multiples"]["model"] == pytest.approx(result["multiples"]["range_paths"], rel=1e-5)
-            assert result["multiples"]["naive"] == 1.0
-            assert {"scaled", "har", "ewma", "offset"} < result["multiples"].keys()
+            assert result["relative_mae"]["model"] == pytest.approx(
+                result["relative_mae"]["range_paths"], rel=1e-5
+            )
+            assert result["relative_mae"]["naive"] == 1.0
+            assert {"scaled", "har", "ewma", "offset"} < result["relative_mae"].keys()
     page = (undisturbed / "backtest.html").read_text("utf-8")
     assert "Simulated market" in page and "Back-test of profile range_paths" in page
 

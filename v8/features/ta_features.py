@@ -131,9 +131,12 @@ def is_package_name(name: str) -> bool:
 def canonical_name(name: str) -> str:
     """Return the canonical form of a name; a name that cannot be read stays as it is.
 
-    >>> names = ("ta.adx(window=14)", "ta.stoch( smooth_window=5,window=10 )", "close")
-    >>> [canonical_name(name) for name in names]
-    ['ta.adx', 'ta.stoch(window=10, smooth_window=5)', 'close']
+    >>> canonical_name("ta.adx(window=14)")
+    'ta.adx'
+    >>> canonical_name("ta.stoch( smooth_window=5,window=10 )")
+    'ta.stoch(window=10, smooth_window=5)'
+    >>> canonical_name("close")
+    'close'
     """
     try:
         return read_name(name).text if is_package_name(name) else name
