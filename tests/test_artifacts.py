@@ -86,9 +86,7 @@ def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: R
     file = tmp_path / "tiny" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(
-        ArtifactError, match=r"starts in an empty folder; .*got [\w.-]+\. Restore run\.json"
-    ):
+    with pytest.raises(ArtifactError, match=r"starts in an empty folder; .*got [\w.-]+\. Restore run\.json"):
         RunFolder(tmp_path / "tiny", begun)
     assert file.read_text() == "mine"
     assert not (tmp_path / "tiny" / "run.json").exists()
