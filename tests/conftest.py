@@ -107,7 +107,7 @@ def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int |
 def table_with(table: FeatureTable, **arrays: np.ndarray) -> FeatureTable:
     """Return a table with some columns (or `segment`) replaced."""
     segment = arrays.pop("segment", table.segment)
-    changed = {**table.runs, **{name: (array.astype(np.float32),) for name, array in arrays.items()}}
+    changed = {**table.chunks, **{name: (array.astype(np.float32),) for name, array in arrays.items()}}
     digest = f"{hash(b''.join(run.tobytes() for runs in changed.values() for run in runs)):x}"
     return FeatureTable(table.series, table.open_time_s, changed, segment, digest)
 

@@ -202,7 +202,7 @@ def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> Non
 
 def _until(data: SeriesData, last_row: int) -> FeatureTable:
     """Return the table with other candles after a row."""
-    table, changed = data.table, dict(data.table.runs)
+    table, changed = data.table, dict(data.table.chunks)
     for name, factor in {"open": 1.5, "high": 1.7, "low": 1.4, "close": 1.5}.items():
         column = table.column(name).copy()
         column[last_row + 1 :] *= factor

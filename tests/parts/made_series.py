@@ -60,7 +60,7 @@ class MadeSeries:
         """The same windows of a table of which every column, told by its name, is changed."""
         table = self.train.table
         runs: dict[str, Any] = {name: (change(name, table.column(name).copy()),) for name in table.columns}
-        changed = replace(table, runs=runs)
+        changed = replace(table, chunks=runs)
         spans = {name: Span(changed, span.profile, span.anchors) for name, span in self.spans.items()}
         return replace(self, spans=spans)
 
@@ -227,7 +227,7 @@ def table_of(ohlc: np.ndarray, dtype: Any = np.float64) -> FeatureTable:
     return FeatureTable(
         series=Series.parse("BTCUSDT-15m"),
         open_time_s=900 * np.arange(len(ohlc)),
-        runs={name: (values.astype(dtype),) for name, values in columns.items()},
+        chunks={name: (values.astype(dtype),) for name, values in columns.items()},
         segment=np.zeros(len(ohlc), np.int32),
         digest="made",
     )

@@ -31,7 +31,7 @@ def span_of(make_profile: Callable[..., Profile]) -> SpanMaker:
             series=Series.parse("BTCUSDT-15m"),
             open_time_s=900 * np.arange(len(ohlc)),
             # In float64, to which a table does not object: sums by hand agree to more digits.
-            runs={name: (prices,) for name, prices in zip(OHLC, ohlc.T, strict=True)},
+            chunks={name: (prices,) for name, prices in zip(OHLC, ohlc.T, strict=True)},
             segment=np.array(segment or [0] * len(ohlc), np.int32),
             digest="made",
         )

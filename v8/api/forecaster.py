@@ -251,7 +251,7 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """Judge the model on candles it has not seen, compared with every baseline.
+        """Evaluate the model on candles it has not seen, compared with every baseline.
 
         Args:
             candles: As for `predict`; they should begin long before `start`, because the baselines are fitted

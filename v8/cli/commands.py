@@ -406,7 +406,7 @@ def backtest(
     is_worth: bool = Option(False, "--worth", help="Show what they would have earned, too, as worth does."),
     lang: cli.LangOption = None,
 ) -> None:
-    """Judge a profile over many folds, fitted again for each; the same call again continues.
+    """Evaluate a profile over many folds, fitted again for each; the same call again continues.
 
     Examples:
         v8 backtest --profile frontier --series BTCUSDT-1h --folds 8

@@ -45,7 +45,7 @@ def compare_profiles(
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     bars: int | None = cli.some_bars("Newest candles of each. Default: the profile's."),
-    folds: int | None = Option(None, metavar="K", min=1, max=1_000, help="Judge each over so many folds."),
+    folds: int | None = Option(None, metavar="K", min=1, max=1_000, help="Evaluate each over so many folds."),
     device: cli.DeviceOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
     out: Path = Option(Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html, runs."),

@@ -244,14 +244,14 @@ def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
 
 
 def evaluate_windows(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> tuple[Evaluation, Losses]:
-    """Judge a model and every baseline on the test span, see `evaluate_span`."""
+    """Evaluate a model and every baseline on the test span, see `evaluate_span`."""
     return evaluate_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
 
 
 def evaluate_span(
     span: Span, model: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
 ) -> tuple[Evaluation, Losses]:
-    """Judge a model and every installed baseline on some windows.
+    """Evaluate a model and every installed baseline on some windows.
 
     Args:
         span: The windows.
@@ -292,7 +292,7 @@ def evaluate_span(
 
 
 def evaluate_quantiles(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> QuantileEvaluation:
-    """Judge a model's quantiles on the test span, and those of every baseline that forecasts some.
+    """Evaluate a model's quantiles on the test span, and those of every baseline that forecasts some.
 
     Args:
         data: The series; the baselines are fitted to its train span.

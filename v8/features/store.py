@@ -44,7 +44,7 @@ import pyarrow.parquet as pq
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.features.indicators import FEATURES, ancestry, check_columns, is_of_package
-from v8.features.table import FeatureTable, Runs, assemble, compute_columns, valid_rows
+from v8.features.table import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.market.candles import Candles
 
 FORMAT: Final = 4  # version of the index below; a file with another version is replaced
@@ -64,7 +64,7 @@ _NO_CHECKSUM = "0" * 8
 _MAX_BYTES = 1 << 34
 _FLOAT = np.dtype("<f4")
 
-Columns = dict[str, Runs]  # by name
+Columns = dict[str, Chunks]  # by name
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class _File:
 
 def _parquet(candles: Candles, columns: Columns) -> bytes:
     """Encode columns as Parquet, with an index of candles and definitions and a checksum of the rest."""
-    values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in columns.items()}
+    values = {name: np.concatenate(chunks, dtype=_FLOAT) for name, chunks in columns.items()}
     types = {**dict.fromkeys(values, pa.float32()), OPEN_TIME: pa.timestamp("ms", tz="UTC")}
     schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
     open_time = pa.array(candles.open_time_s * 1000, types[OPEN_TIME])

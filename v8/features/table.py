@@ -2,7 +2,7 @@
 
 A table holds named float32 columns of one Series; each row depends on past candles only. A gap in the candles
 ends a piece. Indicators start again in every piece, the warm-up of every piece is dropped, and a piece that
-is not longer than the warm-up is dropped entirely. Columns are selected by name, never by number (G4).
+is not longer than the warm-up is dropped entirely. Columns are selected by name, never by number.
 
 Computing only new rows gives the same bits as computing all rows. A row of a windowed column depends on the
 bars of its window only. Exponential averages depend on the whole piece: like a plug-in's formula that is not
@@ -33,27 +33,27 @@ from v8.storage import digest_bytes, digest_json
 
 Column = NDArray[np.float32]
 
-Runs = tuple[Column, ...]  # a column as consecutive arrays, together of shape (N,)
+Chunks = tuple[Column, ...]  # a column as consecutive arrays, together of shape (N,)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
     """Feature columns of one Series; every array is read-only.
 
-    Columns are finite. Rows that a store has read and rows that it has computed stay separate arrays (runs),
-    because joining them would cost more than both.
+    Columns are finite. Rows that a store has read and rows that it has computed stay separate arrays
+    (chunks), because joining them would cost more than both.
     """
 
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
-    runs: dict[str, Runs]  # columns by name, each as runs of N rows together
+    chunks: dict[str, Chunks]  # columns by name, each as chunks of N rows together
     segment: NDArray[np.int32]  # number of the piece of each row, from 0, shape (N,)
     digest: str  # identifies candles, columns and their definitions; 64 hex digits
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        arrays = {**self.runs, "segment": (self.segment,)}
-        shapes = {name: (sum(map(len, runs)), *runs[0].shape[1:]) for name, runs in arrays.items()}
+        arrays = {**self.chunks, "segment": (self.segment,)}
+        shapes = {name: (sum(map(len, chunks)), *chunks[0].shape[1:]) for name, chunks in arrays.items()}
         expected = self.open_time_s.shape
         wrong = [name for name, shape in shapes.items() if shape != expected]
         if wrong:
@@ -61,8 +61,8 @@ class FeatureTable:
             got = f"{shapes[wrong[0]]} in {listed(wrong)}"
             rule = f"every array has the shape of the open times, {expected}"
             raise DataError(where=location, rule=rule, got=got, fix="Give one value per open time and column")
-        runs = {name: tuple(_read_only(run) for run in runs) for name, runs in self.runs.items()}
-        object.__setattr__(self, "runs", runs)
+        chunks = {name: tuple(_read_only(chunk) for chunk in chunks) for name, chunks in self.chunks.items()}
+        object.__setattr__(self, "chunks", chunks)
         for name in ("open_time_s", "segment"):
             object.__setattr__(self, name, _read_only(getattr(self, name)))
 
@@ -72,42 +72,42 @@ class FeatureTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns, each once, in the requested order."""
-        return tuple(self.runs)
+        return tuple(self.chunks)
 
     def column(self, name: str) -> Column:
-        """Return one column, shape (N,), float32, read-only; its runs are joined at the first call."""
-        runs = self._runs(name)
-        if len(runs) > 1:
-            runs = (_read_only(np.concatenate(runs)),)
-            self.runs[name] = runs
-        return runs[0]
+        """Return one column, shape (N,), float32, read-only; its chunks are joined at the first call."""
+        chunks = self._chunks(name)
+        if len(chunks) > 1:
+            chunks = (_read_only(np.concatenate(chunks)),)
+            self.chunks[name] = chunks
+        return chunks[0]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Copy columns, each once, in the order of their names: (N, len(names)), float32, rows contiguous."""
-        columns = [self._runs(name) for name in check_columns(names)]
+        columns = [self._chunks(name) for name in check_columns(names)]
         selected = np.empty((len(self), len(columns)), columns[0][0].dtype)
-        for number, runs in enumerate(columns):
-            np.concatenate(runs, out=selected[:, number])
+        for number, chunks in enumerate(columns):
+            np.concatenate(chunks, out=selected[:, number])
         return selected
 
     def first(self, num_rows: int) -> "FeatureTable":
         """Return a table of the oldest rows only, at least one; no column is copied."""
         if num_rows >= len(self):
             return self
-        runs = {name: tuple(_cut(runs, [slice(0, num_rows)])) for name, runs in self.runs.items()}
+        chunks = {name: tuple(_cut(chunks, [slice(0, num_rows)])) for name, chunks in self.chunks.items()}
         digest = digest_bytes(self.digest.encode("ascii"), str(num_rows).encode("ascii"))
-        return FeatureTable(self.series, self.open_time_s[:num_rows], runs, self.segment[:num_rows], digest)
+        return FeatureTable(self.series, self.open_time_s[:num_rows], chunks, self.segment[:num_rows], digest)
 
-    def _runs(self, name: str) -> Runs:
+    def _chunks(self, name: str) -> Chunks:
         check_columns([name])
-        if name not in self.runs:
+        if name not in self.chunks:
             raise DataError(
                 where=f"features of {self.series}, column {name}",
                 rule=f"this table holds {', '.join(self.columns)}",
                 got=repr(name),
                 fix="Name it in the request to the feature store",
             )
-        return self.runs[name]
+        return self.chunks[name]
 
 
 def _read_only(array: Any) -> Any:
@@ -168,29 +168,29 @@ def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
         raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
-def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs]) -> FeatureTable:
+def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Chunks]) -> FeatureTable:
     """Build the table of the rows of `valid_rows` from columns of all candles; no column is copied."""
     open_time_s = np.concatenate([candles.open_time_s[piece] for piece in rows])
     num_rows = [piece.stop - piece.start for piece in rows]
     return FeatureTable(
         series=candles.series,
         open_time_s=open_time_s,
-        runs={name: tuple(_cut(runs, rows)) for name, runs in columns.items()},
+        chunks={name: tuple(_cut(chunks, rows)) for name, chunks in columns.items()},
         segment=np.repeat(np.arange(len(rows), dtype=np.int32), num_rows),
         digest=digest_bytes(candles.digest.encode("ascii"), _definitions_digest(tuple(columns))),
     )
 
 
-def _cut(runs: Runs, rows: Sequence[slice]) -> Iterator[Column]:
-    """Yield the parts of the runs that lie in the selected rows, in order.
+def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
+    """Yield the parts of the chunks that lie in the selected rows, in order.
 
     >>> [part.tolist() for part in _cut((np.arange(4), np.arange(4, 6)), [slice(1, 3), slice(3, 6)])]
     [[1, 2], [3], [4, 5]]
     """
-    starts = [0, *accumulate(len(run) for run in runs)]
+    starts = [0, *accumulate(len(chunk) for chunk in chunks)]
     for selected in rows:
-        for start, run in zip(starts, runs, strict=False):
-            part = run[max(selected.start - start, 0) : max(selected.stop - start, 0)]
+        for start, chunk in zip(starts, chunks, strict=False):
+            part = chunk[max(selected.start - start, 0) : max(selected.stop - start, 0)]
             if len(part):
                 yield part
 
@@ -200,7 +200,7 @@ def _definitions_digest(columns: tuple[str, ...]) -> bytes:
     return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
 
 
-def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Runs]:
+def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Chunks]:
     """Compute columns of N candles, or only the rows after the first K known ones, piece by piece.
 
     Args:
@@ -209,7 +209,7 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
         num_known: K.
 
     Returns:
-        Rows K to N by name, each as one run of shape (N - K,), float32, read-only, NaN in the warm-up of
+        Rows K to N by name, each as one chunk of shape (N - K,), float32, read-only, NaN in the warm-up of
         every piece and finite after it.
 
     Raises:

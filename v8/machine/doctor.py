@@ -255,7 +255,7 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
 
 
 def _verdict(findings: Findings) -> dict[str, str]:
-    """Judge by where results lie first, then by time."""
+    """Decide by where results lie first, then by time."""
     stock = findings.rate("stock", "float32")
     ours = findings.best_rate
     device = findings.matmul.get(ALL_THREADS, {}).get("device", "nowhere")

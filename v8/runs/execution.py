@@ -50,7 +50,7 @@ def run(
         observer: Follows the run; a note reaches it once, however often it is made.
         command: The command line that continues, for the run's record.
         lists_all_series: Whether the record names every series before the first is trained, as that of a
-            generation does.
+            generation (a later renewal of models, see `v8.artifacts.nested_runs`) does.
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
@@ -91,6 +91,7 @@ def execute(
         observer.on_event(Note(folder.note))
     if plan.todo:
         folder.require_writable()
+    # Recorded as done, but planned again because the files are gone.
     lost = [series for series in plan.todo if folder.state(series).status == "done"]
     damaged = check_finished(plan, lost, observer)
     plan = plan.without(damaged)

@@ -28,7 +28,7 @@ class InProcessEngine(Engine):
     """Makes artefacts in this process, fleet after fleet.
 
     Args:
-        fleet_size: Most series of one program; None takes as many as memory allows.
+        fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
         own_trainer: Makes the trainer of a profile; None for `v8.runs.pipeline.make_trainer`.
         store: Where features are kept; None for the user's own store.
         check: Called between two batches; raises KeyboardInterrupt to stop there. None obeys Ctrl-C.

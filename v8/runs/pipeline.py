@@ -133,6 +133,7 @@ class SeriesPipeline:
         unfinished = list(fleet)
         results = self._trainer.fit_fleet([series.member() for series in fleet])
         while unfinished:
+            # The name is right only for a fleet of one; of a larger one only the reason of an error is used.
             next_result, outcome = isolated(unfinished[0].series, lambda: next(results))
             if next_result is None and len(fleet) == 1:
                 yield outcome

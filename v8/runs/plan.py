@@ -42,7 +42,7 @@ class Plan:
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champions: Mapping[Series, Path] = field(default_factory=dict)
-    """Folders of the models whose weights training begins from; those of other series are drawn."""
+    """Folders of the models whose weights training starts from; other series start from random weights."""
 
     @property
     def todo(self) -> list[Series]:
@@ -139,8 +139,8 @@ class RunCost:
     series_s: Number  # wall time of one series
     num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
     own_s: Number | None = None
-    """Of one series, or of the fleet it trained in, its own stages without compiling, seconds; None where
-    they were not measured."""
+    """Seconds of the stages of one series without compiling, or of its whole fleet if it trained in one; None
+    if they were not measured."""
 
     @property
     def was_one_round(self) -> bool:

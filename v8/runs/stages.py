@@ -99,7 +99,7 @@ class SeriesInProgress:
     def finish(
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
     ) -> SeriesOutcome:
-        """Judge and save what was trained in a fleet of so many; an error becomes the outcome."""
+        """Evaluate and save what was trained in a fleet of so many; an error becomes the outcome."""
         score, outcome = isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
         own_times_s = (seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(

@@ -205,7 +205,7 @@ class Search:
         return ended
 
     def _run_trial(self, trial: Trial, folds: Sequence[Fold]) -> None:
-        """Judge the values of a trial on fold after fold, until it is pruned or has finished all."""
+        """Evaluate the values of a trial on fold after fold, until it is pruned or has finished all."""
         profile = changed(self.start.profile, self.ranges, trial.values)
         trial.write_profile_name(profile.name)
         for num_folds, results in enumerate(self._finish_folds(profile, folds), 1):

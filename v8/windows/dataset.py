@@ -37,7 +37,7 @@ Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the 
 
 @dataclass(frozen=True)
 class SeriesData:
-    """Everything the trainer and the evaluate need of one series."""
+    """Everything that training and evaluation need of one series."""
 
     profile: Profile
     table: FeatureTable  # raw columns, at least `table_columns(profile)`
