@@ -48,7 +48,7 @@ def test_evaluating_begins_behind_what_training_has_seen(forecaster: v8.Forecast
 
 
 def test_a_back_test_over_seen_candles_says_so(forecaster: v8.Forecaster, trained_run: Any) -> None:
-    with pytest.warns(SeenCandlesWarning, match="training has seen"):
+    with pytest.warns(SeenCandlesWarning, match="in candles of the training"):
         forecaster.forecast_history(trained_run.candles, stride=50)
     forecaster.forecast_history(
         trained_run.candles, start=pd.Timestamp(forecaster.trained_until_s, unit="s", tz="UTC")

@@ -35,7 +35,7 @@ BAR_S = 900
 COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
 
 # Many histories here reach into the train span; that this is told is tested in tests/api.
-pytestmark = pytest.mark.filterwarnings("ignore:.*training has seen")
+pytestmark = pytest.mark.filterwarnings("ignore:.*in candles of the training")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
     assert first == pd.Timestamp(int(trained_run.candles.open_time_s[400]) + 900, unit="s", tz="UTC")
     assert not ((issued >= first) & (issued <= last)).any()
     # Before the leap they are what they are without it.
-    with pytest.warns(SeenCandlesWarning, match="training has seen"):
+    with pytest.warns(SeenCandlesWarning, match="in candles of the training"):
         whole = loaded.forecast_history(raw, start=start, end=first - pd.Timedelta("15min"))
     same = history[history.index.get_level_values("issued_at") < first]
     pd.testing.assert_frame_equal(same, whole, check_exact=True, check_freq=False)

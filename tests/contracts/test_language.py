@@ -52,7 +52,7 @@ TERMS = {
         for word in (rule.title, rule.unit, rule.without_forecast)
         if word
     ),
-    *("rule, unit", "best other way", "its gain", "no forecast", "model − best, 95 %"),
+    *("rule, unit", "best other way", "its gain", "no forecast", "perfect foresight", "model − best, 95 %"),
     *("Gain of a day, mean over series; more is better", *WORTH_FIGURES),
     # Stages and spans.
     *("candles", "features", "windows", "build", "compile", "train", "validate", "evaluate", "save"),

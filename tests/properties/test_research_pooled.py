@@ -100,7 +100,7 @@ def test_the_figures_are_those_of_plain_arithmetic() -> None:
     grid, frames = frames_of()
     fold = fold_of(frames, grid)
     research.ask_formulas(fold)
-    told = research.beside([fold], research.OWN, research.REFERENCE)
+    told = research.compare_methods([fold], research.OWN, research.REFERENCE)
     actual = fold.target_NSH[fold.evaluated][..., [0, 2, 5, 9]]
     errors = [
         np.nanmean(np.abs(fold.forecasts[name][..., [0, 2, 5, 9]] - actual), axis=(0, 2))

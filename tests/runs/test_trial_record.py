@@ -254,7 +254,7 @@ def test_a_record_in_use_is_no_fault_of_its_content(record: Path, monkeypatch: p
     monkeypatch.setattr("v8.search.trial_record._BUSY_S", 0.05)
     with closing(sqlite3.connect(record, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StorageError, match=r"got OperationalError: database is locked\. Make"):
+        with pytest.raises(StorageError, match=r"got OperationalError: database is locked\. Free some space"):
             TrialRecord(record, RANGES, NUM_FOLDS)
 
 

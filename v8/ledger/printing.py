@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from v8.cli.hub import publish_staged
 from v8.cli.options import place_words
 from v8.cli.printing import print_json, print_lines, print_message, print_table
 from v8.errors import ArtifactError, listed, shown
 from v8.evaluation.significance import BaselineComparison
-from v8.hub.client import check_repo_name
 from v8.invocation import command
 from v8.ledger.database import Ledger
-from v8.ledger.publishing import LedgerDataset
 from v8.ledger.record import LiveRecord, LiveSeries, LiveTask, live_record, record_sentences, record_table
 from v8.storage import passing_folder
 from v8.wording import Table
@@ -133,6 +130,12 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
         PublishError: If it cannot be published, if there are such days and they are not repaired, or the
             ledger lacks a row that was published.
     """
+    # Imported here: the client of the Hub reads its address while it is imported, and a record that is only
+    # printed must not fail because of that address.
+    from v8.cli.hub import publish_staged
+    from v8.hub.client import check_repo_name
+    from v8.ledger.publishing import LedgerDataset
+
     check_repo_name(repo, "--publish")
     with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
         staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)

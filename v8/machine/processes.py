@@ -150,13 +150,14 @@ class _Child:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._started = time.perf_counter()
         self._limit_s = limit_s
-        environment = {
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            **os.environ,
-            "PYTHONIOENCODING": "utf-8",
-            **getattr(request, "environment", {}),
-        }
         with children_with_safe_path():
+            # Inside the block, which sets a variable that the child must get.
+            environment = {
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                **os.environ,
+                "PYTHONIOENCODING": "utf-8",
+                **getattr(request, "environment", {}),
+            }
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 program_of(program),
                 env=environment,

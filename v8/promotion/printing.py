@@ -29,8 +29,8 @@ def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
     require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
-        fix = "Write for example --max-age 7, or leave it out"
-        raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
+        fix = "Write for example param:max_age 7, or leave it out"
+        raise ProfileError(where="param:max_age", rule=rule, got=f"{max_age_days} with param:when {when}", fix=fix)
     return StalenessRule(when, max_age_days)
 
 
