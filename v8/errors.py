@@ -203,7 +203,8 @@ class StorageError(V8Error):
             where=str(path),
             rule="must be written",
             got=error.strerror or type(error).__name__,
-            fix="Free some space or choose another place, and repeat the same command; what was finished is kept",
+            fix="Free some space or choose another place, and repeat the same command; "
+            "what was finished is kept",
         )
 
     @classmethod

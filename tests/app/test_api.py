@@ -121,6 +121,7 @@ def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
             assert ("coverage" in told["record"]["tasks"]["ohlc"]) == (name == ETH)
 
 
+@pytest.mark.tf
 def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
     told = description()
     json.dumps(told, allow_nan=False)
@@ -240,6 +241,7 @@ def test_labels_take_any_text() -> None:
         assert re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], value) == text
 
 
+@pytest.mark.process
 @pytest.mark.tf
 def test_the_page_of_the_api_explains_every_field(served: Any, browser: Any) -> None:
     for width, is_dark in ((1_280, False), (390, True)):

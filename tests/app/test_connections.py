@@ -186,6 +186,7 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
     assert not ConnectionLimiter(told.append, 6).close_oldest("one")
 
 
+@pytest.mark.tf
 @pytest.mark.process
 def test_where_nobody_can_give_way_a_caller_is_sent_away() -> None:
     with subprocess.Popen(

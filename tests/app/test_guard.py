@@ -96,6 +96,7 @@ def test_whether_it_works_is_told_to_all_and_the_rest_of_it_to_those_with_the_to
     assert known.keys() > {"status", "version", "place", "num_series"}
 
 
+@pytest.mark.process
 @pytest.mark.tf
 def test_a_browser_is_asked_for_the_token_and_keeps_a_cookie_that_is_not_the_token(
     closed: Any, browser: Any
@@ -240,6 +241,7 @@ def test_pages_of_an_origin_read_what_others_must_not(
         assert page.get("/api/series", method="OPTIONS").status == 405
 
 
+@pytest.mark.process
 @pytest.mark.tf
 def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any

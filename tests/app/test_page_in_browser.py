@@ -43,6 +43,7 @@ def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[
     ]
 
 
+@pytest.mark.process
 def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any, browser: Any) -> None:
     browser.open(f"{served.url}/series/{BTC}", SHOWN)
     cells = browser.value(CELLS)
@@ -54,6 +55,7 @@ def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any,
     assert len(browser.asked) >= 5  # the page, its style, script and icon, the part: the list is not blind
 
 
+@pytest.mark.process
 def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -64,6 +66,7 @@ def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> Non
     assert browser.strangers(served.url) == []
 
 
+@pytest.mark.process
 def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -93,6 +96,7 @@ def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: A
     assert cells == numbers_of(served, everything[0], cells)
 
 
+@pytest.mark.process
 def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     for is_dark in (False, True):
         browser.look(390, is_dark=is_dark)
@@ -104,6 +108,7 @@ def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     assert browser.value("document.querySelector('.narrow-chart').clientWidth") > 300
 
 
+@pytest.mark.process
 def test_dark_follows_the_reader(served: Any, browser: Any) -> None:
     papers = set()
     for is_dark in (False, True):
@@ -113,6 +118,7 @@ def test_dark_follows_the_reader(served: Any, browser: Any) -> None:
     assert len(papers) == 2
 
 
+@pytest.mark.process
 def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
     for path in ("/", f"/series/{BTC}"):
         browser.open(f"{served.url}{path}", SHOWN)
@@ -135,6 +141,7 @@ def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
     assert browser.value("document.querySelector('label').control.id") == "sought"
 
 
+@pytest.mark.process
 def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, browser: Any) -> None:
     browser.tell("Network.setExtraHTTPHeaders", headers={"Accept-Language": "zh-TW"})
     browser.open(f"{served.url}/series/{BTC}", SHOWN)
@@ -148,6 +155,7 @@ def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, 
     assert browser.complaints == []
 
 
+@pytest.mark.process
 def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -158,6 +166,7 @@ def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser:
     assert browser.value("document.documentElement.dataset.errors") == "0"
 
 
+@pytest.mark.process
 def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
@@ -174,6 +183,7 @@ def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
         assert "2024-12-31 18:15 UTC" in browser.value("document.getElementById('present').textContent")
 
 
+@pytest.mark.process
 def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:

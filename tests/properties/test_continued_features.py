@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.features.indicators import FEATURES, Feature, Formula, Kind
-from v8.features.table import Runs, compute_columns
+from v8.features.table import Chunks, compute_columns
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -40,17 +40,17 @@ def random_candles(seed: int, holes: list[int]) -> Candles:
     return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
 
 
-def gone_on(known: dict[str, Runs], grown: Candles, names: Sequence[str]) -> dict[str, Runs]:
+def gone_on(known: dict[str, Chunks], grown: Candles, names: Sequence[str]) -> dict[str, Chunks]:
     """Return known columns with the rows of the candles that came since."""
     new = compute_columns(grown, names, len(joined(known, names[0])))
     return {name: (*known[name], *new[name]) for name in names}
 
 
-def joined(columns: dict[str, Runs], name: str) -> np.ndarray:
+def joined(columns: dict[str, Chunks], name: str) -> np.ndarray:
     return np.concatenate(columns[name])
 
 
-def assert_same_bits(one: dict[str, Runs], other: dict[str, Runs]) -> None:
+def assert_same_bits(one: dict[str, Chunks], other: dict[str, Chunks]) -> None:
     assert one.keys() == other.keys()
     differing = [name for name in one if joined(one, name).tobytes() != joined(other, name).tobytes()]
     assert differing == []

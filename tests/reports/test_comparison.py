@@ -202,6 +202,7 @@ def test_ratios_and_figures_however_small_have_digits_that_count() -> None:
     assert costs["operations per window"] == ["0.003 MFLOP"]
 
 
+@pytest.mark.process
 def test_on_a_phone_the_tables_scroll_and_on_a_small_laptop_they_fit(tmp_path: Path, visit: Any) -> None:
     names = ("aligned", "frontier", "v4_transformer", "v4_gru", "stable")
     many = [measured(name, repeat, repeat + 37.3) for name in names for repeat in (1, 2)]
@@ -335,6 +336,7 @@ def test_g9_a_simulated_market_is_announced() -> None:
     assert "Simulated market" not in comparison_page(DRIFTING)
 
 
+@pytest.mark.process
 def test_the_page_draws_its_charts_in_a_browser(tmp_path: Path, visit: Callable[..., Any]) -> None:
     write_comparison(tmp_path, DRIFTING)
     seen = visit(tmp_path / "compare.html")

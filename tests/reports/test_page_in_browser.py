@@ -65,6 +65,7 @@ def opened(page: Path, visit: VisitPage) -> Visit:
     return visit(page, "#all")
 
 
+@pytest.mark.process
 def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
@@ -73,6 +74,7 @@ def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
 
+@pytest.mark.process
 def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
     # One box for each of twelve candles, in both series.
     assert len(re.findall(r'<path class="box"', opened.dom)) == 24
@@ -80,6 +82,7 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
     assert opened.dom.count("Bollinger bands, forecast") >= 2
 
 
+@pytest.mark.process
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)
     assert (folded.told("errors"), folded.told("charts")) == ("0", "2")
@@ -87,6 +90,7 @@ def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: Vi
     assert (one.told("errors"), one.told("charts")) == ("0", "7")
 
 
+@pytest.mark.process
 def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
     rows = {name: re.search(rf'<tr><th scope="row"><a href="#{name}">.*?</tr>', opened.dom) for name in NAMES}
     for content in metadata:
@@ -105,6 +109,7 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
                 assert f'title="{verdict}, corrected p ' in row[0]
 
 
+@pytest.mark.process
 def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
     figures = [
         json.loads(text)
@@ -123,6 +128,7 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
 
 
+@pytest.mark.process
 def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
     seen = visit.measure(page, 390, "#all")
     assert seen["width"] == 390
@@ -132,17 +138,20 @@ def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
     assert [box["is_marked"] for box in seen["boxes"]] == [box["is_cut"] for box in seen["boxes"]]
 
 
+@pytest.mark.process
 def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitPage) -> None:
     seen = visit.measure(page, 1_120, "#all")
     assert seen["sticking_out"] == []
     assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
 
 
+@pytest.mark.process
 def test_the_page_sends_nothing_and_has_no_button_that_would(opened: Visit) -> None:
     buttons = set(re.findall(r'class="modebar-btn[^"]*"[^>]*data-title="([^"]*)"', opened.dom))
     assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
 
 
+@pytest.mark.process
 def test_what_slips_in_as_a_script_is_stopped_and_counted(
     page: Path, tmp_path: Path, visit: VisitPage
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_section_is_two_texts_and_no_markup_of_a_stranger(folder: Path) -> Non
     assert HOSTILE not in markup
 
 
+@pytest.mark.process
 def test_an_opened_section_comes_from_its_file_and_one_that_is_not_there_says_so(
     folder: Path, visit: Callable[..., Any]
 ) -> None:

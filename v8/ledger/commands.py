@@ -87,8 +87,10 @@ def track(
     if ledger.exists():
         report_waiting(f"Reading {ledger}.")
 
-    from v8.ledger.printing import print_record, publish_record
+    from v8.ledger.printing import print_record
 
     print_record(ledger, place, names, output_format)
     if publish:
+        from v8.ledger.publish_command import publish_record
+
         publish_record(ledger, place, publish, is_repairing=repair)

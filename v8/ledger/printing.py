@@ -1,19 +1,17 @@
 """What the command `track` prints and publishes: the live record of forecasts written in advance."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from v8.cli.options import place_words
-from v8.cli.printing import print_json, print_lines, print_message, print_table
+from v8.cli.printing import print_json, print_lines, print_table
 from v8.errors import ArtifactError, listed, shown
 from v8.evaluation.significance import BaselineComparison
 from v8.invocation import command
 from v8.ledger.database import Ledger
 from v8.ledger.record import LiveRecord, LiveSeries, LiveTask, live_record, record_sentences, record_table
-from v8.storage import passing_folder
 from v8.wording import Table
 
 _COLUMNS: Final = (
@@ -115,30 +113,3 @@ RECORD_PRINTERS: Final[Mapping[str, Callable[[LiveRecord], None]]] = {
     "csv": _print_csv,
 }
 """Every output format of the live record by the name that `--format` takes."""
-
-
-def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
-    """Publish the live record of a place as a dataset, and print to standard error what was sent.
-
-    Args:
-        ledger: The database of forecasts.
-        place: Of the models: a run folder, or a repository on the Hub.
-        repo: The dataset on the Hub, USER/NAME.
-        is_repairing: Send the days again of which rows were published more than once.
-
-    Raises:
-        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
-            ledger lacks a row that was published.
-    """
-    # Imported here: the client of the Hub reads its address while it is imported, and a record that is only
-    # printed must not fail because of that address.
-    from v8.cli.hub import publish_staged
-    from v8.hub.client import check_repo_name
-    from v8.ledger.publishing import LedgerDataset
-
-    check_repo_name(repo, "--publish")
-    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
-        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = publish_staged(staged, repo, print_message, is_private=False)
-    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    print_message(f"Published: {published.url}" if published.sent else unsent)

@@ -30,7 +30,8 @@ def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
         fix = "Write for example param:max_age 7, or leave it out"
-        raise ProfileError(where="param:max_age", rule=rule, got=f"{max_age_days} with param:when {when}", fix=fix)
+        got = f"{max_age_days} with param:when {when}"
+        raise ProfileError(where="param:max_age", rule=rule, got=got, fix=fix)
     return StalenessRule(when, max_age_days)
 
 
