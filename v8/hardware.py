@@ -9,6 +9,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +21,9 @@ import psutil
 from v8.version import VERSION
 
 _DEVICES: Final = Path("/dev")
+_FULL_FLOAT32_LOCK: Final = threading.Lock()
+_num_full_float32 = 0  # threads in `full_float32`
+_allowed_tf32 = True  # whether TensorFlow might use TF32 before the first of them
 
 
 def versions() -> dict[str, str]:
@@ -135,6 +141,35 @@ def backend() -> Any:
 def has_gpu() -> bool:
     """Return whether the backend can compute on a GPU."""
     return bool(_gpu_devices())
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Let the backend multiply float32 matrices in full precision on a GPU, in this block.
+
+    GPUs since NVIDIA's Ampere otherwise round the factors to the 11 bits of TF32. Training may do so; a
+    forecast may not, because it should be the same on every machine. On a CPU nothing changes.
+    """
+    global _num_full_float32, _allowed_tf32  # noqa: PLW0603 - TensorFlow's setting is one of the process
+    if not has_gpu():
+        yield
+    elif backend_name() == "jax":
+        with backend().default_matmul_precision("highest"):
+            yield
+    else:
+        settings = backend().config.experimental
+        with _FULL_FLOAT32_LOCK:
+            if _num_full_float32 == 0:
+                _allowed_tf32 = settings.tensor_float_32_execution_enabled()
+                settings.enable_tensor_float_32_execution(False)
+            _num_full_float32 += 1
+        try:
+            yield
+        finally:
+            with _FULL_FLOAT32_LOCK:
+                _num_full_float32 -= 1
+                if _num_full_float32 == 0:
+                    settings.enable_tensor_float_32_execution(_allowed_tf32)
 
 
 def gpu_models() -> tuple[str, ...]:

@@ -29,6 +29,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.hardware import full_float32
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.span import Span
@@ -188,7 +189,8 @@ def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, 
     num_missing = FORECAST_BATCH - len(batches[-1])
     batches[-1] = np.concatenate([batches[-1], np.repeat(windows_NTF[-1:], num_missing, axis=0)])
     # Not `predict`: it sets up a data pipeline at each call, which costs more than a batch or two.
-    parts = [model.predict_on_batch(batch_BTF) for batch_BTF in batches]
+    with full_float32():
+        parts = [model.predict_on_batch(batch_BTF) for batch_BTF in batches]
     return {task: np.concatenate([part[task] for part in parts])[:num_windows] for task in parts[0]}
 
 
