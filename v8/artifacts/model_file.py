@@ -36,7 +36,7 @@ import h5py
 import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
-from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH, WEIGHTS_MEMBER
+from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH, WEIGHTS_MEMBER, without_cudnn
 from v8.storage import open_given, packaged
 
 SERIES_KEY: Final = "series"  # key of `ABOUT_MEMBER`: the series that the model was made for
@@ -130,7 +130,9 @@ def load_keras_model(file: Path) -> Any:
 
     with keras_errors_translated(file, "must hold layers and weights that fit together"):
         _require_bounded(file, json.loads(read_member(file, CONFIG_MEMBER)))
-        return keras.saving.load_model(file, compile=False, safe_mode=True)
+        model = keras.saving.load_model(file, compile=False, safe_mode=True)
+    without_cudnn(model)
+    return model
 
 
 def read_member(file: Path, name: str) -> bytes:

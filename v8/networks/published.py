@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.hardware import full_float32
+from v8.hardware import backend_name, full_float32, has_gpu
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.span import Span
@@ -176,6 +176,22 @@ FORECAST_BATCH = 64
 profile on one core), and every row of a batch is rounded in the same way. With 8 or 32 rows the matrix
 products of TensorFlow 2.21 on a CPU round some rows differently in the last bit; with 16, 24, 48 and 64 they
 do not."""
+
+
+def without_cudnn(layer: Any) -> None:
+    """Let a model's recurrent layers forecast without cuDNN, where JAX computes on a GPU.
+
+    With cuDNN two programs with the same weights forecast differently there: on an H200 the published graph
+    of 2 of 8 `aligned` models was refused. The cause is not known, and this has not run on a GPU yet.
+    """
+    if not (has_gpu() and backend_name() == "jax"):
+        return
+    if hasattr(layer, "use_cudnn"):
+        layer.use_cudnn = False
+    parts = [getattr(layer, name, None) for name in ("forward_layer", "backward_layer")]
+    for part in [*getattr(layer, "layers", ()), *parts]:
+        if part is not None:
+            without_cudnn(part)
 
 
 def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:

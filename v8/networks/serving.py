@@ -42,7 +42,7 @@ from v8.columns import (
     split_origin,
     with_origin,
 )
-from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs
+from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs, without_cudnn
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
@@ -79,6 +79,7 @@ class ServingGraph:
     def __init__(self, profile: Profile, scaling: Scaling, network: keras.Model) -> None:
         self.network = network
         self.model, self.network_model = build_serving(profile, scaling, network)
+        without_cudnn(self.model)
         self.holder: ServingModel | None = None
         """The model whose numbers the graph has now; all earlier ones refuse to be used."""
 
