@@ -148,6 +148,7 @@ def test_an_answer_that_never_ends_is_cut_at_the_limit(pieces: list[bytes | floa
         client.ask("GET", server.url, body, times=TIMES)
 
 
+@pytest.mark.nightly
 def test_a_handshake_of_tls_that_drips_is_cut_at_the_limit() -> None:
     """A record of TLS that says it has 16,384 bytes, which come one by one."""
     with (

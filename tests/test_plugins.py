@@ -108,6 +108,7 @@ def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -
     assert v8.Run(run)[SERIES[0]].evaluation["forecaster"].eq("halfway").any()
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path, halfway: Path) -> None:
     words = ["--source", "demo", "--series", SERIES[0], "--plugin", halfway]
@@ -123,6 +124,7 @@ def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path,
         assert forecasters(place / fold / SERIES[0])[-1] == "halfway"
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_python_trains_beside_it_in_two_workers(

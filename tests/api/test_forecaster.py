@@ -72,6 +72,7 @@ def test_it_is_drawn_and_described(forecaster: v8.Forecaster, trained_run: Any) 
     assert "verdict" in forecaster._repr_html_()
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("level", [None, "3"])
 def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alone(

@@ -62,6 +62,7 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     assert process.stdout.read() == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 @pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
@@ -105,6 +106,7 @@ def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pyt
     assert "hunter2" not in done.output
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
 @pytest.mark.parametrize("is_open", [False, True], ids=["unsaid", "no-token"])

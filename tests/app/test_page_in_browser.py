@@ -155,6 +155,7 @@ def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, 
     assert browser.complaints == []
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
@@ -183,6 +184,7 @@ def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
         assert "2024-12-31 18:15 UTC" in browser.value("document.getElementById('present').textContent")
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any

@@ -132,6 +132,7 @@ def test_what_cannot_be_published_is_one_sentence(hub: Any, words: list[str], co
     assert hub.files("spaces/someone/other")["README.md"] == b"theirs"
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_it_starts_from_its_folder_alone_and_shows_the_published_models(

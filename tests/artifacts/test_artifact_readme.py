@@ -97,6 +97,7 @@ def test_the_readme_lies_beside_the_model(trained_run: Any, metadata: dict[str, 
     assert (trained_run.folder / "README.md").read_text() == artifact_readme(metadata)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_its_code_gives_the_same_forecast_in_an_environment_without_v8(
     tmp_path: Path, trained_run: Any
@@ -136,6 +137,7 @@ def test_it_tells_what_goes_in_and_out_and_what_was_seen(metadata: dict[str, Any
 
 def test_a_model_that_loses_is_labelled(metadata: dict[str, Any]) -> None:
     content = copy.deepcopy(metadata)
+    del content["evaluation"]["validation_mae"]  # so that the errors on the test span decide which is best
     for task, (ours, naive) in {
         "ohlc": (0.03, 0.02),
         "bands": (0.009, 0.01),

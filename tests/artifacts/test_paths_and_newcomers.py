@@ -291,6 +291,7 @@ def test_inputs_outside_of_what_training_saw_are_named(
     ] == (not told_now["out_of_range_features"])
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, tmp_path: Path) -> None:
     shutil.copytree(made.run / TEACHER_FORCED[0], tmp_path / "old")

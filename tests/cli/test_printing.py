@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard
-from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
+from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdict
 from v8.market.series import Series
 from v8.runs.events import (
     EpochEnded,
@@ -223,15 +224,15 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     assert told in " ".join(last.replace("\x1b[0m", "").split())
 
 
-def score(multiple: float, *p_values: float, beside: str = "naive") -> TaskScore:
+def score(multiple: float, *p_values: float, beside: str = "naive") -> Verdict:
     """P-values: as it is and corrected, of naive and of another baseline, which errs half as much."""
     naive = BaselineComparison("naive", multiple, 1.0, *p_values)
-    return TaskScore(
+    return Verdict(
         naive, naive if beside == "naive" else BaselineComparison(beside, multiple, 0.5, *p_values)
     )
 
 
-def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
+def board_row(name: str, **scores: Verdict) -> LeaderboardRow:
     evaluated: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
     return LeaderboardRow(
         series=name,

@@ -98,6 +98,7 @@ def test_without_one_annex_all_other_commands_are_there(checkout: Path, annex: s
     assert {"run", "predict", "backtest", "doctor"} <= left
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> None:

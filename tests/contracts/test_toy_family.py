@@ -152,6 +152,7 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
             np.testing.assert_allclose(np.asarray(forecasts[task])[:, number], values, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     make_profile: Callable[..., Profile],

@@ -84,10 +84,15 @@ RUN = ("run", "--profile", "frontier", "--smoke", "--series", "BTCUSDT-15m")
     ("words", "said"),
     [
         (RUN, "interrupted: runs/frontier-smoke is saved. Continue with: python -m v8 run"),
-        (("data", "--series", "BTCUSDT-15m"), "interrupted: every file is whole or absent."),
-        (
+        pytest.param(
+            ("data", "--series", "BTCUSDT-15m"),
+            "interrupted: every file is whole or absent.",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
             ("compare-profiles", "--profiles", "frontier", "--series", "BTCUSDT-15m"),
             "interrupted: every file is whole or absent.",
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["run", "data", "compare-profiles"],
@@ -103,6 +108,7 @@ def test_a_command_that_waits_for_a_dripping_archive_counts_and_ends(
     assert "Traceback" not in output
 
 
+@pytest.mark.nightly
 def test_a_command_that_was_started_deaf_to_ctrl_c_ends_by_sigterm_alone(
     tmp_path: Path, dripping: str
 ) -> None:
@@ -114,6 +120,7 @@ def test_a_command_that_was_started_deaf_to_ctrl_c_ends_by_sigterm_alone(
     assert "Traceback" not in output
 
 
+@pytest.mark.nightly
 def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
     """The compiler is no place where Python looks for signals."""
     words = ("run", "--profile", "aligned", "--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1")
@@ -125,6 +132,7 @@ def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.nightly
 def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., Profile]) -> None:
     """Its network is compiled in seconds, and would be trained for hours."""
     profile = make_profile(training={"epochs": 100_000})

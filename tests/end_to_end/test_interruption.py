@@ -54,6 +54,7 @@ def test_ctrl_c_saves_the_state_says_how_to_go_on_and_exits_130(interrupted: tup
     assert sorted(path.name for path in (place.run / SERIES).iterdir()) == [".training"]
 
 
+@pytest.mark.nightly
 def test_g12_a_run_killed_mid_epoch_goes_on_to_identical_weights(
     interrupted: tuple[Any, int, str], trained: tuple[Any, Any]
 ) -> None:

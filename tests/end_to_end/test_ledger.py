@@ -406,6 +406,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts_it_once(

@@ -70,6 +70,7 @@ def require_quiet(done: subprocess.CompletedProcess[str]) -> None:
     assert max(map(len, done.stderr.splitlines()), default=0) <= 640
 
 
+@pytest.mark.nightly
 def test_a_home_that_cannot_be_written_costs_a_line(exchange: ExchangeApi, ground: Path) -> None:
     env = environment(exchange, HOME=str(ground / "home"))
     work = ground / "work"
@@ -113,6 +114,7 @@ def test_a_store_of_candles_that_cannot_be_written_is_not_brought_up_to_date(
     assert "must be written; got Permission denied." in line
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("user_id", "env", "named"),
     [(UNKNOWN_USER_ID, {}, "~/.cache/v8"), (USER_ID, {"V8_HOME": "~nosuch/v8"}, "~nosuch/v8")],

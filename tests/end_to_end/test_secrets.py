@@ -60,6 +60,7 @@ def guarded_archive(workplace: Any) -> Iterator[str]:
         yield f"127.0.0.1:{server.server_port}"
 
 
+@pytest.mark.nightly
 def test_the_password_of_an_archive_is_written_nowhere(
     workplace: Any, guarded_archive: str, tmp_path: Path
 ) -> None:

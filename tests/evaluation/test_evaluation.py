@@ -48,7 +48,6 @@ def test_naive_evaluated_as_a_model_equals_naive_and_neither_beats_nor_loses(mak
     made = make_span()
     evaluation = evaluate(replace(made, model=made.forecast("naive")))
     assert {evaluation.against(task).verdict for task in made.model} == {"equals naive"}
-    assert evaluation.loses == []
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
@@ -69,7 +68,6 @@ def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
     assert worse.against("ohlc").skill == pytest.approx(-1.5)
     # One window is too few for a test, so nothing is known of either.
     assert {one.against("ohlc").verdict for one in (evaluation, worse)} == {"not yet known"}
-    assert worse.loses == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,6 @@ def test_a_verdict_is_better_worse_or_no_real_difference_as_the_test_says(
     evaluation = with_naive_test(evaluate(make_span(num_windows=60)), multiple, standard_error)
     assert evaluation.relative_error("ohlc") == pytest.approx(multiple)
     assert evaluation.against("ohlc").verdict == verdict
-    assert evaluation.loses == (["ohlc"] if verdict.startswith("loses") else [])
 
 
 def with_naive_test(evaluation: Evaluation, multiple: float, standard_error: float | None) -> Evaluation:
@@ -150,7 +147,7 @@ def test_a_baseline_evaluated_as_a_model_has_no_p_value_against_itself(make_mark
 
 def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -> None:
     content = evaluate(make_span(num_windows=60)).to_json()
-    assert list(content) == ["format", "num_windows", "horizon_bars", "tasks", "direction"]
+    assert list(content) == ["format", "num_windows", "horizon_bars", "tasks", "direction", "validation_mae"]
     assert list(content["tasks"]["bands"]) == ["columns", "errors", "significance"]
     assert list(content["tasks"]["bands"]["errors"]["offset"]["mae_price"]) == ["by_step_and_column"]
     test = content["tasks"]["bands"]["significance"]["offset"]
@@ -182,7 +179,7 @@ def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_sho
     section = content["tasks"]["bands"]
     for part in ("errors", "significance"):
         section[part]["**x** <b>"] = section[part].pop("offset")
-    with pytest.raises(ArtifactError, match="evaluation of format 4"):
+    with pytest.raises(ArtifactError, match="evaluation of format 5"):
         Evaluation.from_json(content)
 
 
@@ -197,7 +194,6 @@ def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_
         if evaluation.against(task, best).p_value >= 0.05:
             expected = "no real difference from"
         assert evaluation.against(task, best).verdict == f"{expected} {called(best)}"
-        assert (task in evaluation.beaten_by) == (expected == "loses to" and best != "naive")
 
 
 def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span) -> None:
@@ -313,7 +309,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
         section = section[key]
     section[path[-1]] = value
     with pytest.raises(
-        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 4"
+        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 5"
     ):
         Evaluation.from_json(content, where="metadata of X, key evaluation")
 
@@ -321,7 +317,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 4; got format None"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 5; got format None"
     ):
         Evaluation.from_json(content)
 
@@ -329,7 +325,7 @@ def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
 def test_an_evaluation_of_the_first_format_is_refused(make_span) -> None:
     content = {**evaluate(make_span()).to_json(), "format": 1}
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 4; got format 1"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 5; got format 1"
     ):
         Evaluation.from_json(content)
 

@@ -189,6 +189,7 @@ def run(make_run: Any) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("text", IN_RECORDS.values(), ids=IN_RECORDS)
 @pytest.mark.parametrize("name", FILES)
 def test_every_text_of_a_record_is_shown_harmlessly_or_refused(
@@ -205,6 +206,7 @@ def test_every_text_of_a_record_is_shown_harmlessly_or_refused(
         show_all(run, capsys)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FILES)
 def test_every_key_of_a_record_is_shown_harmlessly_or_refused(
     run: Path, name: str, capsys: pytest.CaptureFixture[str]

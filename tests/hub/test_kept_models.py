@@ -59,6 +59,7 @@ def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: An
         assert all(name in after[page].decode() for name in make_run.UNIVERSE)
 
 
+@pytest.mark.nightly
 def test_publishing_again_beside_kept_models_sends_nothing(hub: Any, make_run: Any) -> None:
     first, second = make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), make_run(["SOLUSDT-1h"])
     publish_run(first)

@@ -59,6 +59,7 @@ def place(tmp_path: Path, make_profile: Any) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_notebook_runs_from_top_to_bottom(
     place: Path, hub: Any, tokens: Any, monkeypatch: pytest.MonkeyPatch

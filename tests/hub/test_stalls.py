@@ -80,7 +80,10 @@ def test_uploads_that_break_for_ever_end(hub: Any, staged: Staged, kind: str) ->
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("route", ["tree", "whoami", "resolve", "lfs-get"])
+@pytest.mark.parametrize(
+    "route",
+    ["resolve", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("tree", "whoami", "lfs-get"))],
+)
 def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route: str) -> None:
     sent(staged)
     hub.drip(route, 0.2, times=FOR_EVER)
@@ -94,6 +97,7 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
     assert any(line.endswith(" s of at most 2 s") for line in told)
 
 
+@pytest.mark.nightly
 def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged) -> None:
     # How often is tried depends on the machine: a request that is given up after 1 s may end later.
     hub.stall("lfs-put", times=FOR_EVER)
@@ -106,6 +110,7 @@ def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged
     assert int(said[2]) >= 9
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick")
 def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> None:
     """A try that begins late, or could be silent for long, has only what is left."""
@@ -118,6 +123,7 @@ def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> No
     assert max(limits) <= 4.0
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("has_xet", [True, False])
 def test_a_client_with_xet_moves_models_by_plain_requests(

@@ -132,6 +132,7 @@ def run(make_run: Any) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @given(data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_value_at_any_key_is_shown_or_refused_in_one_sentence(run: Path, data: st.DataObject) -> None:
@@ -157,6 +158,7 @@ HISTORIES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("text", HISTORIES)
 def test_any_history_is_drawn_or_refused_in_one_sentence(run: Path, text: str) -> None:
     (run / FILES[3]).write_bytes(text.encode())

@@ -27,6 +27,7 @@ def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
     return hub
 
 
+@pytest.mark.nightly
 def test_the_newest_commit_forecasts_and_each_forecast_says_which(
     published: Any, exchange_api: ExchangeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ with deferred_interrupts() as check:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("code", [IN_C, IN_THREADS, DEFERRED], ids=["in C", "in threads", "held back"])
 @pytest.mark.parametrize(("num_signals", "leave_s"), [(1, EXIT_TIMEOUT_S), (2, 600)])
@@ -139,6 +140,7 @@ def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_
     assert errors.count("interrupted: go on with this\n") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_last_words_nobody_reads_do_not_keep_a_process() -> None:
     """The reader of standard error has stopped reading, as a terminal after Ctrl-S has."""

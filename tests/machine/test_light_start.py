@@ -23,6 +23,7 @@ print(matplotlib.pyplot.figure().get_figwidth() > 0, jax.numpy.ones(2).sum())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("level", ["2", None])
 def test_tensorflow_starts_without_what_v8_does_not_use_and_whoever_asks_later_gets_it(
     level: str | None,

@@ -110,6 +110,7 @@ def test_a_measurement_that_fails_means_float32_and_says_so(
     assert "could not be measured" in lines[-1]
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_real_measurement_times_every_format(
     make_profile: MakeProfile, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -150,7 +150,7 @@ def test_a_twin_computes_what_the_stock_layers_compute(kind, num_models):
     np.testing.assert_allclose(np.asarray(forecast), np.stack(stocks, 1), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("num_models", [1, NUM_MODELS])
+@pytest.mark.parametrize("num_models", [pytest.param(1, marks=pytest.mark.nightly), NUM_MODELS])
 @pytest.mark.parametrize("kind", ALL)
 def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
     networks = random_networks(kind, num_models)

@@ -11,7 +11,7 @@ from rolled import naive
 
 from v8.baselines.baselines import BASELINES
 from v8.columns import TASK_OHLC
-from v8.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, evaluate_windows
+from v8.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, evaluate_span, evaluate_windows
 from v8.evaluation.metrics import measure_direction, measure_errors
 from v8.evaluation.significance import diebold_mariano
 from v8.profile import load_profile
@@ -74,4 +74,7 @@ def let_baselines_err(metadata: dict[str, Any], multiples: Mapping[str, float]) 
 
 def evaluate(data: SeriesData, model: Arrays) -> Evaluation:
     """Judge forecasts of the test span of a series, without the losses of each window."""
-    return evaluate_windows(data, model)[0]
+    spans = data.spans
+    if "validation" in spans:
+        return evaluate_windows(data, model)[0]
+    return evaluate_span(spans["test"], model, train=spans["train"], scaling=data.scaling)[0]

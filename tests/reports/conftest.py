@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
 from v8.evaluation.evaluation import Evaluation
-from v8.evaluation.leaderboard import TrainingHistory, read_result
+from v8.evaluation.leaderboard import TrainingHistory, rank_results, read_result
 from v8.profile import load_profile
-from v8.reports.page import run_page, series_section
+from v8.reports.page import run_page, series_body
 from v8.storage import write_text
 from v8.tasks import TASKS
 
@@ -50,13 +50,13 @@ def write_page() -> Callable[..., None]:
         samples: Mapping[str, ForecastSample] | None = None,
     ) -> None:
         results, record = [*map(read_result, metadata)], TypeAdapter(RunRecord).validate_python(run)
-        sections = {
-            one.series: series_section(
+        bodies = {
+            one.series: series_body(
                 one, (histories or {}).get(one.series, ()), (samples or {}).get(one.series)
             )
             for one in results
         }
-        write_text(path, run_page(record, results, sections))
+        write_text(path, run_page(record, rank_results(results), bodies))
 
     return write
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.leaderboard import (
     LeaderboardRow,
-    TaskScore,
     compared,
     median,
     rank_results,
@@ -25,6 +24,7 @@ from v8.evaluation.leaderboard import (
     write_leaderboard_csv,
 )
 from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdict
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
@@ -72,7 +72,7 @@ def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: fl
     assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
     assert among_many.verdict == "no real difference from har"
     assert (alone.is_significant, among_many.is_significant) == (True, False)
-    assert TaskScore(among_many, among_many).lost_to == []
+    assert Verdict(among_many, among_many).lost_to == []
 
 
 def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:

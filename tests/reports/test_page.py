@@ -91,7 +91,7 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
     assert (
         f"Candles: {told} (significantly lower for 1 of 2 series, significantly higher for 1)." in page.text
     )
-    assert "Bollinger bands loses to naive; Volatility loses to naive, loses to offset" in page.text
+    assert "Bollinger bands loses to naive; Volatility loses to naive" in page.text
     for content in ("0.750●", "1.250●"):
         assert content in page.text
     pointed = {value.partition(",")[0] for name, value in page.attributes if name == "title"}

@@ -82,6 +82,7 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
     assert opened.dom.count("Bollinger bands, forecast") >= 2
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)

@@ -93,6 +93,7 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     ]
 
 
+@pytest.mark.nightly
 def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english(run: Path) -> None:
     done = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr

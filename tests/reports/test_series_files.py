@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
-from v8.evaluation.leaderboard import read_result
+from v8.evaluation.leaderboard import rank_results, read_result
 from v8.language import language
 from v8.reports.markup import Html, element, plotly_library
 from v8.reports.page import (
@@ -20,7 +20,7 @@ from v8.reports.page import (
     run_page,
     section_file,
     series_body,
-    series_line,
+    series_section,
     write_section,
 )
 from v8.storage import write_text
@@ -40,8 +40,8 @@ def folder(
     result = read_result(metadata | {"series": NAMES[0]})
     results = [result, *(read_result(metadata | {"series": name}) for name in NAMES[1:])]
     record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
-    lines = {one.series: series_line(one) for one in results}
-    write_text(folder / "report.html", run_page(record, results, lines))
+    bodies = dict.fromkeys(NAMES)
+    write_text(folder / "report.html", run_page(record, rank_results(results), bodies))
     body = series_body(result, (), None)
     write_section(folder, NAMES[0], folder, lambda: body, is_forced=False)
     return folder
@@ -68,6 +68,7 @@ def test_a_section_is_two_texts_and_no_markup_of_a_stranger(folder: Path) -> Non
     assert HOSTILE not in markup
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_an_opened_section_comes_from_its_file_and_one_that_is_not_there_says_so(
     folder: Path, visit: Callable[..., Any]
@@ -106,4 +107,4 @@ def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(t
 
 def test_the_address_of_a_section_is_one_for_a_browser(make_metadata: Callable[..., Any]) -> None:
     result = read_result(make_metadata("A%23#USDT-1h"))
-    assert 'data-file="report/series/A%2523%23USDT-1h.js"' in series_line(result)
+    assert 'data-file="report/series/A%2523%23USDT-1h.js"' in series_section(*rank_results([result]), None)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from v8.evaluation.fold_losses import TaskResult
-from v8.evaluation.leaderboard import LeaderboardRow, TaskScore
+from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdict
 from v8.language import language
 from v8.reports.verdict import TaskVerdict, verdict
 
@@ -18,7 +19,7 @@ def row(
     name: str, *, is_demo: bool = False, **scores: tuple[BaselineComparison, BaselineComparison]
 ) -> LeaderboardRow:
     evaluated: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
-    tasks = {task: TaskScore(*pair) for task, pair in scores.items()}
+    tasks = {task: Verdict(*pair) for task, pair in scores.items()}
     about: Any = {"source": "vision", "best_epoch": 3, "epochs_run": 9, "seconds": {}, "split": {}}
     return LeaderboardRow(
         series=name, is_demo=is_demo, evaluation=evaluated, candle_report={}, tasks=tasks, **about

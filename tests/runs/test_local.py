@@ -126,6 +126,7 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
             assert len(resources) == 1  # programs of one profile at a time
 
 
+@pytest.mark.nightly
 def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
     made: Pipelines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

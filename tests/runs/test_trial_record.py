@@ -219,6 +219,7 @@ def test_a_record_with_a_fault_is_refused_in_a_sentence(statement: str, got: str
     assert len(str(caught.value)) <= MAX_MESSAGE
 
 
+@pytest.mark.nightly
 def test_noise_anywhere_is_refused_or_changes_nothing(sound: Path, tmp_path: Path) -> None:
     content = sound.read_bytes()
     expected = TrialRecord(sound, RANGES, NUM_FOLDS).ended()

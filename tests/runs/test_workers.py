@@ -214,6 +214,7 @@ def test_workers_end_within_seconds_when_their_parent_is_killed(profile: Any, tm
         assert is_gone_after(process.pid, END_S)
 
 
+@pytest.mark.nightly
 def test_each_worker_sees_its_gpu_alone_and_a_series_that_kills_its_fleet_fails_by_itself(
     profile: Any, tmp_path: Path
 ) -> None:

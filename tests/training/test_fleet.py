@@ -160,6 +160,7 @@ def test_the_members_of_the_trial_end_at_different_epochs_for_different_reasons(
     assert len(ends) > 1
 
 
+@pytest.mark.nightly
 def test_a_member_does_not_depend_on_its_fleet(
     series: list[SeriesData], trainer: Trainer, fleet: dict[int, TrainingResult | DivergedError]
 ) -> None:
@@ -224,6 +225,7 @@ def weighted(batch: Batch) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     return np.asarray(batch.x_BMTF)[:, 0], y, {task: weight_B1.repeat(v.shape[1], 1) for task, v in y.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["transformer", "gru_attention", "lstm_attention"])
 def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(
     family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]

@@ -79,6 +79,7 @@ def on_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train("tensorflow", tmp_path_factory.mktemp("tensorflow") / "model.keras")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_blocked", [False, True])
 def test_g18_a_fleet_under_jax_follows_the_one_under_tensorflow(
     is_blocked: bool, on_tensorflow: dict[str, Any], tmp_path: Path

@@ -40,6 +40,7 @@ print(json.dumps(resident))
 """
 
 
+@pytest.mark.nightly
 def test_a_hundred_series_in_one_process_grow_it_by_less_than_50_mb_after_the_first_ten() -> None:
     """Two series' data under a hundred seeds: each is a network, a set of batches and a result of its own."""
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(TESTS.parent)}

@@ -133,6 +133,7 @@ print(num_caught)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_ctrl_c_inside_the_pipeline_is_heeded_between_epochs_and_nothing_worse() -> None:
     """With `from_generator` every second one ended in an abort; a hundred of these end as Python's do."""

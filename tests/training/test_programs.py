@@ -59,6 +59,7 @@ def trained(home: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.nightly
 def test_the_next_process_reads_what_is_whole_compiles_the_rest_and_trains_the_same_weights(
     tmp_path: Path,
 ) -> None:

@@ -35,10 +35,10 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
 @pytest.mark.parametrize(
     ("family", "training"),
     [
-        ("bilstm_seq2seq", {"clip_norm": None}),
+        pytest.param("bilstm_seq2seq", {"clip_norm": None}, marks=pytest.mark.nightly),
         ("bilstm_seq2seq", {"clip_norm": 0.05}),
-        ("lstm_dense", {"clip_norm": 0.05}),
         ("lstm_dense", {"clip_norm": 0.002, "gradient_clip": "value"}),
+        pytest.param("lstm_dense", {"clip_norm": 0.05}, marks=pytest.mark.nightly),
         ("dense_newest", {"optimizer": "adamw", "weight_decay": 0.9}),
     ],
 )
@@ -71,6 +71,7 @@ def test_ten_steps_equal_stock_keras(
         )
 
 
+@pytest.mark.nightly
 def test_batches_gathered_in_parts_step_as_one_batch_does(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

@@ -19,10 +19,10 @@ from pydantic import StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName, pin_of
-from v8.baselines.baselines import NAIVE
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
+from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
 from v8.former_names import with_current_names
@@ -236,18 +236,24 @@ class Metadata:
         """Per task the comparison with naive and with the best baseline; empty if it was not evaluated."""
         if not self.is_evaluated:
             return {}
-        quality = {}
-        for task in self.evaluation.tasks:
-            naive = self.evaluation.against(task, NAIVE)
-            best = self.evaluation.against(task, self.evaluation.best_baseline(task))
-            quality[task] = {
-                "relative_mae": naive.relative_mae,
-                "verdict": naive.verdict,
-                "best_baseline": best.name,
-                "relative_mae_to_best": best.relative_mae,
-                "verdict_against_best": best.verdict,
+        return {
+            task: {
+                "relative_mae": verdict.naive.relative_mae,
+                "verdict": verdict.naive.verdict,
+                "best_baseline": verdict.best.name,
+                "relative_mae_to_best": verdict.best.relative_mae,
+                "verdict_against_best": verdict.best.verdict,
             }
-        return quality
+            for task, verdict in self.verdicts.items()
+        }
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """Per task the verdict that its run gave; while the run goes on, that on this series alone."""
+        stored = self.result.verdict
+        if stored is not None:
+            return stored
+        return verdicts_of({self.series: self.evaluation})[self.series]
 
     @cached_property
     def quantiles(self) -> QuantileEvaluation | None:

@@ -31,12 +31,14 @@ from v8.artifacts.metadata import (
     Metadata,
     SpanInfo,
     checked_metadata,
+    read_metadata,
 )
 from v8.artifacts.run_folder import ERROR_FILE
-from v8.baselines.baselines import called
+from v8.baselines.baselines import NAIVE
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.evaluation.significance import ALPHA
+from v8.evaluation.significance import ALPHA, LOSES
+from v8.evaluation.verdict import Verdict, Verdicts
 from v8.former_names import with_current_names
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
@@ -242,6 +244,22 @@ def save_description(
     (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
+def store_verdicts(folder: Path, verdicts: Verdicts) -> bool:
+    """Write the verdicts of a run into the metadata and the README of an artefact.
+
+    Returns whether they were new. Raises `ArtifactError` if the metadata is damaged, and `StorageError` if
+    a file cannot be written.
+    """
+    metadata = read_metadata(folder)
+    written = adapter(dict[str, Verdict]).dump_python(dict(verdicts), mode="json")
+    if metadata.content.get("verdict") == written:
+        return False
+    content = {**metadata.content, "verdict": written}
+    write_text(folder / README_FILE, artifact_readme(checked_metadata(content)))
+    write_json(folder / METADATA_FILE, content)
+    return True
+
+
 def artifact_readme(metadata: Metadata) -> str:
     """Return the README of an artefact, in Markdown, from its metadata."""
     symbol, _, timeframe = metadata.series.partition("-")
@@ -282,12 +300,17 @@ def _quality(metadata: Metadata) -> str:
     ]
     explanation = _QUALITY_NOTE.format(num_windows=evaluation.num_windows, alpha=ALPHA)
     lines = [explanation, Table(header, rows).markdown()]
-    if evaluation.loses:
-        tasks = ", ".join(evaluation.loses)
-        lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
-    if evaluation.beaten_by:
-        tasks = ", ".join(f"{task} ({called(name)})" for task, name in evaluation.beaten_by.items())
-        lines.append(f"**A forecast without a network does better at: {tasks}.**")
+    verdicts = metadata.verdicts
+    lost = [task for task, verdict in verdicts.items() if verdict.naive.outcome == LOSES]
+    if lost:
+        lines.append(f"**It loses to the naive forecast at: {', '.join(lost)}. Use the naive one there.**")
+    beaten = [
+        f"{task} ({verdict.best.name})"
+        for task, verdict in verdicts.items()
+        if verdict.best.baseline != NAIVE and verdict.best.outcome == LOSES
+    ]
+    if beaten:
+        lines.append(f"**A forecast without a network does better at: {', '.join(beaten)}.**")
     return "\n\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error, listed
-from v8.evaluation.leaderboard import LeaderboardRow, compared
+from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared
 from v8.evaluation.significance import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
@@ -302,6 +302,9 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
     print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in comparisons)), cells, title))
+    best = best_baseline_names(rows)
+    if best:
+        print_lines(f"Best baselines: {best}.")
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:

@@ -203,7 +203,7 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
     relative_mae_to_best = {}
     for task in evaluation.tasks:
         relative_mae[task] = evaluation.relative_error(task)
-        relative_mae_to_best[task] = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
+        relative_mae_to_best[task] = metadata.verdicts[task].best.relative_mae
     return {
         "series": metadata.series,
         "seconds": {**metadata.seconds},

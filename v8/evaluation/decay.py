@@ -22,8 +22,8 @@ def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
     """Tell whether a model is significantly worse than on its test span, and the reason as a clause.
 
     Its losses are tested against those of the naive forecast times its multiple of naive's error on the test
-    span, and against those of the baseline that was best on the test span, so that the new candles do not
-    choose the opponent. The multiple was estimated, so its standard error counts, too. The p-values of all
+    span, and against those of the best baseline of the series, so that the new candles do not choose the
+    opponent. The multiple was estimated, so its standard error counts, too. The p-values of all
     tests are corrected together (Benjamini-Hochberg).
 
     Args:

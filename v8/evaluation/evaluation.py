@@ -5,14 +5,13 @@ skill scores, verdicts and p-values are computed from them when they are needed 
 the report, the metadata and the model card cannot disagree. How two errors compare is decided by the rule of
 `v8.evaluation.significance`.
 
-Every model is compared with two baselines: the naive forecast and the best baseline of the task. The best
-baseline is chosen once for all series of a table: chosen for each series alone, it would differ by luck.
+Which baselines a model is compared with, and how, is decided in `v8.evaluation.verdict`.
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Final, Literal, Self
@@ -20,13 +19,12 @@ from typing import Any, ClassVar, Final, Literal, Self
 import numpy as np
 
 from v8.arrays import AnyFloatArray
-from v8.baselines.baselines import BASELINES, NAIVE
+from v8.baselines.baselines import BASELINES, NAIVE, Baseline
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, SeriesError, listed
 from v8.evaluation import metrics
 from v8.evaluation.metrics import ErrorGrid, QuantileErrors, Share, StepDirection, TaskErrors
 from v8.evaluation.significance import (
-    LOSES,
     BaselineComparison,
     Losses,
     Significance,
@@ -36,7 +34,7 @@ from v8.evaluation.significance import (
 )
 from v8.former_names import with_current_names
 from v8.quantile_levels import interval_names, intervals
-from v8.records import Count, Word, adapter, check_format, checked
+from v8.records import Count, Number, Word, adapter, check_format, checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.scaling import Scaling
@@ -96,15 +94,15 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    formats = (
-        2,
-        3,
-        4,
-    )  # 2 also held figures that follow from others, which are ignored; 2 and 3 have former names
+    formats = (2, 3, 4, 5)
+    # 2 also held figures that follow from others, which are ignored; 2 and 3 have former names; up to 4 there
+    # were no errors on the validation span.
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
     direction: tuple[StepDirection, ...]  # hit rates of the close, one entry per step
+    validation_mae: Mapping[Word, Mapping[Word, Number]] = field(default_factory=dict)
+    """Per task and baseline the mean absolute error on the validation span, in returns; empty if unknown."""
 
     @property
     def errors(self) -> dict[str, Mapping[str, TaskErrors]]:
@@ -147,26 +145,8 @@ class Evaluation(JsonRecord):
         )
 
     def best_baseline(self, task: str) -> str:
-        """Return the baseline with the lowest error on a task of this series alone; see `best_baseline`."""
+        """Return the best baseline of a task for this series alone; see `best_baseline`."""
         return best_baseline([self], task)
-
-    @property
-    def loses(self) -> list[str]:
-        """Tasks on which the naive forecast is significantly better, in the order of the tasks."""
-        return [task for task in self.tasks if self.against(task).outcome == LOSES]
-
-    @property
-    def beaten_by(self) -> dict[str, str]:
-        """Name of the best baseline of this series per task on which it is significantly better.
-
-        Tasks whose best baseline is the naive forecast are left out: `loses` lists them.
-        """
-        best = {task: self.best_baseline(task) for task in self.tasks}
-        return {
-            task: name
-            for task, name in best.items()
-            if name != NAIVE and self.against(task, name).outcome == LOSES
-        }
 
     def faults(self) -> Iterator[str]:
         """Describe contradictions between the fields."""
@@ -235,17 +215,43 @@ class QuantileEvaluation(JsonRecord):
 
 
 def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
-    """Return the best baseline of a task over several series, by the rule of `best_of`."""
-    errors = [
-        {name: evaluation.error(task, name).overall for name in evaluation.tasks[task].significance}
-        for evaluation in evaluations
+    """Return the best baseline of a task over several series, by the rule of `best_of`.
+
+    The errors on the validation span decide. Where they are not known of all series (files of format 4 and
+    before), those on the evaluated span do.
+    """
+    errors: list[Mapping[str, float]] = [
+        evaluation.validation_mae.get(task, {}) for evaluation in evaluations
     ]
+    if not all(errors):
+        errors = [
+            {name: evaluation.error(task, name).overall for name in evaluation.tasks[task].significance}
+            for evaluation in evaluations
+        ]
     return best_of(errors)
 
 
 def evaluate_windows(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every baseline on the test span, see `evaluate_span`."""
-    return evaluate_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
+    evaluation, losses = evaluate_span(
+        data.spans["test"], model, train=data.spans["train"], scaling=data.scaling
+    )
+    return replace(evaluation, validation_mae=_baseline_errors(data)), losses
+
+
+def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
+    """Return per task and installed baseline the mean absolute error on the validation span, in returns."""
+    span = data.spans["validation"]
+    errors: dict[str, dict[str, float]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    for name, baseline in _installed().items():
+        forecasts = baseline.fitted(data.spans["train"], data.scaling)(span)
+        for task, by_name in errors.items():
+            by_name[name] = metrics.mean_absolute_error(span, task, forecasts[task])
+    return errors
+
+
+def _installed() -> dict[str, Baseline]:
+    return {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
 
 
 def evaluate_span(
@@ -273,9 +279,8 @@ def evaluate_span(
             got=listed(sorted(model)) or "no task",
             fix="Pass one array for each task of the profile",
         )
-    installed = {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
     # A generator: the forecasts of one baseline are measured before those of the next one take memory.
-    of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in installed.items())
+    of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in _installed().items())
     forecasts = chain([(MODEL, model)], of_baselines)
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
     tasks = {
@@ -346,7 +351,7 @@ def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str |
     tested = evaluated.significance.keys()
     if task not in TASKS or evaluated.columns != TASKS[task].columns:
         return f"the columns {listed(evaluated.columns)}"
-    grids = [getattr(errors, field.name) for errors in evaluated.errors.values() for field in fields(errors)]
+    grids = [getattr(errors, each.name) for errors in evaluated.errors.values() for each in fields(errors)]
     shape = [len(evaluated.columns)] * evaluation.horizon_bars
     if any([len(row) for row in grid.cells] != shape for grid in grids):
         num_columns = len(evaluated.columns)

@@ -6,9 +6,7 @@ Order: by the relative MAE of OHLC (to the naive forecast), smallest first; seri
 ties by name. All errors are mean absolute errors in returns over all steps and columns of a task, on the test
 span.
 
-Every model is compared with the naive forecast and with the best baseline of the whole leaderboard. The
-p-values of each task and baseline are corrected together over the series, and the verdicts follow from the
-corrected ones.
+The verdicts on a series are those of `v8.evaluation.verdict`, which are stored with it.
 """
 
 import csv
@@ -16,17 +14,19 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import StrictBool
 
+from v8.baselines.baselines import NAIVE, called
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
-from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, best_baseline
+from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance
-from v8.evaluation.significance import LOSES, BaselineComparison, corrected
+from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdicts, are_of_one_table, verdicts_of
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -56,6 +56,7 @@ class SeriesResult:
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
     quantiles: QuantileEvaluation | None = None  # errors of its quantiles; None if it forecasts none
     importance: Importance | None = None  # permutation importance of the inputs; None if not measured
+    verdict: Verdicts | None = None  # stored when its run ended; None before, and in older files
 
     @property
     def total_seconds(self) -> float:
@@ -146,67 +147,70 @@ _SERIES_COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class TaskScore:
-    """One task of one series, compared with the naive forecast and with the best baseline of the task."""
-
-    naive: BaselineComparison
-    best: BaselineComparison
-
-    @property
-    def comparisons(self) -> tuple[BaselineComparison, ...]:
-        """Both comparisons, or the one with naive alone where naive is the best baseline."""
-        return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
-
-    @property
-    def lost_to(self) -> list[str]:
-        """Names of those of the two baselines that are significantly better than the model."""
-        return [comparison.name for comparison in self.comparisons if comparison.outcome == LOSES]
-
-
-Scored = TypeVar("Scored", bound=TaskScore)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow(SeriesResult):
     """One row of the leaderboard."""
 
-    tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
+    tasks: Verdicts  # one for each task of the profile, in the order of `v8.tasks.TASKS`
 
 
-def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
-    """Rank the finished series of a run, in the order stated at the top of this module."""
+def rank_results(
+    results: Iterable[SeriesResult], verdicts: Mapping[str, Verdicts] | None = None
+) -> list[LeaderboardRow]:
+    """Rank finished series, in the order stated at the top of this module.
+
+    Args:
+        results: The finished series.
+        verdicts: By series. None for those that are stored with the series; if some have none, or if they
+            come from runs with other best baselines, all are computed anew.
+    """
     finished = list(results)
-    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in finished}
-    for task in TASKS:
-        evaluations = {
-            result.series: result.evaluation for result in finished if task in result.evaluation.tasks
-        }
-        if not evaluations:
-            continue
-        best = best_baseline([*evaluations.values()], task)
-        uncorrected = [
-            TaskScore(naive=evaluation.against(task), best=evaluation.against(task, best))
-            for evaluation in evaluations.values()
-        ]
-        for series, score in zip(evaluations, with_corrected(uncorrected), strict=True):
-            scores[series][task] = score
-    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in finished)
+    if verdicts is None:
+        verdicts = {result.series: result.verdict for result in finished if result.verdict is not None}
+        if len(verdicts) < len(finished) or not are_of_one_table(verdicts):
+            verdicts = verdicts_of({result.series: result.evaluation for result in finished})
+    rows = (LeaderboardRow(**vars(result), tasks=verdicts[result.series]) for result in finished)
     return sorted(rows, key=_rank)
 
 
+BEST: Final = "best baseline"
+"""Name of the best baselines of a task where they differ between timeframes."""
+
+
 def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, BaselineComparison]]:
-    """Group the comparisons of a leaderboard.
+    """Group the comparisons of a leaderboard: for each task those with naive, then with the best baseline.
 
     Returns:
         The comparisons by series, for each pair of task and name of the baseline; tasks in their usual order.
+        Where the timeframes of a task have different best baselines, the name is `BEST`.
     """
     groups: dict[tuple[str, str], dict[str, BaselineComparison]] = {}
+    rows = list(rows)
+    for task in TASKS:
+        verdicts = {row.series: row.tasks[task] for row in rows if task in row.tasks}
+        if not verdicts:
+            continue
+        naive = {series: verdict.naive for series, verdict in verdicts.items()}
+        groups[task, called(NAIVE)] = naive
+        names = {verdict.best.name for verdict in verdicts.values()}
+        if names != {called(NAIVE)}:
+            name = names.pop() if len(names) == 1 else BEST
+            groups[task, name] = {series: verdict.best for series, verdict in verdicts.items()}
+    return groups
+
+
+def best_baseline_names(rows: Iterable[LeaderboardRow]) -> str:
+    """Say which baseline is the best of which task and timeframe, where a task has several; else empty."""
+    rows = list(rows)
+    names: dict[str, dict[str, str]] = {}
     for row in rows:
-        for task, score in row.tasks.items():
-            for comparison in score.comparisons:
-                groups.setdefault((task, comparison.name), {})[row.series] = comparison
-    return {key: groups[key] for task in TASKS for key in groups if key[0] == task}
+        for task, verdict in row.tasks.items():
+            names.setdefault(task, {})[row.series.rpartition("-")[2]] = verdict.best.name
+    return "; ".join(
+        f"{task}: {', '.join(f'{name} at {timeframe}' for timeframe, name in by_timeframe.items())}"
+        for task, by_timeframe in names.items()
+        if len(set(by_timeframe.values())) > 1
+    )
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -252,19 +256,6 @@ def _comparison_cells(comparison: BaselineComparison) -> list[object]:
         comparison.verdict,
         comparison.p_value,
         comparison.corrected_p_value,
-    ]
-
-
-def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
-    """Fill in the corrected p-values of one table of scores.
-
-    The tests against the naive forecast and those against the best baselines are corrected separately.
-    """
-    naive = corrected([score.naive for score in scores])
-    best = corrected([score.best for score in scores])
-    return [
-        replace(score, naive=with_naive, best=with_best)
-        for score, with_naive, with_best in zip(scores, naive, best, strict=True)
     ]
 
 

@@ -21,6 +21,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
+from v8.evaluation.significance import LOSES
 from v8.hub import layout
 from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
@@ -305,7 +306,7 @@ def _stage_series(
         model = read_metadata(source, series=series)
         result = model.result
         check_source(result.source, is_publishable=not result.is_demo)
-        losing_tasks = result.evaluation.loses
+        losing_tasks = [task for task, verdict in model.verdicts.items() if verdict.naive.outcome == LOSES]
         if is_only_skilled and losing_tasks:
             return model, f"it loses to the naive forecast: {', '.join(losing_tasks)}"
         _copy_artifact(source, target, model)

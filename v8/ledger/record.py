@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from v8.baselines.baselines import NAIVE
 from v8.evaluation.evaluation import MODEL
-from v8.evaluation.leaderboard import TaskScore, with_corrected
 from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
+from v8.evaluation.verdict import Verdict, with_corrected
 from v8.features.formulas import DAY_S
 from v8.ledger.database import Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
@@ -97,7 +97,7 @@ def _measure_coverage(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveTask(TaskScore):
+class LiveTask(Verdict):
     """Errors on one task of one series, of one generation of it, or of all series together.
 
     Errors are in returns; those of several series are multiples of naive's error of each series.

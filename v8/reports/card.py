@@ -21,7 +21,14 @@ from v8.artifacts.series_artifact import covariate_note
 from v8.errors import shown
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.importance import importance_rows
-from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
+from v8.evaluation.leaderboard import (
+    LeaderboardRow,
+    SeriesResult,
+    best_baseline_names,
+    compared,
+    median,
+    rank_results,
+)
 from v8.evaluation.significance import ALPHA
 from v8.quantile_levels import interval_names
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
@@ -201,7 +208,9 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
                 cells.append(p_value(comparison.corrected_p_value if comparison else None))
         cells.append(_hit_rate(row))
         lines.append(cells)
-    return Table(header, lines).markdown()
+    best = best_baseline_names(rows)
+    note = f"\n\nBest baselines: {best}." if best else ""
+    return f"{Table(header, lines).markdown()}{note}"
 
 
 def _hit_rate(row: LeaderboardRow) -> str:

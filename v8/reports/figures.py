@@ -185,7 +185,7 @@ def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
 
 
 def _dots(rows: Iterable[LeaderboardRow], task: str, kind: str) -> list[Dot]:
-    """Return a dot for each series that has a ratio; `kind` is an attribute of `TaskScore`."""
+    """Return a dot for each series that has a ratio; `kind` is an attribute of `Verdict`."""
     dots = []
     for row in rows:
         if task in row.tasks:

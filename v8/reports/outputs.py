@@ -8,7 +8,7 @@ and a series whose files are damaged, are reported and left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from v8.artifacts.finished_series import FinishedSeries, read_finished
 from v8.artifacts.metadata import METADATA_FILE
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.series_artifact import FORECASTS_FILE, read_sample
+from v8.artifacts.series_artifact import FORECASTS_FILE, read_sample, store_verdicts
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.evaluation import leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult
+from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.invocation import command
 from v8.language import language
 from v8.reports import page
@@ -73,7 +74,7 @@ class ReportWriter(RunObserver):
             return
         if self._context and self._outputs and self._outputs.is_due(len(self._context.plan.series)):
             self._context.save_record()  # the outputs are made from it
-            self._outputs.write()
+            self._outputs.write(is_last=False)
             self._announce_page(self._context)
 
     def on_finished(self, summary: RunSummary) -> None:
@@ -102,7 +103,7 @@ class _DrawnSeries:
     folder: Path  # of the model that serves
     written_ns: int  # when its metadata was written, since the epoch; 0 where there is none
     result: SeriesResult | None  # None where its files are damaged
-    section: Html | None  # its part of the page
+    body: Html | None  # its part of the page; None where that is in a file of its own
 
 
 class RunOutputs:
@@ -130,8 +131,10 @@ class RunOutputs:
         """Say whether it is time to write the outputs of so many series, or of as many as were drawn."""
         return self._pace.is_due(max(num_series, len(self._drawn)))
 
-    def write(self) -> list[LeaderboardRow]:
+    def write(self, *, is_last: bool = True) -> list[LeaderboardRow]:
         """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
+
+        With `is_last` the verdicts are stored with each series, too.
 
         Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
         run's own record is damaged.
@@ -139,19 +142,22 @@ class RunOutputs:
         with self._pace.timed(), language():
             record = read_run(self._run)
             results: list[SeriesResult] = []
-            sections: dict[str, Html] = {}
+            bodies: dict[str, Html | None] = {}
             for name in record.done if record.is_evaluated else []:
                 drawn = self._draw_series(name, record)
-                if drawn.result is not None and drawn.section is not None:
+                if drawn.result is not None:
                     results.append(drawn.result)
-                    sections[drawn.result.series] = drawn.section
-            rows = leaderboard.rank_results(results)
+                    bodies[drawn.result.series] = drawn.body
+            verdicts = verdicts_of({result.series: result.evaluation for result in results})
+            rows = leaderboard.rank_results(results, verdicts)
+            if is_last:
+                self._store(verdicts)
             writers: dict[str, Callable[[Path], None]] = {}
             if record.is_evaluated:
                 writers[leaderboard.LEADERBOARD_FILE] = lambda file: leaderboard.write_leaderboard_csv(
                     file, rows
                 )
-            writers[REPORT_FILE] = lambda file: write_text(file, page.run_page(record, results, sections))
+            writers[REPORT_FILE] = lambda file: write_text(file, page.run_page(record, rows, bodies))
             writers[TIMING_FILE] = lambda file: write_json(file, _timing(record, results))
             self._write_files(writers)
             return rows
@@ -170,22 +176,35 @@ class RunOutputs:
             self._drawn[name] = _DrawnSeries(folder, written_ns, None, None)
             self._report_error(error)
         else:
-            section = self._draw_section(name, finished, folder, record)
-            self._drawn[name] = _DrawnSeries(folder, written_ns, finished.metadata.result, section)
+            body = self._draw_body(name, finished, folder, record)
+            self._drawn[name] = _DrawnSeries(folder, written_ns, finished.metadata.result, body)
         return self._drawn[name]
 
-    def _draw_section(self, name: str, finished: FinishedSeries, folder: Path, record: RunRecord) -> Html:
-        """Return what the page holds of a series; in a large run the rest goes into a file of its own."""
+    def _store(self, verdicts: Mapping[str, Verdicts]) -> None:
+        """Store the verdicts on each series with it; what is drawn of it stays up to date."""
+        for name, by_task in verdicts.items():
+            drawn = self._drawn[name]
+            try:
+                is_new = store_verdicts(drawn.folder, by_task)
+            except (ArtifactError, StorageError) as error:
+                self._report_error(error)
+                continue
+            if is_new:
+                written_ns = (drawn.folder / METADATA_FILE).stat().st_mtime_ns
+                self._drawn[name] = replace(drawn, written_ns=written_ns)
+
+    def _draw_body(self, name: str, finished: FinishedSeries, folder: Path, record: RunRecord) -> Html | None:
+        """Return the body of a series' section; in a large run it goes into a file of its own."""
         result = finished.metadata.result
         if not page.is_in_files(record):
-            return page.series_section(result, finished.history, finished.sample)
+            return page.series_body(result, finished.history, finished.sample)
         draw = partial(page.series_body, result, finished.history, finished.sample)
 
         def write_section(file: Path) -> None:
             page.write_section(self._run, name, folder, draw, is_forced=self._redraws_all)
 
         self._write_files({page.section_file(name): write_section})
-        return page.series_line(result)
+        return None
 
     def _write_files(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
         """Write files of the run by their names; one error names all that cannot be written."""

@@ -29,9 +29,9 @@ from v8.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
     TrainingHistory,
+    best_baseline_names,
     compared,
     median,
-    rank_results,
 )
 from v8.evaluation.metrics import StepDirection
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, BaselineComparison, ComparisonResult
@@ -39,7 +39,7 @@ from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
-from v8.reports.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
+from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
 from v8.reports.verdict import in_words, opening, titled, verdict
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
@@ -62,14 +62,12 @@ _MAX_STAMP: Final = 200
 """Characters read of the first line of a section's file; it is shorter."""
 
 
-def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
-    """Return the page of a run and its finished series, in any order.
+def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
+    """Return the page of a run and its leaderboard.
 
-    `sections` holds for each series its `series_section`, or its `series_line` where the section is in a
-    file.
+    `bodies` holds for each series its `series_body`, or None where that is in a file.
     """
-    rows = rank_results(results)
-    is_demo = not run.is_publishable or any(result.is_demo for result in results)
+    is_demo = not run.is_publishable or any(row.is_demo for row in rows)
     unevaluated: str = ""
     if not run.is_evaluated:
         unevaluated = element("p", say("The models of this run were not evaluated."))
@@ -91,7 +89,7 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         failed=failed,
         unevaluated=unevaluated,
         failures=_failures(run),
-        leaderboard=_leaderboard(rows, sections) if rows else "",
+        leaderboard=_leaderboard(rows, bodies) if rows else "",
         provenance=origin,
     )
     heading = say("Run of profile {name}", name=run.profile_name)
@@ -152,7 +150,7 @@ def provenance(
     return facts(pairs)
 
 
-def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -> Html:
+def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
     """Show the medians, a line for each series, every baseline explained, then the sections.
 
     A pointer over a ratio shows the outcome and the p-value.
@@ -165,6 +163,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
     lines += [_leaderboard_cells(row, comparisons) for row in rows]
     groups = [("", 1), *num_columns.items(), ("", 3)]
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
+    best = best_baseline_names(rows)
     baselines = facts(
         (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
     )
@@ -174,8 +173,9 @@ def _leaderboard(rows: Sequence[LeaderboardRow], sections: Mapping[str, Html]) -
         table=shown_table(Table(header, lines), groups=groups, class_="wrapped"),
         mark=MARK,
         num=len(rows),
+        best=element("p", say("Best baselines: {names}.", names=best), class_="soft") if best else "",
         baselines=baselines,
-        sections=join(sections[row.series] for row in rows),
+        sections=join(series_section(row, bodies[row.series]) for row in rows),
     )
 
 
@@ -221,14 +221,17 @@ def _ends(interval: tuple[float, float] | None) -> str:
     return ABSENT if interval is None else " – ".join(map(percent, interval))
 
 
-def series_section(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
-    """Return the folded section of one series; `sample` is None where a model was saved without forecasts."""
-    body = series_body(result, history, sample)
-    return element("details", _summary(result), body, id=result.series)
+def series_section(row: LeaderboardRow, body: Html | None) -> Html:
+    """Return the folded section of one series.
+
+    `body` is its `series_body`; None where that is loaded from its file when the section is opened.
+    """
+    if body is not None:
+        return element("details", _summary(row), body, id=row.series)
+    return _series_line(row)
 
 
-def series_line(result: SeriesResult) -> Html:
-    """Return the folded section of one series whose body is loaded from its file when it is opened."""
+def _series_line(result: LeaderboardRow) -> Html:
     file = section_file(result.series)
     waiting = say("Comes from {folder} next to this page.", folder=SECTIONS_FOLDER)
     missing = say("{file} is not next to this page.", file=file)
@@ -236,23 +239,20 @@ def series_line(result: SeriesResult) -> Html:
     return element("details", _summary(result), body, id=result.series, data_file=quote(file))
 
 
-def _summary(result: SeriesResult) -> Html:
-    """Compare one series with naive and with the baseline that is best on this series alone."""
-    evaluation = result.evaluation
+def _summary(row: LeaderboardRow) -> Html:
+    """Give the verdicts on one series in words."""
     summaries = []
-    for task in evaluation.tasks:
-        outcomes: list[str] = []
-        for name in (NAIVE, evaluation.best_baseline(task)):
-            comparison = evaluation.against(task, name)
-            outcome = in_words(comparison.outcome, comparison.name)
-            if outcome not in outcomes:
-                outcomes.append(outcome)
-        summaries.append(f"{titled(task)} {', '.join(outcomes)}")
-    return element("summary", result.series, element("span", "; ".join(summaries)))
+    for task, of_task in row.tasks.items():
+        outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
+        summaries.append(f"{titled(task)} {', '.join(dict.fromkeys(outcomes))}")
+    return element("summary", row.series, element("span", "; ".join(summaries)))
 
 
 def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
-    """Return the content of the section of one series; arguments as for `series_section`."""
+    """Return the content of the section of one series.
+
+    `sample` is None where a model was saved without forecasts.
+    """
     evaluation = result.evaluation
     charts = []
     tables: list[Html] = []
@@ -308,7 +308,7 @@ def _forecasts(sample: ForecastSample | None) -> Html:
 
 
 def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
-    """Show the errors of the model, naive and the best baseline; the other baselines are folded away."""
+    """Show the errors of the model and of every baseline."""
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     header = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
     header += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
@@ -327,13 +327,7 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
         rows[name] = cells
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
-    first = [
-        rows[name] for name in dict.fromkeys((MODEL, NAIVE, evaluation.best_baseline(task))) if name in rows
-    ]
-    yield shown_table(Table(header, first, title))
-    others = [row for row in rows.values() if row not in first]
-    if others:
-        yield folded(say("{num} more baselines", num=len(others)), shown_table(Table(header, others)))
+    yield shown_table(Table(header, list(rows.values()), title))
 
 
 def _intervals(evaluated: QuantileEvaluation | None) -> Html:

@@ -32,7 +32,7 @@ from v8.errors import DivergedError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_quantiles, evaluate_windows
 from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
 from v8.evaluation.importance import measure_importance
-from v8.evaluation.leaderboard import TaskScore
+from v8.evaluation.significance import BaselineComparison
 from v8.features.indicators import FEATURES, ancestry, definitions
 from v8.features.store import FeatureStore
 from v8.hardware import describe_machine, peak_process_bytes, versions
@@ -100,20 +100,24 @@ class SeriesInProgress:
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
     ) -> SeriesOutcome:
         """Evaluate and save what was trained in a fleet of so many; an error becomes the outcome."""
-        score, outcome = isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
+        comparison, outcome = isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
         own_times_s = (seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(
             outcome,
             seconds=math.fsum(own_times_s),
             compile_s=self._seconds.get("compile", 0.0),
             fleet_size=fleet_size,
-            comparisons=score.comparisons if score else (),
+            comparisons=(comparison,) if comparison else (),
         )
 
     def _finish(
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, fleet_size: int
-    ) -> TaskScore | None:
-        """Make the artefact and return its score on candles, if it is evaluated; then the checkpoint goes."""
+    ) -> BaselineComparison | None:
+        """Make the artefact; then the checkpoint goes.
+
+        Returns how its forecasts of candles compare with naive ones, if they are evaluated. Which baseline is
+        the best is known when all series of the run are finished.
+        """
         if isinstance(result, DivergedError):
             raise result
         self._seconds.update(result.seconds)
@@ -132,8 +136,7 @@ class SeriesInProgress:
         evaluation = test_results.evaluation
         if evaluation is None:
             return None
-        best_baseline = evaluation.best_baseline(TASK_OHLC)
-        return TaskScore(evaluation.against(TASK_OHLC), evaluation.against(TASK_OHLC, best_baseline))
+        return evaluation.against(TASK_OHLC)
 
     def _evaluate(self, model: Any) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""

@@ -74,17 +74,14 @@ class Follower(RunObserver):
 
 
 def _results(artifact: Path) -> dict[str, float]:
-    """Return the test span's figures per task, compared with naive and this series' best baseline."""
+    """Return the test span's figures per task, compared with naive."""
     metadata = read_metadata(artifact)
     values: dict[str, float | None] = {"best_epoch": metadata.training.best_epoch}
     if metadata.is_evaluated:
         evaluation = metadata.evaluation
         for task in evaluation.errors:
             naive = evaluation.against(task)
-            best = evaluation.against(task, evaluation.best_baseline(task))
             values[f"test/{task}/error_over_naive"] = naive.relative_mae
-            values[f"test/{task}/error_over_best"] = best.relative_mae
             values[f"test/{task}/skill"] = naive.skill
             values[f"test/{task}/p_value"] = naive.p_value
-            values[f"test/{task}/p_value_against_best"] = best.p_value
     return {name: float(value) for name, value in values.items() if value is not None}

@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 
 from v8.arrays import FloatArray
 from v8.evaluation.evaluation import MODEL
-from v8.evaluation.leaderboard import TaskScore, with_corrected
 from v8.evaluation.metrics import FLAT_RETURN, Z_95
 from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdict, with_corrected
 from v8.features.formulas import DAY_S
 from v8.tasks import RANGE_TO_VARIANCE
 
@@ -337,7 +337,7 @@ class TradingCase:
 
 
 @dataclass(frozen=True)
-class RuleResult(TaskScore):
+class RuleResult(Verdict):
     """A rule on one series, or on all of them, compared with naive and with the best alternative.
 
     Its errors are gains with the sign reversed. The best alternative is the baseline, or the way without a

@@ -35,6 +35,7 @@ def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: list[by
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
 def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
     downloader: Downloader, pieces: list[bytes | float], repeats: bool

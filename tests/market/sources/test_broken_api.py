@@ -54,6 +54,7 @@ def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: Pieces)
         assert server.url.removeprefix("http://") in refusal(downloader, server.url)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
 def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
     downloader: Downloader, pieces: Pieces, repeats: bool
