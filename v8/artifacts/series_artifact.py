@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.artifacts.metadata import (
+    ARTIFACT_FORMAT,
     HISTORY_FILE,
     METADATA_FILE,
     MODEL_FILE,
@@ -254,7 +255,8 @@ def store_verdicts(folder: Path, verdicts: Verdicts) -> bool:
     written = adapter(dict[str, Verdict]).dump_python(dict(verdicts), mode="json")
     if metadata.content.get("verdict") == written:
         return False
-    content = {**metadata.content, "verdict": written}
+    # Artefacts of an older format have been read with the current names.
+    content = {**metadata.content, "format": ARTIFACT_FORMAT, "verdict": written}
     write_text(folder / README_FILE, artifact_readme(checked_metadata(content)))
     write_json(folder / METADATA_FILE, content)
     return True
