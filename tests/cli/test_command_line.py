@@ -127,7 +127,7 @@ def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest
     done = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
     assert done.returncode == 2
     assert (
-        "error: --device gpu: needs a GPU that the Keras backend can compute on; got none visible."
+        "error: --device gpu: needs a GPU that the Keras backend can compute on; got no driver of NVIDIA's, "
         in done.stderr
     )
     assert not (tmp_path / "runs").exists()

@@ -44,9 +44,9 @@ def require_one_line(done: Result) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "--flag-of-nobody"], "got no such option: --flag-of-nobody. Call "),
-        (["run", f"--{LONG}"], "run: takes the words that its --help lists; got no such option: --xxx"),
-        ([LONG], ": takes the words that its --help lists; got no such command 'xxx"),
+        (["run", "--flag-of-nobody"], "run: takes only its own options; got --flag-of-nobody. `"),
+        (["run", f"--{LONG}"], "run: takes only its own options; got --xxx"),
+        ([LONG], ": needs one of its commands; got xxx"),
         (["x" * 5_000], "each at most 4,096 letters; got xxx"),
         (["data", "--bars", LONG], "got invalid value for '--bars': "),
         (["data", "--bars", "1e999"], "got invalid value for '--bars': "),
@@ -65,8 +65,17 @@ def require_one_line(done: Result) -> str:
         (["compare-profiles", "--bars", "0"], "got invalid value for '--bars': "),
         (["data", "--bars", "9" * 4_090], "got invalid value for '--bars': "),
         (["run", "--epochs", "9" * 20], "training.epochs: input should be less than or equal to 100000"),
-        (["run", "--epochs", "-1"], "training.epochs: input should be greater than or equal to 0; got -1"),
-        (["run", "--epochs", "0"], "training.epochs"),
+        (["run", "--epochs", "-1"], "got invalid value for '--epochs': "),
+        (["run", "--epochs", "0"], "got invalid value for '--epochs': "),
+        (["train"], "needs one of its commands; got train. Did you mean `"),
+        (["run", "--sourc", "demo"], "got --sourc. Did you mean --source?"),
+        (["export"], "export: needs RUN; got none. Write for example "),
+        (["run", "--source", "binance"], "got 'binance'. Write --source vision (its public archive) or live"),
+        (
+            ["run", "--series", "BTCUSDT-15m,ETHUSDT-1h"],
+            "Repeat it: --series BTCUSDT-15m --series ETHUSDT-1h.",
+        ),
+        (["data", "--source", "files", "--data-dir", "none"], "Check the path of --data-dir."),
         (["run", *DEMO, "--workers", str(10**30)], "is auto or a number of processes, below 10,000"),
         (["run", *DEMO, "--workers", "9" * 4_090], "is auto or a number of processes, below 10,000"),
         (["run", *DEMO, "--fleet-size", "0"], "is auto or a number of series, at least 1"),
@@ -156,3 +165,11 @@ def test_a_picture_replaces_only_a_picture_of_ours(tmp_path: Path) -> None:
         done = call("predict", "a", *DEMO, "--plot", str(file))
         assert "--plot: is a new file, or one that v8 wrote; got another file" in require_one_line(done)
         assert done.exit_code == 2
+
+
+def test_a_misspelt_run_folder_is_answered_by_the_one_next_to_it() -> None:
+    Path("runs/frontier").mkdir(parents=True)
+    for command in ("predict", "report"):
+        done = call(command, "runs/fronteir")
+        (line,) = done.stderr.splitlines()
+        assert line.endswith("got no such folder. Did you mean runs/frontier.")

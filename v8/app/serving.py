@@ -11,6 +11,7 @@ from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, AccessPolicy
 from v8.app.page import ForecastView
 from v8.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.app.server import WAIT_S, Site, make_application, make_server, open_listener
+from v8.artifacts.run_folder import folder_advice
 from v8.cli.options import LOOPBACK
 from v8.cli.printing import print_message
 from v8.errors import ProfileError
@@ -49,7 +50,7 @@ def serve_page(
             an origin or the environment's token is not valid.
     """
     if isinstance(models.location, Path) and not models.location.is_dir():
-        fix = "Check the path, or name a repository with --repo"
+        fix = folder_advice(models.location, "Check the path, or name a repository with --repo")
         raise ProfileError(where=str(models.location), rule="is a run folder", got="no such folder", fix=fix)
     host, port = address
     policy = AccessPolicy(

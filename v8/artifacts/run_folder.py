@@ -37,12 +37,14 @@ from v8.networks.loops import Loops
 from v8.plugins import loaded, other_plugins
 from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
+from v8.registry import nearest
 from v8.storage import FolderLock, Pace, expanded, sweep, write_json
 
 RUN_FORMAT = 2  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be (G10)
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
+_MOST_NEIGHBOURS = 10_000  # most entries of a folder that are searched for a similar name
 _MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
 Status = Literal["pending", "running", "done", "failed"]
@@ -413,6 +415,16 @@ def read_run(path: Path) -> RunRecord:
     return record
 
 
+def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
+    """Suggest the folder next to a path that does not exist whose name is most similar to its own."""
+    try:
+        names = [file.name for file in islice(path.parent.iterdir(), _MOST_NEIGHBOURS) if file.is_dir()]
+    except OSError:
+        return otherwise
+    suggestion = nearest(path.name, names)
+    return f"Did you mean {path.parent / suggestion}" if suggestion else otherwise
+
+
 def _no_run_error(path: Path) -> ArtifactError:
     """Return the error for a path that is not the folder of a run."""
     runs = sorted(str(file.parent) for file in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
@@ -422,12 +434,11 @@ def _no_run_error(path: Path) -> ArtifactError:
         got = f"a folder of runs: {listed(runs)}"
     else:
         got = "a folder without one"
-    return ArtifactError(
-        where=str(path),
-        rule=f"must be the folder of one run, which holds {RUN_FILE}",
-        got=got,
-        fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
-    )
+    fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
+    if not path.is_dir():
+        fix = folder_advice(path, fix)
+    rule = f"must be the folder of one run, which holds {RUN_FILE}"
+    return ArtifactError(where=str(path), rule=rule, got=got, fix=fix)
 
 
 def require_own_profile(file: Path, *, fix: str) -> None:

@@ -9,6 +9,7 @@ import inspect
 import io
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
 from v8.net import reporting_waiting_to
+from v8.registry import nearest
 from v8.safe_text import for_terminal
 from v8.version import VERSION, commit
 
@@ -32,6 +34,27 @@ _UsageError: Any = typer.BadParameter.__base__
 
 _MAX_WORD_LETTERS: Final = 4_096
 """Most letters of one word of a command line; no path is longer."""
+
+
+_NO_SUCH_COMMAND: Final = re.compile(r"No such command '(.*?)'(\.|$)")
+_OTHER_WORDS: Final = {
+    "train": "run",
+    "fit": "run",
+    "evaluate": "report",
+    "eval": "report",
+    "download": "data",
+    "fetch": "data",
+    "compare": "compare-profiles",
+    "serve": "app",
+    "server": "app",
+    "upload": "publish",
+    "push": "publish",
+    "tune": "search",
+    "retrain": "update",
+    "record": "track",
+    "cv": "backtest",
+}
+"""What other programs call the commands."""
 
 
 class _Commands(TyperGroup):
@@ -90,16 +113,41 @@ def _errors_on_one_line() -> Iterator[None]:
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        place = error.ctx.command_path if error.ctx else command()
-        message = error.format_message().removeprefix("Got ").rstrip(".")
-        got = f"{message[:1].lower()}{message[1:]}"
-        rule = "takes the words that its --help lists"
-        fix = f"Call {place} --help"
-        _exit(ProfileError(where=place, rule=rule, got=got, fix=fix))
+        _exit(_usage_error(error))
     except OSError as error:  # of a file that no other code of ours handles: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _usage_error(error: Any) -> ProfileError:
+    """Put an error of click's about the words of a command line into our form."""
+    place = error.ctx.command_path if error.ctx else command()
+    lists = f"`{place} --help` lists them"
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts]
+        suggestion = nearest(error.option_name, options)
+        fix = f"Did you mean {suggestion}? {lists}" if suggestion else lists
+        return ProfileError(
+            where=place, rule="takes only its own options", got=shown(error.option_name), fix=fix
+        )
+    if kind == "MissingParameter":
+        name = str(error.param.metavar or error.param.opts[0])
+        example = " runs/frontier" if name == "RUN" else f" {name}"
+        fix = f"Write for example {place}{example}"
+        return ProfileError(where=place, rule=f"needs {name}", got="none", fix=fix)
+    message = error.format_message().removeprefix("Got ").rstrip(".?")
+    unknown_command = _NO_SUCH_COMMAND.match(message)
+    if unknown_command:
+        name = unknown_command[1]
+        meant = _OTHER_WORDS.get(name) or nearest(name, [*_CORE_COMMANDS, *annexes.commands()])
+        fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
+        return ProfileError(where=place, rule="needs one of its commands", got=shown(name), fix=fix)
+    got = f"{message[:1].lower()}{message[1:]}"
+    return ProfileError(
+        where=place, rule="takes the words that its --help lists", got=got, fix=f"Call {place} --help"
+    )
 
 
 def _print_waiting(text: str) -> None:

@@ -48,7 +48,7 @@ DataDirOption = Annotated[Path | None, Option(metavar="DIR", help="Folder of CSV
 TablesOption = Annotated[Path | None, Option(metavar="DIR", help="Tables of profiles. Default: V8_TABLES.")]
 DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses all else.")]
 WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
-EpochsOption = Annotated[int | None, Option(metavar="N", help="Most epochs. Default: the profile's.")]
+EpochsOption = Annotated[int | None, Option(metavar="N", min=1, help="Most epochs. Default: the profile's.")]
 FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
 EngineOption = Annotated[str, Option(metavar="local|ray", help="What trains: this machine, or tasks of Ray.")]
 LangOption = Annotated[

@@ -15,7 +15,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.pooled import PooledForecaster
-from v8.artifacts.run_folder import read_run
+from v8.artifacts.run_folder import folder_advice, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.layout import MODELS_FOLDER
@@ -244,6 +244,6 @@ def open_place(
             where=str(source),
             rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
             got="no such folder",
-            fix="Check the path",
+            fix=folder_advice(Path(source)),
         )
     return _Repository(source, models, revision, is_offline)

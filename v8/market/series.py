@@ -62,6 +62,10 @@ class Series:
         (900, 'BTCUSDT-15m')
         """
         symbol, dash, timeframe = text.rpartition("-")
+        names = re.split(r"[,;\s]+", text.strip())
+        if len(names) > 1 and all("-" in name for name in names):
+            fix = f"Repeat it: {' '.join(f'param:series {name}' for name in names[:2])}"
+            raise ProfileError(where="param:series", rule="names one series", got=repr(text), fix=fix)
         if not dash:
             rule = "a series is SYMBOL-TIMEFRAME"
             fix = "Write for example BTCUSDT-15m"

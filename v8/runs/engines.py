@@ -16,6 +16,7 @@ on a larger fleet gains nothing, is measured before training (`v8.machine.choice
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -117,18 +118,21 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
 
 
 def _require_gpu() -> None:
+    if sys.platform == "linux" and not hardware.may_have_gpu():  # known in a moment, without TensorFlow
+        raise _no_gpu("no driver of NVIDIA's, or CUDA_VISIBLE_DEVICES=-1")
     if len(hardware.visible_gpus()) < 2:
         is_visible, device = where_work_is()
     else:  # each gets a process, and what this process computes would keep memory of the first GPU
         with children_with_safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
-        raise ProfileError(
-            where="param:device gpu",
-            rule="needs a GPU that the Keras backend can compute on",
-            got=f"work on {device}" if is_visible else device,
-            fix="Install the GPU's driver and tensorflow[and-cuda], or use param:device auto",
-        )
+        raise _no_gpu(f"work on {device}" if is_visible else device)
+
+
+def _no_gpu(got: str) -> ProfileError:
+    rule = "needs a GPU that the Keras backend can compute on"
+    fix = "Install the GPU's driver and tensorflow[and-cuda], or use param:device auto"
+    return ProfileError(where="param:device gpu", rule=rule, got=got, fix=fix)
 
 
 def where_work_is() -> tuple[bool, str]:

@@ -156,6 +156,22 @@ _DESCRIPTIONS: Final = [*read_list("v8.market.sources", "sources.yaml"), *annexe
 SOURCES: Final = Registry("source", make_entries(SourceKind, _DESCRIPTIONS, "open"))
 """Every source by the name that `--source` takes."""
 
+_OTHER_NAMES: Final = {
+    "binance": "vision (its public archive) or live (with the newest candles)",
+    "csv": "files",
+    "parquet": "files",
+    "local": "files",
+    "folder": "files",
+    "api": "rest",
+    "ccxt": "rest",
+    "yahoo": "yfinance",
+    "huggingface": "hub",
+    "hf": "hub",
+    "simulated": "demo",
+    "random": "demo",
+}
+"""What users call the sources."""
+
 
 def open_source(
     name: str, *, data_dir: Path | None = None, begin: Callable[[], object] = lambda: None
@@ -174,11 +190,15 @@ def open_source(
         rule = f"a source is one of {', '.join(SOURCES)}"
         fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
         raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
+    if name not in SOURCES and name.lower() in _OTHER_NAMES:
+        rule = f"a source is one of {', '.join(SOURCES)}"
+        fix = f"Write param:source {_OTHER_NAMES[name.lower()]}"
+        raise ProfileError(where=f"param:source {name}", rule=rule, got=repr(name), fix=fix)
     kind = SOURCES.find(name, where=f"param:source {name}")
     if kind.reads_folder and not (data_dir and data_dir.is_dir()):
         rule = "needs the folder that holds the candle files"
         got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
-        fix = "Add param:data_dir FOLDER"
+        fix = "Add param:data_dir FOLDER" if data_dir is None else "Check the path of param:data_dir"
         raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
     if data_dir is not None and not kind.reads_folder:
         readers = " or ".join(entry.name for entry in SOURCES.values() if entry.reads_folder)
