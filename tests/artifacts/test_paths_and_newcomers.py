@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import v8
-from v8.artifacts.forecaster import Forecaster, checked_candles
+from v8.artifacts.forecaster import Forecaster, checked_candles, price_range
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
@@ -105,6 +105,20 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
             found = np.quantile(values[:, :, number], level, axis=0)
             # What is stated: low and high that have to hold open and close move by little of the interval.
             assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
+
+
+@pytest.mark.tf
+def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
+    made: SimpleNamespace, teacher_forced: Forecaster
+) -> None:
+    candles = made.known[TEACHER_FORCED[0]]
+    by_path = teacher_forced.paths(candles).groupby(level="path")
+    lowest, highest = by_path["low"].min(), by_path["high"].max()
+    ahead = price_range(teacher_forced, candles, teacher_forced.predict(candles))
+    assert ahead is not None
+    assert (lowest < ahead.low).mean() == pytest.approx(0.05, abs=0.005)
+    assert (highest > ahead.high).mean() == pytest.approx(0.05, abs=0.005)
+    assert 0.89 < ((lowest >= ahead.low) & (highest <= ahead.high)).mean() < 0.96
 
 
 @pytest.mark.tf

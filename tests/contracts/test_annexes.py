@@ -121,7 +121,7 @@ def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> 
         (("run", "--engine", "ray"), "--engine: a engine is one of local"),
         (("backtest", "--worth"), "--worth: needs the package v8.trading"),
         (("predict", "runs/none", "--source", "yfinance"), "--source yfinance: a source is one of vision"),
-        (("update", "runs/none"), "no such command"),
+        (("update", "runs/none"), "needs one of its commands; got update"),
     ],
 )
 def test_what_an_absent_annex_would_do_is_refused_in_one_line(

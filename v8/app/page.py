@@ -221,17 +221,22 @@ class ForecastView:
         )
 
     def _range_text(self) -> str:
-        """Say between which prices the coming bars lie."""
-        low = self._forecast[LOW].min()
-        high = self._forecast[HIGH].max()
-        num_bars = len(self._forecast)
+        """Say between which prices the coming bars stay 9 times of 10."""
+        prices = self.issued.price_range
+        if prices is None:
+            num_bars = len(self._forecast)
+            return say(
+                "Next {n} bars ({span}): medians from {low} to {high}; how far beyond is not forecast.",
+                n=num_bars,
+                span=duration(num_bars * self._series.bar_s),
+                low=self._format(LOW, self._forecast[LOW].min()),
+                high=self._format(HIGH, self._forecast[HIGH].max()),
+            )
         return say(
-            "Next {n} bars ({span}): {low} to {high}, {share} from low to high.",
-            n=num_bars,
-            span=duration(num_bars * self._series.bar_s),
-            low=self._format(LOW, low),
-            high=self._format(HIGH, high),
-            share=percent(high / low - 1, 2),
+            "9 of 10 times the price stays between {low} and {high} over the next {span}.",
+            low=self._format(LOW, prices.low),
+            high=self._format(HIGH, prices.high),
+            span=duration(len(self._forecast) * self._series.bar_s),
         )
 
     def _volatility_text(self) -> str:

@@ -102,14 +102,16 @@ def print_tables(issued: Sequence[IssuedForecast]) -> None:
     if len(issued) <= MAX_DETAILED:
         for forecast in issued:
             _print_bars(forecast)
-            print_lines(*forecast.summary_lines())
+            range_line = forecast.range_line()
+            print_lines(*([range_line] if range_line else []), *forecast.summary_lines())
     for forecast in issued:
         if forecast.paths is not None:
             _print_touch_probabilities(forecast)
     if len(issued) > MAX_DETAILED:
         _print_common_lines(issued)
     print_lines(
-        "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
+        "low, high: the lowest and highest median of a bar ahead; the price nearly always goes beyond them. "
+        "range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
         _best_baseline_note(issued),
     )

@@ -246,7 +246,8 @@ def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
     for name, baseline in _installed().items():
         forecasts = baseline.fitted(data.spans["train"], data.scaling)(span)
         for task, by_name in errors.items():
-            by_name[name] = metrics.mean_absolute_error(span, task, forecasts[task])
+            if task in forecasts:
+                by_name[name] = metrics.mean_absolute_error(span, task, forecasts[task])
     return errors
 
 

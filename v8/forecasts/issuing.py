@@ -11,12 +11,12 @@ its candles is too old, and no model of it has an age.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
-from v8.artifacts.forecaster import PATH, Forecaster
+from v8.artifacts.forecaster import PATH, RANGE_SHARE, Forecaster, PriceRange, price_range
 from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.errors import DataError, V8Error, listed
 from v8.hub.opening import ModelPlace
@@ -25,7 +25,7 @@ from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.net import report_waiting, with_progress
 from v8.tasks import TASKS
-from v8.wording import duration, number
+from v8.wording import duration, number, price
 
 MOVES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 """Distances from the close, as shares of it, of the prices whose touch probabilities are reported."""
@@ -44,6 +44,8 @@ class IssuedForecast:
     paths: pd.DataFrame | None = None  # result of `Forecaster.paths`, if requested
     out_of_range: Mapping[str, float] | None = None
     """Features out of range of the training data, see `Forecaster.out_of_range_features`; None if unknown."""
+    price_range: PriceRange | None = None
+    """Where all bars ahead stay with a probability of `RANGE_SHARE`; None for a model without quantiles."""
 
     @property
     def closed_s(self) -> int:
@@ -150,8 +152,24 @@ class IssuedForecast:
             "forecast": [
                 {"open_time": open_time, **row} for open_time, row in zip(open_times, rows, strict=True)
             ],
+            **self._range_to_json(),
             **self.touch_probabilities(),
         }
+
+    def _range_to_json(self) -> dict[str, Any]:
+        if self.price_range is None:
+            return {}
+        return {"range": {"share": RANGE_SHARE, **asdict(self.price_range)}}
+
+    def range_line(self) -> str:
+        """Say between which prices the bars ahead stay 9 times of 10; empty if that is not forecast."""
+        if self.price_range is None:
+            return ""
+        span = duration(len(self.forecast) * self.candles.series.bar_s)
+        low = price(self.price_range.low)
+        high = price(self.price_range.high)
+        sentence = f"9 of 10 times the price stays between {low} and {high} over the next {span}."
+        return f"{self.candles.series}: {sentence}"
 
     def _model_to_json(self) -> dict[str, Any]:
         model = self.forecaster
@@ -206,14 +224,16 @@ def issue_forecast(
     if not is_any_age:
         _require_trained_before(forecaster, issued_at_s)
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
+    forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     issued = IssuedForecast(
         forecaster=forecaster,
         candles=candles,
-        forecast=forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars),
+        forecast=forecast,
         place=place,
         issued_at_s=issued_at_s,
         is_dated=source.is_publishable,
         paths=None if num_paths is None else forecaster.paths(candles, num_paths, now_s=issued_at_s),
+        price_range=price_range(forecaster, candles, forecast),
         out_of_range=forecaster.out_of_range_features(candles),
     )
     issued.summary_lines()  # a damaged model whose errors cannot be written is refused here, before printing

@@ -293,13 +293,13 @@ def sample_figure(sample: ForecastSample) -> Chart:
 def _fans(forecasts: DrawnForecasts, *, has_candles: bool) -> list[Json]:
     """Draw the intervals of the close, or the forecast low to high where there are no quantiles."""
     levels = levels_of(forecasts.issued[0][1], CLOSE)
-    fans = []
+    fans: list[Json] = []
     for pair in intervals(levels):  # the widest first, so that the others are drawn over it
         lower, upper = pair
         name = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
         uppers = forecasts.paths(quantile_column(CLOSE, upper), CLOSE)
         lowers = forecasts.paths(quantile_column(CLOSE, lower), CLOSE)
-        fans.append(_fan(name, uppers, lowers))
+        fans.append(_fan(name, uppers, lowers, colour="$fan_inner" if fans else "$fan"))
     if not levels and not has_candles:
         # A forecast low and high are no interval: nothing says how often the close stays within.
         name = say("forecast low to high (no interval)")
@@ -323,14 +323,21 @@ def _hollow_candles(forecasts: DrawnForecasts) -> Iterator[Json]:
         yield _fan("forecast band to band", uppers, lowers, showlegend=False)
 
 
-def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **options: Any) -> Json:
+def _fan(
+    name: str,
+    uppers: Iterable[Points],
+    lowers: Iterable[Points],
+    *,
+    colour: str = "$fan",
+    **options: Any,
+) -> Json:
     """Fill the area between an upper and a lower path of every forecast; options are Plotly's."""
     outlines = []
     for (times, upper), (_, lower) in zip(uppers, lowers, strict=True):
         outlines.append(([*times, *reversed(times)], [*upper, *reversed(lower)]))
     x, y = _joined(outlines)
     line = charts.line(name, x, y, {"color": "$blue", "width": 0}, **options)
-    return line | {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip"}
+    return line | {"fill": "toself", "fillcolor": colour, "hoverinfo": "skip"}
 
 
 def _task_lines(forecasts: DrawnForecasts, task: Task) -> Iterator[Json]:

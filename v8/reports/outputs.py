@@ -186,8 +186,10 @@ class RunOutputs:
             drawn = self._drawn[name]
             try:
                 is_new = store_verdicts(drawn.folder, by_task)
-            except (ArtifactError, StorageError) as error:
+            except ArtifactError as error:
                 self._report_error(error)
+                continue
+            except StorageError:  # a disk that is read-only: whoever reads the series computes them again
                 continue
             if is_new:
                 written_ns = (drawn.folder / METADATA_FILE).stat().st_mtime_ns
