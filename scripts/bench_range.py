@@ -3,8 +3,8 @@
 
     python scripts/bench_range.py runs/frontier [--source vision] [--every 7]
 
-The range is that of `v8.artifacts.forecaster.price_range`: 9 of 10 windows should stay inside with all of their bars. For
-each series of a run a line, then a line for each timeframe.
+The range is that of `v8.artifacts.forecaster.price_range`: 9 of 10 windows should stay inside with all of
+their bars. Prints a line for each series of a run, then one for each timeframe.
 """
 
 from __future__ import annotations
