@@ -12,7 +12,7 @@ import pytest
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.baselines.baselines import BASELINES
 from v8.evaluation.evaluation import MODEL, Evaluation
-from v8.reports.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
+from v8.reports.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.reports.figures import (
     Dot,
     DrawnForecasts,
@@ -23,6 +23,7 @@ from v8.reports.figures import (
     spread_figure,
 )
 from v8.reports.markup import STYLE
+from v8.reports.pictures import _rgba
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -203,3 +204,14 @@ def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
     figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
     assert "<a" not in json.dumps(plain(figure))
+
+
+def test_a_legend_distinguishes_the_intervals() -> None:
+    candle = SAMPLE.issued[0].values["ohlc"]
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    issued = (IssuedForecast(1, {"ohlc": candle}, {"ohlc": tuple(candle for _ in levels)}),)
+    actual = {"ohlc": SAMPLE.actual["ohlc"]}
+    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued, levels))
+    colours = [trace(figure, f"close, {share} % interval")["fillcolor"] for share in (90, 50)]
+    assert colours == ["$fan", "$fan_inner"]
+    assert _rgba(COLOURS["fan"][0])[3] < 0.5 * _rgba(COLOURS["fan_inner"][0])[3]

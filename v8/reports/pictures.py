@@ -38,7 +38,6 @@ _NOTE_INCHES: Final = 0.15
 _NOTE_LETTERS: Final = 160
 """Length of a line of notes, for a picture ten inches wide."""
 
-_FAN_OPACITY: Final = 0.18
 
 _POINTS: Final = 0.75
 """Points per pixel: charts state widths and sizes in pixels, Matplotlib in points."""
@@ -214,12 +213,21 @@ def _draw_line(axes: Axes, trace: Json) -> None:
     y = np.array(trace["y"], np.float64)
     label = html.unescape(trace["name"]) if trace.get("showlegend", True) else None
     if "fill" in trace:
-        colour = trace["line"]["color"]
-        axes.fill(x, y, color=colour, alpha=_FAN_OPACITY, linewidth=0, label=label)
+        axes.fill(x, y, color=_rgba(trace["fillcolor"]), linewidth=0, label=label)
     else:
         marker = "o" if trace["mode"] == "lines+markers" else None
         size = trace.get("marker", {}).get("size", 5) * _POINTS
         axes.plot(x, y, **_stroke(trace["line"]), label=label, marker=marker, markersize=size)
+
+
+def _rgba(colour: str) -> tuple[float, ...]:
+    """Convert a colour of CSS with an opacity to that of matplotlib, whose parts are from 0 to 1.
+
+    >>> _rgba("rgba(255, 51, 0, .5)")
+    (1.0, 0.2, 0.0, 0.5)
+    """
+    *parts, opacity = colour.removeprefix("rgba(").removesuffix(")").split(",")
+    return (*(int(part) / 255 for part in parts), float(opacity))
 
 
 def _draw_dots(axes: Axes, trace: Json) -> None:
