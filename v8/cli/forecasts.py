@@ -5,6 +5,7 @@ printed. Numbers go to standard output; the lines about the numbers of a CSV go 
 continues where it was interrupted.
 """
 
+import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -207,13 +208,23 @@ def _print_touch_probabilities(issued: IssuedForecast) -> None:
 
 
 def _format_value(name: Hashable, value: float) -> str:
-    return f"{100 * value:.2f} %" if name == VOLATILITY else f"{value:.6g}"
+    return f"{100 * value:.2f} %" if name == VOLATILITY else _six_digits(value)
+
+
+def _six_digits(value: float) -> str:
+    """Write a price with six digits, trailing zeros included, so that a column has equal decimals.
+
+    >>> _six_digits(46.38), _six_digits(93_576.0), _six_digits(1_234_567.8), _six_digits(0.0000123)
+    ('46.3800', '93576.0', '1234568', '0.0000123000')
+    """
+    num_decimals = 5 - math.floor(math.log10(abs(value))) if value else 5
+    return f"{value:.{max(0, num_decimals)}f}"
 
 
 def _format_interval(name: Hashable, lower: float, upper: float) -> str:
     if name == VOLATILITY:
         return f"{100 * lower:.2f} – {100 * upper:.2f} %"
-    return f"{lower:.6g} – {upper:.6g}"
+    return f"{_six_digits(lower)} – {_six_digits(upper)}"
 
 
 def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:
