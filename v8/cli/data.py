@@ -5,12 +5,12 @@ from typing import Final
 
 from v8.cli.printing import print_all_lines, print_lines, print_table
 from v8.columns import USER, split_origin
-from v8.errors import DataError
+from v8.errors import DataError, UnknownSeriesError
 from v8.features.indicators import FEATURES, warmup_bars
 from v8.features.store import FeatureStore
-from v8.market.series import Series, iso
+from v8.market.series import Series, iso, load_universe
 from v8.market.sources.live import LiveSource
-from v8.market.sources.source import CandleSource
+from v8.market.sources.source import CandleSource, with_nearest
 from v8.profile import Profile
 from v8.wording import Table, duration
 
@@ -24,6 +24,9 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
     for series in chosen:
         try:
             print_lines(f"{series}: {source.candles(series, bars).report.summary()}")
+        except UnknownSeriesError as error:
+            advised = with_nearest(error, series, source.name, load_universe())
+            failures.append((str(series), str(advised)))
         except DataError as error:
             failures.append((str(series), str(error)))
     return failures
