@@ -23,7 +23,7 @@ from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
-from v8.reports.outputs import draw_pictures
+from v8.reports.outputs import RunOutputs, draw_pictures
 
 pytestmark = pytest.mark.tf
 
@@ -129,6 +129,7 @@ def attack(run: Path) -> None:
 def run(make_run: Any) -> Path:
     folder: Path = make_run([SERIES])
     (folder / FILES[2]).write_text(json.dumps(SAMPLE))
+    RunOutputs(folder, pytest.fail).write()  # the verdicts are stored once, before anything is changed
     return folder
 
 

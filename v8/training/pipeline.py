@@ -14,9 +14,11 @@ not.
 Shape legend: S batches, B batch, M model.
 """
 
-from collections.abc import Iterator
-from typing import Any
-from weakref import WeakMethod
+import atexit
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakMethod, WeakSet
 
 import numpy as np
 from keras import ops
@@ -31,13 +33,35 @@ def on_device(windows: FleetWindows) -> Tables:
     return windows.tables(ops.convert_to_tensor)
 
 
+_LIVE_ITERATORS: Final[WeakSet[Generator[Indices, None, None]]] = WeakSet()
+"""Iterators that may still have a thread which calls Python."""
+
+
 def epoch_iterator(orders: EpochOrders) -> Iterator[Indices]:
     """Iterate over the indices (S, B, M), int32, of one epoch after another, without end."""
+    iterator = _epochs(orders)
+    _LIVE_ITERATORS.add(iterator)
+    return iterator
+
+
+def _epochs(orders: EpochOrders) -> Generator[Indices, None, None]:
     if backend_name() == "jax":
         yield from orders
     else:
         for indices_SBM in epoch_dataset(orders):
             yield indices_SBM.numpy()
+
+
+@atexit.register
+def _close_iterators() -> None:
+    """End the threads of iterators that are left when Python exits.
+
+    One that asks for the next epoch while Python is being torn down never gets an answer, and the process
+    would wait for it for ever.
+    """
+    for iterator in list(_LIVE_ITERATORS):
+        with suppress(ValueError):  # it is running, in a thread that is left behind
+            iterator.close()
 
 
 def epoch_dataset(orders: EpochOrders) -> Any:
