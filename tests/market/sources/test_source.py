@@ -29,7 +29,11 @@ def test_an_unknown_source_names_its_nearest():
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("nonsense", "Choose one of these"), ("csv", "Write --source files"), ("exchange", "Did you mean vision")],
+    [
+        ("nonsense", "Choose one of these"),
+        ("csv", "Write --source files"),
+        ("exchange", "Did you mean vision"),
+    ],
 )
 def test_a_name_that_is_like_no_source_suggests_only_what_makes_sense(name, advice):
     with pytest.raises(ProfileError, match=advice):
