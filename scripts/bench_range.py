@@ -18,11 +18,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from v8.artifacts.forecaster import RANGE_SHARE, Forecaster
+from v8.artifacts.forecaster import Forecaster, range_of
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.baselines.ranges import PATH_LAYERS, drawn_paths
 from v8.columns import HIGH, LOW, OHLC, TASK_OHLC
+from v8.evaluation.verdict import timeframe_of
 from v8.features.table import compute_table
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource, open_source
@@ -43,7 +44,7 @@ def main() -> int:
     for name in read_run(options.run).done:
         inside = windows_inside(served_folder(options.run, name), Series.parse(name), source, options.every)
         print(f"{name}: {inside.mean():.1%} of {len(inside)} windows inside", flush=True)
-        shares[name.rpartition("-")[2]].append(float(inside.mean()))
+        shares[timeframe_of(name)].append(float(inside.mean()))
     for timeframe, values in shares.items():
         print(f"{timeframe}: {np.mean(values):.1%} on average of {len(values)} series")
     return 0
@@ -60,17 +61,15 @@ def windows_inside(folder: Path, series: Series, source: CandleSource, every: in
     quantiles_NHQC = forecast_windows(forecaster.model, windows_NTF)[quantile_output(TASK_OHLC)]
     (bars_NHCP,) = forecast_windows(forecaster.model.up_to(PATH_LAYERS), windows_NTF).values()
     actual_NHC = span.actual[TASK_OHLC][chosen]
-    beyond = (1.0 - RANGE_SHARE) / 2.0
     inside = np.zeros(len(chosen), bool)
     for number, bars_HCP in enumerate(bars_NHCP.astype(np.float64)):
         quantiles_HQC = quantiles_NHQC[number].astype(np.float64)
         last_close = float(span.last_close[chosen[number]])
         paths_PHC = drawn_paths(bars_HCP, forecaster.quantiles, quantiles_HQC, last_close)
-        low = np.quantile(paths_PHC[..., OHLC.index(LOW)].min(axis=1), beyond)
-        high = np.quantile(paths_PHC[..., OHLC.index(HIGH)].max(axis=1), 1.0 - beyond)
+        ahead = range_of(paths_PHC)
         lowest = actual_NHC[number, :, OHLC.index(LOW)].min()
         highest = actual_NHC[number, :, OHLC.index(HIGH)].max()
-        inside[number] = low <= lowest and highest <= high
+        inside[number] = ahead.low <= lowest and highest <= ahead.high
     return inside
 
 

@@ -62,7 +62,7 @@ PATH: Final = "path"  # index level of simulated candles: number of the path, fr
 STEP = "step"  # index level of a back-test: bars ahead, from 1
 
 RANGE_SHARE: Final = 0.9
-"""Probability that all bars ahead lie within the range of `Forecaster.price_range`."""
+"""Probability that all bars ahead lie within the range of `price_range`."""
 
 _CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
 
@@ -748,6 +748,11 @@ def price_range(forecaster: Forecaster, candles: Candles, forecast: pd.DataFrame
     if not forecaster.quantiles or forecaster.model.up_to(PATH_LAYERS) is None:
         return None
     paths_PHC = forecaster._all_paths(forecaster.joined(candles), forecast)
+    return range_of(paths_PHC)
+
+
+def range_of(paths_PHC: NDArray[np.float64]) -> PriceRange:
+    """Return the range of `price_range` of simulated candles, (P, H, C) in the order of `OHLC`."""
     beyond = (1.0 - RANGE_SHARE) / 2.0
     low = np.quantile(paths_PHC[..., OHLC.index(LOW)].min(axis=1), beyond)
     high = np.quantile(paths_PHC[..., OHLC.index(HIGH)].max(axis=1), 1.0 - beyond)

@@ -247,7 +247,8 @@ def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
         forecasts = baseline.fitted(data.spans["train"], data.scaling)(span)
         for task, by_name in errors.items():
             if task in forecasts:
-                by_name[name] = metrics.mean_absolute_error(span, task, forecasts[task])
+                task_errors, _ = metrics.measure_errors(span, task, forecasts[task])
+                by_name[name] = task_errors.mae_return.overall
     return errors
 
 

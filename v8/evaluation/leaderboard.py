@@ -26,7 +26,7 @@ from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance
 from v8.evaluation.significance import BaselineComparison
-from v8.evaluation.verdict import Verdicts, are_of_one_table, verdicts_of
+from v8.evaluation.verdict import Verdicts, are_of_one_table, timeframe_of, verdicts_of
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -205,7 +205,7 @@ def best_baseline_names(rows: Iterable[LeaderboardRow]) -> str:
     names: dict[str, dict[str, str]] = {}
     for row in rows:
         for task, verdict in row.tasks.items():
-            names.setdefault(task, {})[row.series.rpartition("-")[2]] = verdict.best.name
+            names.setdefault(task, {})[timeframe_of(row.series)] = verdict.best.name
     return "; ".join(
         f"{task}: {', '.join(f'{name} at {timeframe}' for timeframe, name in by_timeframe.items())}"
         for task, by_timeframe in names.items()

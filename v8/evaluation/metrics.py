@@ -148,12 +148,6 @@ class QuantileErrors:
         return _mean_of(self.width[interval : interval + 1])
 
 
-def mean_absolute_error(span: Span, task: str, forecast: AnyFloatArray) -> float:
-    """Return the mean absolute error of forecasts of one task, (N, H, C), in returns, over all of them."""
-    error = forecast.astype(np.float64) - span.actual[task]
-    return float(np.abs(in_returns(task, error, span.last_close)).mean())
-
-
 def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[TaskErrors, NDArray[np.float64]]:
     """Measure the errors of forecasts of one task.
 

@@ -54,7 +54,7 @@ def verdicts_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Ve
         with_task = {series: each for series, each in evaluations.items() if task in each.tasks}
         best = _best_by_timeframe(with_task, task)
         verdicts = [
-            Verdict(evaluation.against(task), evaluation.against(task, best[_timeframe_of(series)]))
+            Verdict(evaluation.against(task), evaluation.against(task, best[timeframe_of(series)]))
             for series, evaluation in with_task.items()
         ]
         for series, verdict in zip(with_task, with_corrected(verdicts), strict=True):
@@ -65,14 +65,14 @@ def verdicts_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Ve
 def _best_by_timeframe(evaluations: Mapping[str, Evaluation], task: str) -> dict[str, str]:
     groups: dict[str, list[Evaluation]] = {}
     for series, evaluation in evaluations.items():
-        groups.setdefault(_timeframe_of(series), []).append(evaluation)
+        groups.setdefault(timeframe_of(series), []).append(evaluation)
     return {timeframe: best_baseline(group, task) for timeframe, group in groups.items()}
 
 
-def _timeframe_of(series: str) -> str:
+def timeframe_of(series: str) -> str:
     """Return the timeframe in the name of a series.
 
-    >>> _timeframe_of("BTC-PERP-15m")
+    >>> timeframe_of("BTC-PERP-15m")
     '15m'
     """
     return series.rpartition("-")[2]
@@ -97,6 +97,6 @@ def are_of_one_table(verdicts: Mapping[str, Verdicts]) -> bool:
     for series, by_task in verdicts.items():
         for task, verdict in by_task.items():
             best = verdict.best.baseline
-            if names.setdefault((_timeframe_of(series), task), best) != best:
+            if names.setdefault((timeframe_of(series), task), best) != best:
                 return False
     return True

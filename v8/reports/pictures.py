@@ -38,7 +38,6 @@ _NOTE_INCHES: Final = 0.15
 _NOTE_LETTERS: Final = 160
 """Length of a line of notes, for a picture ten inches wide."""
 
-
 _POINTS: Final = 0.75
 """Points per pixel: charts state widths and sizes in pixels, Matplotlib in points."""
 
