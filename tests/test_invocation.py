@@ -125,7 +125,7 @@ NO_FILE = "libx.so.1: cannot open shared object file: No such file or directory"
     ("said", "fix", "workers"),
     [
         (NO_MEMORY, "Let the process have more memory", "1"),
-        (NO_MEMORY, "Let the process have more memory", "2"),
+        pytest.param(NO_MEMORY, "Let the process have more memory", "2", marks=pytest.mark.nightly),
         (NO_FILE, "Install the library that is named", "1"),
     ],
 )
@@ -252,6 +252,7 @@ def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Pat
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_processes_that_we_start_do_not_look_for_modules_in_the_working_folder(trap: Path) -> None:
     (answer,) = run_processes(
         [MeasurementRequest(profile=load_profile("range_paths"), measurements=[{"measure": "backend"}])]

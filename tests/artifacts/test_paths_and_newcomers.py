@@ -185,6 +185,7 @@ def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any
 
 
 @pytest.mark.tf
+@pytest.mark.nightly
 def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     asked = ("--series", TEACHER_FORCED[0], "--bars", "940", "--paths", "512")
     paths = teacher_forced.paths(made.known[TEACHER_FORCED[0]])

@@ -145,6 +145,7 @@ def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., 
     assert output.count("interrupted: runs/tiny is saved.") == 1
 
 
+@pytest.mark.nightly
 def test_the_tests_hear_ctrl_c_however_they_were_started() -> None:
     """At 4d1868b a suite in the background waited for every Ctrl-C in vain, and left processes behind."""
     words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/machine/test_interruption.py")

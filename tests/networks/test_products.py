@@ -120,13 +120,8 @@ def test_a_kind_that_does_not_gain_stays_in_float32() -> None:
     assert not np.array_equal(ops.convert_to_numpy(multiply(left, right)), exact)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "bilstm_seq2seq",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("transformer", "gru_attention")),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["bilstm_seq2seq", "transformer", "gru_attention"])
 def test_gradients_in_mixed_precision_are_near_those_in_float32(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:

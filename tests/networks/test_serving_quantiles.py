@@ -67,6 +67,7 @@ def test_quantiles_never_cross_and_are_coherent_for_any_weights(
     require_coherent(made.points, made.quantiles)
 
 
+@pytest.mark.nightly
 def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
     data: SeriesData, graph: ServingGraph, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_every_family_is_published_with_quantiles_that_its_network_does_not_know
     assert shapes["volatility_quantiles"] == (3, 4, 1)
 
 
+@pytest.mark.nightly
 def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: SeriesData) -> None:
     network = started(data)
     weights = [np.asarray(weight) for weight in network.trainable_variables]

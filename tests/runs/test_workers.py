@@ -159,6 +159,7 @@ def crews(profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Crews:
     return Crews(alone, folder, said + rest, killed, is_gone)
 
 
+@pytest.mark.nightly
 def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> None:
     for name in (KILLED_ONCE, LEFT_ALONE):
         one, two = weights(crews.alone / name / "model.keras"), weights(crews.folder / name / "model.keras")
@@ -167,11 +168,13 @@ def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> 
             np.testing.assert_array_equal(two[key], one[key], err_msg=f"{name} {key}")
 
 
+@pytest.mark.nightly
 def test_a_worker_goes_on_with_the_next_run(crews: Crews) -> None:
     """The first run, of another profile, had one worker, which the second run gave its first series."""
     assert int((crews.folder / f"{EARLY}.pid").read_text()) == crews.killed
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(crews: Crews) -> None:
     assert crews.said.count(f"{KILLED_ONCE}: its worker died (SIGKILL); tried once more.\n") == 1
     assert json.loads((crews.folder / "outcomes.json").read_text())[KILLED_ONCE] is None
@@ -179,6 +182,7 @@ def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(
     assert metadata["training"]["resumed_from_epoch"] >= 1  # the first epoch is always saved
 
 
+@pytest.mark.nightly
 def test_a_series_whose_worker_dies_twice_has_failed_and_the_others_finish(crews: Crews) -> None:
     assert crews.said.count(f"{KILLED_ALWAYS}: its worker died (SIGKILL); tried once more.\n") == 1
     assert json.loads((crews.folder / "outcomes.json").read_text()) == {

@@ -116,6 +116,7 @@ def losers(search: Search) -> list[str]:
 
 
 @pytest.mark.tf
+@pytest.mark.nightly
 def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
     undisturbed: Search, tmp_path: Path
 ) -> None:

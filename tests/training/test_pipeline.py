@@ -74,6 +74,7 @@ def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: Fle
 
 
 @pytest.mark.tf
+@pytest.mark.nightly
 def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

@@ -36,6 +36,7 @@ def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.nightly
 def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Profile) -> None:
     stock = probe.step_speed("stock", small, "float32", 0.05)
     ours = probe.step_speed("ours", small, "float32", 0.05, num_models=2)
