@@ -85,7 +85,7 @@ def sentences(file: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the sentences of a module or a template, each with its comments for translators."""
     content = file.read_bytes()
     if file.suffix == ".html":
-        extractor: Callable[..., Any] = extract_template  # what Babel says of its results is not what it reads
+        extractor: Callable[..., Any] = extract_template  # Babel's own type has another order
     elif _IMPORT.encode() in content:
         extractor = extract_module
     else:
