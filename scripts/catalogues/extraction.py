@@ -38,9 +38,10 @@ def template() -> Catalog:
     """Collect the sentences of `v8/`, without translations, in the order of the files that they stand in.
 
     Raises:
-        ValueError: If `say` is called with a sentence that is not written out, or a word of
-            `catalogues.words.WRITTEN` is no longer in its file.
+        ValueError: If `say` is called with a sentence that is not written out, or a word of `catalogues.words` is
+            no longer in its file.
     """
+    check_words()
     words_by_file: dict[str, list[Words]] = {}
     for words in (*REGISTERED, *COMPOSED, *WRITTEN):
         words_by_file.setdefault(words.file, []).append(words)
@@ -53,7 +54,6 @@ def template() -> Catalog:
         for words in words_by_file.get(name, ()):
             for word in words.words:
                 catalog.add(word, locations=[(name, 0)], auto_comments=[words.note])
-    check_written()
     return catalog
 
 
@@ -128,16 +128,18 @@ def extract_template(
             yield number, None, sentence, []
 
 
-def check_written() -> None:
-    """Raise `ValueError` where a word of `catalogues.words` is not in its file any more."""
+def check_words() -> None:
+    """Raise `ValueError` where a file of `catalogues.words` is gone, or a word is not in its file any more."""
+    absent = [words.file for words in (*REGISTERED, *COMPOSED) if not (REPOSITORY / words.file).is_file()]
     for words in WRITTEN:
-        literals = _literals(REPOSITORY / words.file)
-        absent = [word for word in words.words if word not in literals]
-        if absent:
-            raise ValueError(
-                f"{words.file} no longer holds {', '.join(map(repr, absent))}. "
-                "Take these words out of scripts/catalogues/words.py, or name the file that holds them."
-            )
+        file = REPOSITORY / words.file
+        literals = _literals(file) if file.is_file() else set()
+        absent += [f"{word!r} of {words.file}" for word in words.words if word not in literals]
+    if absent:
+        raise ValueError(
+            f"scripts/catalogues/words.py names what is not there any more: {', '.join(dict.fromkeys(absent))}. "
+            "Remove it, or name the file that holds it now."
+        )
 
 
 def _literals(file: Path) -> set[str]:

@@ -87,9 +87,12 @@ def test_a_sentence_that_is_not_written_out_is_refused(argument: str) -> None:
         list(extract_module(module, (), (), {"file": "v8/page.py"}))
 
 
-def test_a_word_that_its_file_no_longer_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extraction, "WRITTEN", (Words("v8/reports/page.py", "", ("time", "tyme")),))
-    with pytest.raises(ValueError, match=r"v8/reports/page\.py no longer holds 'tyme'\."):
+def test_words_that_their_files_no_longer_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Words("v8/reports/page.py", "", ("time", "tyme"))
+    gone = Words("v8/reports/gone.py", "", ("time",))
+    monkeypatch.setattr(extraction, "WRITTEN", (page, gone))
+    expected = r"not there any more: 'tyme' of v8/reports/page\.py, 'time' of v8/reports/gone\.py\. Remove"
+    with pytest.raises(ValueError, match=expected):
         extraction.template()
 
 
