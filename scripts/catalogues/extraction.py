@@ -38,8 +38,8 @@ def template() -> Catalog:
     """Collect the sentences of `v8/`, without translations, in the order of the files that they stand in.
 
     Raises:
-        ValueError: If `say` is called with a sentence that is not written out, or a word of `catalogues.words` is
-            no longer in its file.
+        ValueError: If `say` is called with a sentence that is not written out, or a word of `catalogues.words`
+            is no longer in its file.
     """
     check_words()
     words_by_file: dict[str, list[Words]] = {}
@@ -129,15 +129,16 @@ def extract_template(
 
 
 def check_words() -> None:
-    """Raise `ValueError` where a file of `catalogues.words` is gone, or a word is not in its file any more."""
+    """Raise `ValueError` where a file of `catalogues.words` is gone, or a word is no longer in its file."""
     absent = [words.file for words in (*REGISTERED, *COMPOSED) if not (REPOSITORY / words.file).is_file()]
     for words in WRITTEN:
         file = REPOSITORY / words.file
         literals = _literals(file) if file.is_file() else set()
         absent += [f"{word!r} of {words.file}" for word in words.words if word not in literals]
     if absent:
+        names = ", ".join(dict.fromkeys(absent))
         raise ValueError(
-            f"scripts/catalogues/words.py names what is not there any more: {', '.join(dict.fromkeys(absent))}. "
+            f"scripts/catalogues/words.py names what is not there any more: {names}. "
             "Remove it, or name the file that holds it now."
         )
 
