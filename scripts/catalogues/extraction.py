@@ -38,8 +38,8 @@ def template() -> Catalog:
     """Collect the sentences of `v8/`, without translations, in the order of the files that they stand in.
 
     Raises:
-        ValueError: If `say` is called with a sentence that is not written out, or a word of `catalogues.words`
-            is no longer in its file.
+        ValueError: If `say` is called with a sentence that is not written out, or a word of
+            `catalogues.words` is no longer in its file.
     """
     check_words()
     words_by_file: dict[str, list[Words]] = {}
