@@ -1,22 +1,21 @@
-"""Translation of pages: the code holds English sentences, and a catalogue their translations.
+"""Translation of pages: the code holds English sentences, and a gettext catalogue their translations.
 
     say("Of {n}, {wins} beat it.", n=40, wins=3)      # a sentence with values, which are not translated
     term(against.outcome)                             # a word that is data: an outcome, a task, a stage
 
 The language is a context variable, which is set while a page is drawn (`language`), so it is not passed as an
-argument. Messages on a terminal, JSON, CSV and errors are always English.
+argument. Messages on a terminal, JSON, CSV and errors are always English. `scripts/translations` extracts the
+sentences into `v8/locale`, and compiles what translators write there into the files that are read here.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from gettext import GNUTranslations, NullTranslations
+from importlib.resources import files
 from typing import Final, Literal, get_args
-
-import yaml
-
-from v8.storage import packaged
 
 ENGLISH: Final = "en"
 Language = Literal["en", "zh-TW"]
@@ -55,13 +54,17 @@ def say(sentence: str, **values: object) -> str:
 
 def term(word: str) -> str:
     """Return a word in the current language; without a translation the word itself."""
-    return catalogue(chosen()).get(word, word)
+    return catalogue(chosen()).gettext(word) if word else ""  # an empty word would get gettext's header
 
 
 @cache
-def catalogue(name: str) -> Mapping[str, str]:
-    """Return the translations of a language by their English sentences; empty for English."""
-    return {} if name == ENGLISH else yaml.safe_load(packaged("v8", f"{name}.yaml"))
+def catalogue(name: str) -> NullTranslations:
+    """Return the translations of a language; those of English leave every sentence as it is."""
+    if name == ENGLISH:
+        return NullTranslations()
+    compiled = files("v8") / "locale" / name.replace("-", "_") / "LC_MESSAGES" / "v8.mo"
+    with compiled.open("rb") as stream:
+        return GNUTranslations(stream)
 
 
 def preferred(accepted: str) -> str:

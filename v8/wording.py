@@ -44,6 +44,7 @@ def epochs(best: float, run: float) -> str:
     >>> epochs(12, 30), epochs(0, 0)
     ('12 of 30', 'fitted')
     """
+    # Translators: so many of all: the epoch that was kept, of all epochs; series of a back-test.
     return say("{best} of {run}", best=f"{best:g}", run=f"{run:g}") if run else say("fitted")
 
 
@@ -131,6 +132,7 @@ def between(ends: Iterable[str]) -> str:
     '20 min to 30 min'
     """
     low, high = ends
+    # Translators: a range, from its smallest to its largest value.
     return say("{low} to {high}", low=low, high=high)
 
 

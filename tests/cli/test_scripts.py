@@ -144,6 +144,7 @@ def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_ver
         "scripts/run",
         "scripts/test",
         "scripts/check",
+        "scripts/translations",
         "scripts/image",
         "scripts/gpu_day",
         ".ci/run",
