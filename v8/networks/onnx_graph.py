@@ -50,7 +50,7 @@ def to_onnx(model: Any, extra: Collection[str] = ()) -> onnx.ModelProto:
     """
     writer = GraphWriter()
     (window,) = model.inputs
-    named = {name: tensor for name, tensor in model.output.items()}
+    named = dict(model.output)
     for layer in model.layers:
         if layer.name in extra:
             named[layer.name] = layer.output
@@ -214,9 +214,7 @@ def _reduced(kind: str) -> Emit:
 
     def emit(writer: GraphWriter, operation: Any, call: Arguments) -> str:
         axes = _axes(operation.axis, len(call.shape))
-        return writer.node(
-            kind, [call.first, writer.integers(axes)], keepdims=int(bool(operation.keepdims))
-        )
+        return writer.node(kind, [call.first, writer.integers(axes)], keepdims=int(bool(operation.keepdims)))
 
     return emit
 
