@@ -96,11 +96,13 @@ class GraphWriter:
 
     def node(self, kind: str, inputs: Sequence[str], *, output: str = "", **attributes: Any) -> str:
         """Append a node with one result and return its name."""
-        return self.results(kind, inputs, [output or self._new_name()], **attributes)[0]
+        name = output or self._new_name()
+        self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
 
-    def results(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
-        """Append a node and return the names of its results; an empty name leaves a result out."""
-        names = [self._new_name() if name is None else name for name in outputs]
+    def results(self, kind: str, inputs: Sequence[str], num_results: int, **attributes: Any) -> list[str]:
+        """Append a node with several results and return their names."""
+        names = [self._new_name() for _ in range(num_results)]
         self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
         return names
 
@@ -276,8 +278,8 @@ def _cumsum(writer: GraphWriter, operation: Any, call: Arguments) -> str:
 
 def _sort(writer: GraphWriter, operation: Any, call: Arguments) -> str:
     num_values = writer.integers([call.shape[operation.axis]])
-    outputs = writer.results("TopK", [call.first, num_values], [None, None], axis=operation.axis, largest=0)
-    return str(outputs[0])
+    outputs = writer.results("TopK", [call.first, num_values], 2, axis=operation.axis, largest=0)
+    return outputs[0]
 
 
 def _square(writer: GraphWriter, operation: Any, call: Arguments) -> str:
@@ -459,7 +461,7 @@ def _loop(
     if kind == "GRU":
         options["linear_before_reset"] = 1
     num_states = 2 if kind == "LSTM" else 1
-    steps, *last = writer.results(kind, inputs, [None] * (1 + num_states), **options)
+    steps, *last = writer.results(kind, inputs, 1 + num_states, **options)
     flat = []
     for state in last:
         if len(cells) == 1:
