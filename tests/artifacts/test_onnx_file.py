@@ -152,7 +152,7 @@ def test_models_are_copied_where_the_place_must_stay_as_it_is(
 def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, SeriesData]:
     """Return a published Keras model of a profile with random weights, and its data."""
     profile = load_profile(name)
-    data = make_data(profile, num_bars=1_500)
+    data = make_data(profile, num_bars=2_200)
     if profile.family.is_formula:
         trainer = FormulaTrainer(profile)
         member = FleetMember(data=data, seed=1, checkpoint=Path("unused"), on_epoch=lambda record: None)

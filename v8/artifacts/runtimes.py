@@ -73,11 +73,14 @@ def runtime_for(requested: str, folder: Path, metadata: Metadata) -> str:
         fix = "Make it with `v8 export RUN --models onnx`, or take param:runtime keras"
         raise _no_runtime(folder, f"must hold {ONNX_FILE} for param:runtime onnx", "no such file", fix)
     if find_spec("keras") is None:
-        fix = "Install Keras and TensorFlow, or make the file where they are: `v8 export RUN --models onnx`"
+        rule = "needs what its forecasts are computed with"
+        if requested == KERAS:
+            raise _no_runtime(folder, rule, "no Keras", "Install Keras and TensorFlow")
         if has_file:
-            fix = f"Install {' and '.join(PACKAGES)}"
-        got = "neither Keras nor onnxruntime" if has_file else f"no Keras, and a model without {ONNX_FILE}"
-        raise _no_runtime(folder, "needs what its forecasts are computed with", got, fix)
+            packages = " and ".join(PACKAGES)
+            raise _no_runtime(folder, rule, f"neither Keras nor {packages}", f"Install {packages}")
+        fix = "Install Keras and TensorFlow, or make the file where they are: `v8 export RUN --models onnx`"
+        raise _no_runtime(folder, rule, f"no Keras, and a model without {ONNX_FILE}", fix)
     return KERAS
 
 
