@@ -11,6 +11,7 @@ It is written only after its forecasts were compared with those of the Keras fil
 4. It names the series that it was made for.
 
 Windows are computed one by one, by one thread. So a window gives the same bits alone and among thousands.
+Files of one profile differ in their weights alone, so a graph is loaded once, and weights are inputs of it.
 
 This module needs the packages `onnx` and `onnxruntime` (the extra `onnx` of v8) and is imported only where
 such files are used.
@@ -28,21 +29,29 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import AttributeProto, TensorProto, shape_inference
+from onnx import AttributeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, MAX_WORKED_NUMBERS
 from v8.artifacts.runtimes import ONNX
 from v8.baselines.ranges import PATH_LAYERS
 from v8.errors import ArtifactError, listed, shown
-from v8.networks.onnx_graph import FORMAT_VERSION, OPERATOR_SET, WINDOW, ConversionError, to_onnx
+from v8.networks.onnx_graph import (
+    FORMAT_VERSION,
+    OPERATOR_SET,
+    WEIGHT_PREFIX,
+    WINDOW,
+    ConversionError,
+    to_onnx,
+)
 from v8.networks.published import forecast_windows
-from v8.storage import read_given, write_with
+from v8.storage import digest_bytes, read_given, write_with
 
 SERIES_KEY: Final = "series"  # key of the file's properties: the series that the model was made for
 PARITY: Final = 1e-5
 """Largest relative difference between the two files, for every number of every forecast."""
 COMPARED_WINDOWS: Final = 64  # windows of the test span, spread over it, on which they are compared
 MAX_NODES: Final = 10_000  # the shipped profiles have 900 and fewer
+_NOT_PLAIN: Final = "one whose numbers lie outside the file or are no plain numbers"
 _SIMPLE: Final = (
     AttributeProto.INT,
     AttributeProto.INTS,
@@ -107,35 +116,41 @@ class Shaped:
     shape: tuple[int | None, ...]
 
 
+@dataclass(frozen=True)
+class OnnxGraph:
+    """A checked graph in memory, without weights: models of one profile share it."""
+
+    session: Any  # of onnxruntime
+    inputs: Sequence[Shaped]
+    outputs: Mapping[str, Shaped]  # all of the file
+
+
 class OnnxModel:
     """A model of a checked ONNX file, with the interface of a Keras model as far as forecasts need it."""
 
     runtime: Final = ONNX
 
     def __init__(
-        self,
-        session: Any,
-        inputs: Sequence[Shaped],
-        all_outputs: Mapping[str, Shaped],
-        names: Collection[str],
+        self, graph: OnnxGraph, weights: Mapping[str, NDArray[np.float32]], names: Collection[str]
     ) -> None:
-        self._session = session
-        self._all_outputs = all_outputs
-        self.inputs = inputs
-        self.output = {name: shaped for name, shaped in all_outputs.items() if name in names}
+        self._graph = graph
+        self._weights = weights
+        self.inputs = graph.inputs
+        self.output = {name: shaped for name, shaped in graph.outputs.items() if name in names}
         """Outputs by task."""
 
     def up_to(self, layers: Collection[str]) -> "OnnxModel | None":
         """Return the model with the output of one of some layers; None if the file has none of them."""
-        for name in self._all_outputs:
+        for name in self._graph.outputs:
             if name in layers:
-                return OnnxModel(self._session, self.inputs, self._all_outputs, [name])
+                return OnnxModel(self._graph, self._weights, [name])
         return None
 
     def forecast_windows(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast raw windows one by one: by output, shape (N, ...)."""
         names = list(self.output)
-        rows = [self._session.run(names, {WINDOW: window_TF[None]}) for window_TF in windows_NTF]
+        run = self._graph.session.run
+        rows = [run(names, {WINDOW: window_TF[None], **self._weights}) for window_TF in windows_NTF]
         return {name: np.concatenate([row[place] for row in rows]) for place, name in enumerate(names)}
 
 
@@ -145,22 +160,24 @@ def _shape(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
     return tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in axes)
 
 
-def load_onnx_model(file: Path, series: str) -> OnnxModel:
+def load_onnx_model(file: Path, series: str, graphs: dict[str, OnnxGraph] | None = None) -> OnnxModel:
     """Load a file that is checked first.
 
     Args:
         file: The file.
         series: Name of the series that it must be made for.
+        graphs: Graphs in memory, by the digest of all but the weights; the file's is added. A file whose
+            graph is in memory already loads in a moment.
 
     Raises:
         ArtifactError: If it is missing, damaged, made for another series, or contains anything but
             arithmetic.
     """
-    content, model = _checked(file)
+    model = _read(file)
     made_for = {entry.key: entry.value for entry in model.metadata_props}.get(SERIES_KEY)
     if made_for != series:
         raise _foreign(file, f"one that was made for {shown(repr(made_for))}")
-    return _opened(content, model, file)
+    return _opened(model, file, {} if graphs is None else graphs)
 
 
 def check_onnx_file(file: Path) -> None:
@@ -169,26 +186,66 @@ def check_onnx_file(file: Path) -> None:
     Raises:
         ArtifactError: As for `load_onnx_model`.
     """
-    _checked(file)
+    _require_sound(_read(file), file)
 
 
-def _opened(content: bytes, model: onnx.ModelProto, file: Path) -> OnnxModel:
+def _opened(model: onnx.ModelProto, file: Path, graphs: dict[str, OnnxGraph]) -> OnnxModel:
+    """Check a model and take it into memory, where it shares a graph that is equal but for the weights."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    weights = _take_weights(bare, file)
+    digest = digest_bytes(bare.SerializeToString(deterministic=True))
+    if digest not in graphs:
+        _require_sound(model, file)
+        graphs[digest] = _graph_of(bare, weights, file)
+    graph = graphs[digest]
+    return OnnxModel(graph, weights, [name for name in graph.outputs if name not in PATH_LAYERS])
+
+
+def _take_weights(model: onnx.ModelProto, file: Path) -> dict[str, NDArray[np.float32]]:
+    """Take the numbers of the weights and the properties out of a model; return the weights by name."""
+    weights = {}
+    for constant in model.graph.initializer:
+        if not constant.name.startswith(WEIGHT_PREFIX):
+            continue
+        if not _is_plain(constant) or constant.data_type != TensorProto.FLOAT:
+            raise _foreign(file, _NOT_PLAIN)
+        weights[constant.name] = numpy_helper.to_array(constant)
+        constant.ClearField("raw_data")
+    model.ClearField("metadata_props")
+    return weights
+
+
+def _graph_of(model: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], file: Path) -> OnnxGraph:
+    """Load the graph of a model that is checked and whose weights are taken out: they become inputs."""
+    inputs = [Shaped(_shape(value)) for value in model.graph.input]
+    outputs = {value.name: Shaped(_shape(value)) for value in model.graph.output}
+    graph = onnx.ModelProto()
+    graph.CopyFrom(model)
+    constants = [constant for constant in model.graph.initializer if constant.name not in weights]
+    del graph.graph.initializer[:]
+    graph.graph.initializer.extend(constants)
+    for name, values in weights.items():
+        graph.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, values.shape))
+    return OnnxGraph(_session_of(graph, file), inputs, outputs)
+
+
+def _session_of(model: onnx.ModelProto, file: Path) -> Any:
+    """Load a model into onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # forty models would hold forty of them
     options.log_severity_level = 4
+    content = model.SerializeToString()
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors are of many classes, which have only `Exception` in common
         raise _foreign(file, f"one that onnxruntime refuses ({shown(str(error), 200)})") from error
-    inputs = [Shaped(_shape(value)) for value in model.graph.input]
-    outputs = {value.name: Shaped(_shape(value)) for value in model.graph.output}
-    return OnnxModel(session, inputs, outputs, [name for name in outputs if name not in PATH_LAYERS])
 
 
-def _checked(file: Path) -> tuple[bytes, onnx.ModelProto]:
-    """Read a file and check everything that the module lists; return its bytes and its content."""
+def _read(file: Path) -> onnx.ModelProto:
+    """Read a file; nothing of it is checked but that it is an ONNX file."""
     try:
         content = read_given(file, MAX_UNPACKED_BYTES)
     except OSError as error:
@@ -198,10 +255,14 @@ def _checked(file: Path) -> tuple[bytes, onnx.ModelProto]:
         model.ParseFromString(content)
     except Exception as error:  # protobuf's errors are of another class in each of its implementations
         raise _foreign(file, "a damaged file, or one of another kind") from error
+    return model
+
+
+def _require_sound(model: onnx.ModelProto, file: Path) -> None:
+    """Raise an `ArtifactError` if a model is not as the module says."""
     fault = _fault_of(model)
     if fault is not None:
         raise _foreign(file, fault)
-    return content, model
 
 
 def _fault_of(model: onnx.ModelProto) -> str | None:
@@ -225,9 +286,7 @@ def _fault_of(model: onnx.ModelProto) -> str | None:
         "one with graphs or tensors inside its operations": any(
             attribute.type not in _SIMPLE for attribute in attributes
         ),
-        "one whose numbers lie outside the file or are no plain numbers": not all(
-            map(_is_plain, graph.initializer)
-        ),
+        _NOT_PLAIN: not all(map(_is_plain, graph.initializer)),
         "one with other inputs than the window": (
             [value.name for value in graph.input] != [WINDOW] or not graph.output
         ),
@@ -296,13 +355,10 @@ def save_onnx_model(model: Any, file: Path, series: str, windows_NTF: NDArray[np
         raise ArtifactError(where=where, rule=rule, got=str(error), fix=fix) from error
     converted.metadata_props.add(key=SERIES_KEY, value=series)
     content = converted.SerializeToString(deterministic=True)
-    fault = _fault_of(converted)
-    if fault is not None:
-        raise _foreign(file, fault)
     places = np.linspace(0, len(windows_NTF) - 1, COMPARED_WINDOWS).round().astype(np.int64)
     compared_NTF = windows_NTF[np.unique(places)]
     difference = largest_difference(
-        forecast_windows(_opened(content, converted, file), compared_NTF),
+        forecast_windows(_opened(converted, file, {}), compared_NTF),
         forecast_windows(model, compared_NTF),
     )
     if not difference <= PARITY:

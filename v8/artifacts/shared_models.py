@@ -37,6 +37,8 @@ ArrayNames: TypeAlias = tuple[str | None, ...]
 class SharedModels:
     """The models in memory. Models of one description share a graph, and each is loaded once.
 
+    Models of ONNX files share theirs, too, see `v8.artifacts.onnx_file`.
+
     Args:
         runtime: What computes, one of `v8.artifacts.runtimes.RUNTIMES`.
 
@@ -49,6 +51,7 @@ class SharedModels:
         self._runtime = runtime
         self._serving: dict[str, tuple[str, Any]] = {}
         self._graphs: dict[str, _Graph] = {}
+        self._onnx_graphs: dict[str, Any] = {}
         self._loading = threading.Lock()
 
     def serving(self, series: str, version: str, load: Callable[[], Loaded]) -> Loaded:
@@ -69,7 +72,8 @@ class SharedModels:
             from v8.artifacts.onnx_file import load_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 
             file = metadata.verified_onnx(folder)
-            return load_onnx_model(file, metadata.series), file
+            with self._loading:
+                return load_onnx_model(file, metadata.series, self._onnx_graphs), file
         file = metadata.verified_model(folder)
         model_file.check_keras_file(file)
         model_file.require_made_for(file, metadata.series)

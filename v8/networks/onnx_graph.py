@@ -27,6 +27,8 @@ FORMAT_VERSION: Final = 9  # version of the file format that came with it
 WINDOW: Final = "window"  # name of the input
 BATCH: Final = "windows"  # name of the first axis of input and outputs, whose length is free
 PRODUCER: Final = "v8"
+WEIGHT_PREFIX: Final = "weight"
+"""Beginning of the names of weights. Other constants are the same for all models of a profile."""
 
 Emit = Callable[["GraphWriter", Any, Any], Any]
 """Writes the nodes of one call of a layer: from the writer, the layer and the call's arguments, with tensors
@@ -83,7 +85,7 @@ class GraphWriter:
         self.constants: list[onnx.TensorProto] = []
         self.names: dict[int, str] = {}
         """Names of results by the identity of the Keras tensor."""
-        self._stored: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._stored: dict[tuple[Any, ...], str] = {}
         self._num_results = 0
 
     def walk(self, model: Any) -> None:
@@ -107,11 +109,19 @@ class GraphWriter:
         return names
 
     def constant(self, values: Any, dtype: Any = np.float32) -> str:
-        """Store an array and return its name; equal ones are stored once."""
+        """Store an array that is the same for all models of a profile and return its name."""
         array = np.array(values, dtype, order="C")
         key = array.dtype.str, array.shape, array.tobytes()
+        return self._store(key, array, "constant")
+
+    def weight(self, owner: Any, role: str, values: NDArray[np.float32]) -> str:
+        """Store a weight of a layer and return its name; each is stored once, however often it is used."""
+        array = np.array(values, np.float32, order="C")
+        return self._store((id(owner), role), array, WEIGHT_PREFIX)
+
+    def _store(self, key: tuple[Any, ...], array: NDArray[Any], prefix: str) -> str:
         if key not in self._stored:
-            name = f"c{len(self.constants)}"
+            name = f"{prefix}{len(self.constants)}"
             self.constants.append(numpy_helper.from_array(array, name))
             self._stored[key] = name
         return self._stored[key]
@@ -309,6 +319,11 @@ def _weights(variable: Any) -> NDArray[np.float32]:
     return np.asarray(variable.value if hasattr(variable, "value") else variable, np.float32)
 
 
+def _weight(writer: GraphWriter, layer: Any, role: str) -> str:
+    """Store the weight of a layer that is an attribute of this name."""
+    return writer.weight(layer, role, _weights(getattr(layer, role)))
+
+
 def _activated(writer: GraphWriter, activation: Any, x: str) -> str:
     """Write an activation of a layer."""
     name = getattr(activation, "__name__", str(activation))
@@ -339,28 +354,27 @@ def _identity(writer: GraphWriter, layer: Any, call: Arguments) -> str:
 
 
 def _dense(writer: GraphWriter, layer: Any, call: Arguments) -> str:
-    x = writer.node("MatMul", [call.first, writer.constant(_weights(layer.kernel))])
+    x = writer.node("MatMul", [call.first, _weight(writer, layer, "kernel")])
     if layer.bias is not None:
-        x = writer.node("Add", [x, writer.constant(_weights(layer.bias))])
+        x = writer.node("Add", [x, _weight(writer, layer, "bias")])
     return _activated(writer, layer.activation, x)
 
 
 def _einsum_dense(writer: GraphWriter, layer: Any, call: Arguments) -> str:
-    kernel = writer.constant(_weights(layer.kernel))
-    x = writer.node("Einsum", [call.first, kernel], equation=layer.equation)
+    x = writer.node("Einsum", [call.first, _weight(writer, layer, "kernel")], equation=layer.equation)
     if layer.bias is not None:
-        x = writer.node("Add", [x, writer.constant(_weights(layer.bias))])
+        x = writer.node("Add", [x, _weight(writer, layer, "bias")])
     return _activated(writer, layer.activation, x)
 
 
 def _embedding(writer: GraphWriter, layer: Any, call: Arguments) -> str:
-    return writer.node("Gather", [writer.constant(_weights(layer.embeddings)), call.first], axis=0)
+    return writer.node("Gather", [_weight(writer, layer, "embeddings"), call.first], axis=0)
 
 
 def _layer_normalization(writer: GraphWriter, layer: Any, call: Arguments) -> str:
     if _axes(layer.axis, len(call.shape)) != [len(call.shape) - 1] or not (layer.scale and layer.center):
         raise ConversionError(f"{layer.name}: a normalization is converted along the last axis only")
-    parts = [writer.constant(_weights(variable)) for variable in (layer.gamma, layer.beta)]
+    parts = [_weight(writer, layer, role) for role in ("gamma", "beta")]
     return writer.node("LayerNormalization", [call.first, *parts], axis=-1, epsilon=float(layer.epsilon))
 
 
@@ -388,7 +402,7 @@ def _additive_attention(writer: GraphWriter, layer: Any, call: Arguments) -> str
     key = writer.node("Unsqueeze", [key, writer.integers([1])])
     x = writer.node("Tanh", [writer.node("Add", [query, key])])
     if layer.use_scale:
-        x = writer.node("Mul", [x, writer.constant(_weights(layer.scale))])
+        x = writer.node("Mul", [x, _weight(writer, layer, "scale")])
     scores = writer.node("ReduceSum", [x, writer.integers([-1])], keepdims=0)
     return writer.node("MatMul", [writer.node("Softmax", [scores], axis=-1), value])
 
@@ -452,7 +466,9 @@ def _loop(
     kind = _kind_of(cells[0])
     parts = [_gate_weights(cell) for cell in cells]
     inputs = [writer.node("Transpose", [x_BTD], perm=[1, 0, 2])]
-    inputs += [writer.constant(np.stack(arrays)) for arrays in zip(*parts, strict=True)]
+    roles = ("kernels", "recurrent kernels", "biases")
+    for role, arrays in zip(roles, zip(*parts, strict=True), strict=True):
+        inputs.append(writer.weight(cells[0], role, np.stack(arrays)))
     if states:
         axes = writer.integers([0])
         inputs += ["", *(writer.node("Unsqueeze", [state, axes]) for state in states)]
