@@ -30,8 +30,13 @@ def instructions() -> Iterator[tuple[str, str]]:
 
 
 INSTRUCTIONS = list(instructions())
-LAST_STAGE = INSTRUCTIONS[[instruction for instruction, _ in INSTRUCTIONS].index("FROM", 1) :]
-SETTINGS = dict(LAST_STAGE)
+STARTS = [place for place, (instruction, _) in enumerate(INSTRUCTIONS) if instruction == "FROM"]
+STAGES = {
+    INSTRUCTIONS[start][1]: INSTRUCTIONS[start + 1 : end]
+    for start, end in zip(STARTS, [*STARTS[1:], None], strict=True)
+}
+BASE = next(iter(STAGES)).partition(" ")[0]
+SETTINGS = dict(STAGES[f"{BASE} AS runtime"])
 HEALTHCHECK = json.loads(SETTINGS["HEALTHCHECK"].partition("CMD ")[2])
 
 
@@ -42,15 +47,24 @@ def test_it_is_made_of_what_a_wheel_is_made_of_and_nothing_else() -> None:
     assert rules[0] == "*"
     assert rules[-1] == "**/__pycache__"
     folders, files = {"v8", "configs"}, {"LICENSE", "MANIFEST.in", "README.md", "THIRD_PARTY.md"}
-    assert allowed == folders | files | {"pyproject.toml", "setup.cfg", "setup.py"}
+    files |= {"pyproject.toml", "requirements-serve.txt", "setup.cfg", "setup.py"}
+    assert allowed == folders | files
     assert [name for name in allowed if not (REPOSITORY / name).exists()] == []
 
 
-def test_the_last_stage_takes_only_the_installed_environment_from_the_first() -> None:
-    stages = [rest for instruction, rest in INSTRUCTIONS if instruction == "FROM"]
-    assert stages == [f"{stages[1]} AS build", stages[1]]
-    assert [rest for instruction, rest in LAST_STAGE if instruction == "COPY"] == [
-        "--from=build /opt/v8 /opt/v8"
+def test_an_image_takes_only_an_installed_environment_from_where_it_is_built() -> None:
+    names = ["AS build", "AS build-serve", "AS runtime"]
+    assert list(STAGES) == [*(f"{BASE} {name}" for name in names), "runtime AS serve", "runtime"]
+    assert STAGES["runtime"] == [("COPY", "--from=build /opt/v8 /opt/v8")]
+    assert STAGES["runtime AS serve"] == [("COPY", "--from=build-serve /opt/v8 /opt/v8")]
+
+
+def test_the_image_that_serves_is_built_of_its_list_alone() -> None:
+    (line,) = [rest for instruction, rest in STAGES[f"{BASE} AS build-serve"] if instruction == "RUN"]
+    installs = line.split(" && ")[1:]
+    assert [install.partition("--no-cache-dir ")[2] for install in installs] == [
+        "--requirement requirements-serve.txt",
+        "--no-deps .",
     ]
 
 
@@ -60,9 +74,9 @@ def test_it_runs_as_a_user_who_owns_nothing_but_the_volume() -> None:
     assert int(user) > 0
     assert SETTINGS["RUN"] == f"install --directory --owner={user} --group={group} {volume}"
     assert SETTINGS["WORKDIR"] == volume
-    order = [instruction for instruction, _ in LAST_STAGE]
-    # What COPY and RUN made before USER belongs to the administrator.
-    assert max(order.index("COPY"), order.index("RUN")) < order.index("USER") < order.index("ENTRYPOINT")
+    order = [instruction for instruction, _ in STAGES[f"{BASE} AS runtime"]]
+    # What RUN made before USER belongs to the administrator; what COPY makes does without `--chown`.
+    assert order.index("RUN") < order.index("USER") < order.index("ENTRYPOINT")
     environment = dict(pair.split("=", 1) for pair in shlex.split(SETTINGS["ENV"]))
     assert environment["HOME"] == volume
     assert environment["PATH"].startswith("/opt/v8/bin:")

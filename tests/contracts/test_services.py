@@ -66,6 +66,10 @@ def test_a_command_is_one_of_ours_and_the_same_in_both(name: str) -> None:
         assert Path(context.params["run"]).parent == Path("runs")
 
 
+def test_the_page_without_tensorflow_is_the_other_one_with_its_runtime() -> None:
+    assert in_compose("serve") == [*in_compose("app"), "--runtime", "onnx"]
+
+
 @pytest.mark.process
 def test_what_some_series_failed_in_does_not_stop_the_others() -> None:
     # Exit 4 of `run`, see v8/errors.py.
@@ -87,6 +91,8 @@ def test_every_service_can_write_into_the_volume_alone_and_waits_for_the_models(
         assert service["volumes"] == [f"data:{volume[1]}"]
         assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
         assert service["pull_policy"] == "build"  # of the name v8 there is a stranger's image
+        stages = {"v8": None, "v8-serve": "serve"}
+        assert service["build"].get("target") == stages[service["image"]]
         waits = {"train": {"condition": "service_completed_successfully"}}
         assert service.get("depends_on") == (None if name == "train" else waits)
 
@@ -96,7 +102,11 @@ def test_the_page_is_of_this_machine_alone_and_is_not_started_without_a_token() 
     assert SERVICES["app"]["ports"] == ["127.0.0.1:8008:8008"]
     assert SERVICES["app"]["environment"][TOKEN].startswith(f"${{{TOKEN}:?")
     assert "healthcheck" not in SERVICES["app"]  # the image's own
-    assert all(SERVICES[name]["healthcheck"]["disable"] for name in SERVICES if name != "app")
+    pages = {"app", "serve"}
+    assert all(SERVICES[name]["healthcheck"]["disable"] for name in SERVICES.keys() - pages)
+    assert SERVICES["serve"]["environment"] == SERVICES["app"]["environment"]
+    assert SERVICES["serve"]["ports"] == ["127.0.0.1:8009:8008"]
+    assert SERVICES["serve"]["profiles"] == ["serve"]  # of the two pages one is started
     assert "--host" not in unit("v8-app.service")["Service"]["ExecStart"]
     setup = (UNITS / "v8-forecast.service").read_text("utf-8")
     made, file = re.search(r"python3 -c '(.+)' > (\S+)", setup).groups()

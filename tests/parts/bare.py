@@ -11,10 +11,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from importlib import metadata
+from pathlib import Path, PurePath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parents[2]
 _OURS = ("v8", "__editable__", "_v8")
@@ -47,13 +51,33 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def link_packages(folder: Path) -> Path:
-    """Fill a folder with links to all packages of this environment but v8."""
+def link_packages(folder: Path, only: Collection[str] | None = None) -> Path:
+    """Fill a folder with links to all packages of this environment but v8, or to files of some names."""
     folder.mkdir()
     for installed in Path(sysconfig.get_path("purelib")).iterdir():
-        if not installed.name.startswith(_OURS) and installed.suffix != ".pth":
+        is_wanted = only is None or installed.name in only
+        if is_wanted and not installed.name.startswith(_OURS) and installed.suffix != ".pth":
             (folder / installed.name).symlink_to(installed)
     return folder
+
+
+def files_of(requirements: Path) -> set[str]:
+    """Name what a file of requirements installs, with all that its packages need in turn."""
+    lines = (line.partition("#")[0].strip() for line in requirements.read_text("utf-8").splitlines())
+    waiting = [Requirement(line) for line in lines if line]
+    names: set[str] = set()
+    known: set[str] = set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if name in known or not is_needed:
+            continue
+        known.add(name)
+        package = metadata.distribution(name)
+        names |= {PurePath(file).parts[0] for file in package.files or ()}
+        waiting += [Requirement(line) for line in package.requires or ()]
+    return names
 
 
 @dataclass(frozen=True)
@@ -67,9 +91,9 @@ class BareEnvironment:
     folder: Path
 
     @classmethod
-    def at(cls, folder: Path) -> BareEnvironment:
-        """Make one."""
-        packages = link_packages(folder / "packages")
+    def at(cls, folder: Path, only: Collection[str] | None = None) -> BareEnvironment:
+        """Make one, with all packages, or with the files of some names."""
+        packages = link_packages(folder / "packages", only)
         venv.create(folder / "venv", symlinks=True)
         made = cls(folder)
         (made.site / "packages.pth").write_text(f"{packages}\n")

@@ -13,6 +13,7 @@ import pandas as pd
 from v8.api.arguments import PublicNames, in_python
 from v8.artifacts import forecaster as artifacts
 from v8.artifacts.run_folder import RUN_FILE
+from v8.artifacts.runtimes import AUTO
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import called
 from v8.columns import OPEN_TIME
@@ -162,7 +163,9 @@ def tidy(evaluation: Evaluation) -> pd.DataFrame:
 
 
 @in_python
-def load(source: str | Path, series: str | None = None, *, revision: str | None = None) -> "Forecaster":
+def load(
+    source: str | Path, series: str | None = None, *, revision: str | None = None, runtime: str = AUTO
+) -> "Forecaster":
     """Load a forecaster from a run of this machine or from the Hugging Face Hub.
 
     Args:
@@ -170,6 +173,8 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
             Hub. A folder that exists is taken before a repository of the same name.
         series: Such as "BTCUSDT-15m"; may be left out where the folder holds one only.
         revision: Branch, tag or commit on the Hub; the newest commit when None.
+        runtime: What computes the forecasts: "onnx", without TensorFlow, "keras", or "auto", which takes
+            ONNX if the model has a file model.onnx and onnxruntime is installed.
 
     Returns:
         The forecaster; its `revision` is the commit that was used, None for a local one.
@@ -181,7 +186,8 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
     >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
     3
     """
-    return cast(Forecaster, open_place(source, revision=revision).open(series, Forecaster))
+    place = open_place(source, revision=revision, models=SharedModels(runtime))
+    return cast(Forecaster, place.open(series, Forecaster))
 
 
 class Forecaster(PublicNames, artifacts.Forecaster):
@@ -225,7 +231,7 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         be downloaded, `ArtifactError` if it cannot be trusted.
         """
         pulled = pull(repo, [series], revision=revision)
-        return cls.load(pulled.artifact(series), revision=pulled.revision)
+        return cls.load(pulled.artifact(series), revision=pulled.revision, models=SharedModels(AUTO))
 
     @in_python
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:

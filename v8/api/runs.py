@@ -189,6 +189,7 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "smoke": bool | None,
     "resume": bool | None,
     "importance": bool | None,
+    "onnx": bool | None,
     "no_mixed_precision": bool | None,
     "precision": str | None,
     "device": str | None,

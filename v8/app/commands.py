@@ -28,6 +28,7 @@ def serve(
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
     rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
     is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
+    runtime: cli.RuntimeOption = "auto",
 ) -> None:
     """Show forecasts of the present and their live record on pages with a JSON API.
 
@@ -41,7 +42,7 @@ def serve(
     place = cli.one_place("app", run, repo)
     for name in APP_PACKAGES:
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
-    candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
     from v8.app.places import LedgerReader, ModelSource
     from v8.app.serving import serve_page
@@ -54,4 +55,5 @@ def serve(
         is_open=is_open,
         origins=tuple(cors or ()),
         max_per_minute=rate,
+        runtime=runtime,
     )

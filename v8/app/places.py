@@ -17,6 +17,7 @@ import numpy as np
 from v8.arrays import FloatArray
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.runtimes import KERAS
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, VOLATILITY
 from v8.errors import ArtifactError, DataError, V8Error, listed, shown
@@ -93,11 +94,16 @@ class ModelSource:
 
 
 class ForecastIssuer:
-    """Issues forecasts of the present with models in memory, which are loaded again when another serves."""
+    """Issues forecasts of the present with models in memory, which are loaded again when another serves.
 
-    def __init__(self, source: CandleSource) -> None:
+    Args:
+        source: Where candles come from.
+        runtime: What computes, as for `SharedModels`.
+    """
+
+    def __init__(self, source: CandleSource, runtime: str = KERAS) -> None:
         self._source = source
-        self._models = SharedModels()
+        self._models = SharedModels(runtime)
         self._month_before = lru_cache(maxsize=4_096)(partial(month_before, source))
 
     def __call__(self, snapshot: ModelSnapshot, series: Series) -> tuple[IssuedForecast, FloatArray]:

@@ -12,6 +12,7 @@ from v8.app.page import ForecastView
 from v8.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.app.server import WAIT_S, Site, make_application, make_server, open_listener
 from v8.artifacts.run_folder import folder_advice
+from v8.artifacts.runtimes import AUTO
 from v8.cli.options import LOOPBACK
 from v8.cli.printing import print_message
 from v8.errors import ProfileError
@@ -33,6 +34,7 @@ def serve_page(
     is_open: bool,
     origins: tuple[str, ...] = (),
     max_per_minute: int | None = None,
+    runtime: str = AUTO,
 ) -> NoReturn:
     """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
 
@@ -44,6 +46,7 @@ def serve_page(
         is_open: Whether other machines may send requests without a token.
         origins: As in `AccessPolicy`.
         max_per_minute: Likewise.
+        runtime: What computes the forecasts, as for `SharedModels`.
 
     Raises:
         ProfileError: If there is no such folder of models, the address is not available or needs a token, or
@@ -52,6 +55,7 @@ def serve_page(
     if isinstance(models.location, Path) and not models.location.is_dir():
         fix = folder_advice(models.location, "Check the path, or name a repository with --repo")
         raise ProfileError(where=str(models.location), rule="is a run folder", got="no such folder", fix=fix)
+    issuer = ForecastIssuer(candles, runtime)
     host, port = address
     policy = AccessPolicy(
         hosts=None if host else LOOPBACK_NAMES,
@@ -76,7 +80,7 @@ def serve_page(
         service = ForecastService(
             models,
             ForecastView,
-            issue=ForecastIssuer(candles),
+            issue=issuer,
             record=record_reader,
             present=partial(present_of, candles),
             notify=print_message,

@@ -29,7 +29,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, FeatureInfo, Metadata, read_metadata
+from v8.artifacts.metadata import (
+    METADATA_FILE,
+    MODEL_FILE,
+    ONNX_FILE,
+    FeatureInfo,
+    Metadata,
+    read_metadata,
+)
+from v8.artifacts.runtimes import KERAS, ONNX
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN_TIME
@@ -133,7 +141,7 @@ class Forecaster:
 
     Args:
         metadata: Its `metadata.json`.
-        model: Its loaded Keras model, or a `SharedModel`.
+        model: Its loaded Keras model, a `SharedModel`, or an `OnnxModel`.
         metadata_file: File of the metadata, for errors.
         revision: Commit of the Hub that it was downloaded from, 40 hex digits; None for a local one.
 
@@ -160,7 +168,10 @@ class Forecaster:
         self.model = model
         self.series = Series.parse(metadata.series)
         self.features = tuple(metadata.names)
-        self._model_file = str(Path(metadata_file).with_name(MODEL_FILE))
+        self.runtime: str = getattr(model, "runtime", KERAS)
+        """What computes its forecasts, `onnx` or `keras`."""
+        model_name = ONNX_FILE if self.runtime == ONNX else MODEL_FILE
+        self._model_file = str(Path(metadata_file).with_name(model_name))
         self.lookback_bars = metadata.lookback_bars
         self.horizon_bars = metadata.horizon_bars
         self.needed_bars = metadata.needed_bars
@@ -191,16 +202,14 @@ class Forecaster:
             models: Models in memory; forecasters of one profile that share them load and start faster.
 
         Raises:
-            ArtifactError: If a file is missing, changed, has an unknown format or is no plain Keras file.
+            ArtifactError: If a file is missing, changed, has an unknown format or is no plain Keras or ONNX
+                file.
         """
         folder = Path(folder)
         metadata = read_metadata(folder)
-        file = metadata.verified_model(folder)
-        model_file.check_keras_file(file)
-        model = (models or SharedModels()).load(file)
+        model, file = (models or SharedModels()).open(folder, metadata)
         forecaster = cls(metadata, model, metadata_file=str(folder / METADATA_FILE), revision=revision)
         forecaster._require_fit(str(file))
-        model_file.require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
         return forecaster
 

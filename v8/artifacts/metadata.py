@@ -36,6 +36,7 @@ from v8.windows.scaling import Scaling
 ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
 _FORMATS: Final = (1, ARTIFACT_FORMAT)  # that are read; format 1 has the keys of `v8.former_names`
 MODEL_FILE = "model.keras"
+ONNX_FILE: Final = "model.onnx"  # the same model for onnxruntime; most models have none
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
 _FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
@@ -169,6 +170,7 @@ class Metadata:
     versions: Annotated[Mapping[Word, Plain], records.refusing(_fault_of_versions)]
     machine: MachineInfo
     model_sha256: Sha256
+    onnx_sha256: Sha256 | None = None  # of `model.onnx`; None without that file
 
     @property
     def names(self) -> list[str]:
@@ -275,8 +277,13 @@ class Metadata:
         Raises:
             ArtifactError: If there is no such file, or its digest is another one.
         """
-        file = folder / MODEL_FILE
-        recorded = self.model_sha256
+        return self._verified(folder / MODEL_FILE, self.model_sha256)
+
+    def verified_onnx(self, folder: Path) -> Path:
+        """Return the ONNX file of a folder as `verified_model` does; there must be a digest of one."""
+        return self._verified(folder / ONNX_FILE, str(self.onnx_sha256))
+
+    def _verified(self, file: Path, recorded: str) -> Path:
         actual = digest_file(file) if file.is_file() else None
         if actual != recorded:
             rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"

@@ -29,6 +29,7 @@ from v8.artifacts.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
     MODEL_FILE,
+    ONNX_FILE,
     Metadata,
     SpanInfo,
     checked_metadata,
@@ -240,9 +241,21 @@ def save_description(
     write_text(folder / HISTORY_FILE, epochs.to_csv(index=False, lineterminator="\n"))
     write_json(folder / FORECASTS_FILE, sample.to_json(), is_compact=True)
     content = {**metadata, "model_sha256": digest_file(folder / MODEL_FILE)}
+    if (folder / ONNX_FILE).exists():
+        content["onnx_sha256"] = digest_file(folder / ONNX_FILE)
     write_text(folder / README_FILE, artifact_readme(checked_metadata(content)))
     write_json(folder / METADATA_FILE, content)
     (folder / ERROR_FILE).unlink(missing_ok=True)
+
+
+def store_onnx(folder: Path) -> None:
+    """Write the digest of the ONNX file of a finished artefact into its metadata.
+
+    Raises:
+        ArtifactError: If the metadata is damaged.
+    """
+    content = {**read_metadata(folder).content, "format": ARTIFACT_FORMAT}
+    write_json(folder / METADATA_FILE, {**content, "onnx_sha256": digest_file(folder / ONNX_FILE)})
 
 
 def store_verdicts(folder: Path, verdicts: Verdicts) -> bool:

@@ -16,13 +16,15 @@ import io
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
+from v8.artifacts.metadata import Metadata
+from v8.artifacts.runtimes import KERAS, ONNX, require_runtime, runtime_for
 from v8.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
@@ -33,11 +35,23 @@ ArrayNames: TypeAlias = tuple[str | None, ...]
 
 
 class SharedModels:
-    """The models in memory. Models of one description share a graph, and each is loaded once."""
+    """The models in memory. Models of one description share a graph, and each is loaded once.
 
-    def __init__(self) -> None:
+    Models of ONNX files share theirs, too, see `v8.artifacts.onnx_file`.
+
+    Args:
+        runtime: What computes, one of `v8.artifacts.runtimes.RUNTIMES`.
+
+    Raises:
+        ProfileError: If there is no such runtime, or its packages are not installed.
+    """
+
+    def __init__(self, runtime: str = KERAS) -> None:
+        require_runtime(runtime)
+        self._runtime = runtime
         self._serving: dict[str, tuple[str, Any]] = {}
         self._graphs: dict[str, _Graph] = {}
+        self._onnx_graphs: dict[str, Any] = {}
         self._loading = threading.Lock()
 
     def serving(self, series: str, version: str, load: Callable[[], Loaded]) -> Loaded:
@@ -46,6 +60,24 @@ class SharedModels:
             self._serving[series] = version, load()
         loaded: Loaded = self._serving[series][1]
         return loaded
+
+    def open(self, folder: Path, metadata: Metadata) -> tuple[Any, Path]:
+        """Load the model of an artefact with the runtime; return it and its file, which are checked.
+
+        Raises:
+            ArtifactError: If a file is missing, changed, or anything else than v8 writes; or the runtime has
+                no file.
+        """
+        if runtime_for(self._runtime, folder, metadata) == ONNX:
+            from v8.artifacts.onnx_file import load_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
+
+            file = metadata.verified_onnx(folder)
+            with self._loading:
+                return load_onnx_model(file, metadata.series, self._onnx_graphs), file
+        file = metadata.verified_model(folder)
+        model_file.check_keras_file(file)
+        model_file.require_made_for(file, metadata.series)
+        return self.load(file), file
 
     def load(self, file: Path) -> "SharedModel":
         """Load a model of a checked file, in safe mode, as `load_keras_model` does.
@@ -67,6 +99,8 @@ class SharedModels:
 
 class SharedModel:
     """One model in a shared graph, with the interface of a Keras model as far as forecasts need it."""
+
+    runtime: Final = KERAS
 
     def __init__(self, graph: "_Graph", weights: list[NDArray[Any]], layer: str | None = None) -> None:
         self._graph = graph
@@ -90,14 +124,25 @@ class SharedModel:
 
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast one batch of raw windows, shape (B, T, F); threads wait here for each other."""
+        with self._graph.lock:
+            self._take_graph()
+            return self._graph.program(self._layer).predict_on_batch(batch_BTF)
+
+    def keras_model(self) -> Any:
+        """Return the Keras model of the graph with these weights; another model's forecast replaces them."""
+        with self._graph.lock:
+            self._take_graph()
+            return self._graph.model
+
+    def _take_graph(self) -> None:
+        """Load the weights into the graph if others are there."""
         graph = self._graph
-        with graph.lock:
-            if graph.current_weights is not self._weights:
-                graph.current_weights = None  # stays None if an assignment fails
-                for variable, value in zip(graph.model.variables, self._weights, strict=True):
-                    variable.assign(value)
-                graph.current_weights = self._weights
-            return graph.program(self._layer).predict_on_batch(batch_BTF)
+        if graph.current_weights is self._weights:
+            return
+        graph.current_weights = None  # stays None if an assignment fails
+        for variable, value in zip(graph.model.variables, self._weights, strict=True):
+            variable.assign(value)
+        graph.current_weights = self._weights
 
 
 class _Graph:

@@ -68,6 +68,7 @@ def run(
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
     importance: bool = Option(False, "--importance", help="Measure how much each kind of input adds."),
+    onnx: bool = Option(False, "--onnx", help="Write model.onnx, too, to forecast without TensorFlow."),
     evaluate: bool = Option(
         True,
         "--evaluate/--no-evaluate",
@@ -116,6 +117,7 @@ def run(
                 publish=publish,
                 evaluate=evaluate,
                 importance=importance,
+                onnx=onnx,
                 command=_words_to_continue(),
             )
         ),
@@ -242,7 +244,8 @@ def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
 
 def export(
     run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
-    out: Path = Option(metavar="FILE", help="Where to, such as forecasts.parquet."),
+    out: Path | None = Option(None, metavar="FILE", help="Where to, such as forecasts.parquet."),
+    models: str | None = Option(None, metavar="onnx", help="Write model.onnx of every model instead."),
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
     overwrite: cli.OverwriteOption = False,
@@ -261,7 +264,14 @@ def export(
     Examples:
         v8 export runs/frontier --out forecasts.parquet
         v8 export backtests/frontier --out forecasts.csv
+        v8 export runs/frontier --models onnx
+        v8 export you/models --models onnx --out models
     """
+    if models is not None:
+        raise Exit(_export_models(models, run, out, series, (source, data_dir, tables)))
+    if out is None:
+        fix = "Write for example --out forecasts.parquet"
+        raise ProfileError(where=command("export"), rule="needs --out, a file", got="none", fix=fix)
     form = cli.table_form("--out", out, form, is_overwriting=overwrite)
     names = cli.names_of(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
@@ -272,6 +282,25 @@ def export(
         "--out", run, out, is_overwriting=overwrite, form=form, names=names, open_source=open_source
     )
     raise Exit(exit_code)
+
+
+def _export_models(
+    form: str,
+    place: Path,
+    out: Path | None,
+    series: list[str] | None,
+    candles: tuple[str | None, Path | None, Path | None],
+) -> int:
+    """Write the models of a place in another form, and return the exit code.
+
+    `candles` names their source, folder and the folder of tables.
+    """
+    cli.require_one_of("--models", form, ("onnx",))
+    names = cli.names_of(series) or []
+
+    from v8.cli.forecasts import export_onnx
+
+    return export_onnx(place, out, names, lambda folder: cli.candles_of_models(folder, *candles))
 
 
 def publish(
@@ -350,6 +379,7 @@ def predict(
     plot: Path | None = Option(None, metavar="FILE.png|DIR", help="Draw it; several series into a folder."),
     overwrite: cli.OverwriteOption = False,
     paths: int | None = Option(None, metavar="N", min=1, help="Simulated candles, and chances by them; 512."),
+    runtime: cli.RuntimeOption = "auto",
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models.
 
@@ -367,13 +397,14 @@ def predict(
     named_series = [str(name) for name in asked_series(series, universe) or ()]
     is_many = is_all or universe is not None or len(named_series) > 1
     cli.require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
-    candles = cli.open_candles(source, data_dir, tables, cli.opening(place))
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
+    from v8.artifacts.shared_models import SharedModels
     from v8.cli.forecasts import draw_forecasts, print_forecasts
     from v8.forecasts.issuing import issue_forecasts
     from v8.hub.opening import open_place
 
-    models = open_place(place, revision=revision, is_offline=offline)
+    models = open_place(place, revision=revision, is_offline=offline, models=SharedModels(runtime))
     names = named_series or models.series
     is_many = is_many or len(names) > 1
     cli.require_plot(plot, names, is_many=is_many, is_overwriting=overwrite)

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 import pandas as pd
 
+from v8.artifacts.runtimes import require_onnx_packages
 from v8.cli.options import picture_file, require_picture
 from v8.cli.printing import print_json, print_lines, print_message, print_reasons, print_table
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
 from v8.errors import SeriesError, V8Error, listed
-from v8.forecasts.export import write_forecasts
+from v8.forecasts.export import OpenSource, write_forecasts
 from v8.forecasts.issuing import IssuedForecast, IssueResults, format_age
+from v8.hub.opening import is_repository
+from v8.hub.pull import pull
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.own_files import require_own
@@ -139,7 +142,7 @@ def _print_common_lines(issued: Sequence[IssuedForecast]) -> None:
     lines = [f"Models: {models} Candles: {first.candles.source}.", *first.demo_lines()]
     for forecast in issued:
         lines += forecast.forecaster.origin_lines
-    print_lines(*lines)
+    print_lines(*lines, *first.runtime_lines())
 
 
 def _overview_row(issued: IssuedForecast) -> list[str]:
@@ -256,6 +259,38 @@ PRINTERS: Final[Mapping[str, Callable[[Sequence[IssuedForecast], bool], None]]] 
 }
 """Every output format by the name that `--format` takes: a function of forecasts and whether many were
 requested."""
+
+
+def export_onnx(
+    place: Path, out: Path | None, names: Sequence[str], sources_of: Callable[[Path], OpenSource]
+) -> int:
+    """Write `model.onnx` of the models of a place, print a summary, and return the exit code.
+
+    Args:
+        place: Folder of the models, or `user/name` on the Hub as a path.
+        out: Folder for copies of the models; None writes beside the models.
+        names: Series that are meant; all when there are none.
+        sources_of: Returns, for a folder of models, what opens the candles of its models.
+    """
+    require_onnx_packages("param:models onnx")
+    from v8.forecasts.onnx_export import write_onnx_models
+
+    folder = place
+    if not place.is_dir() and is_repository(str(place)):
+        folder = pull(str(place), names or None).folder
+    place_models("auto", "1", "1")
+    open_source = sources_of(folder)
+    with quiet_start():
+        exported = write_onnx_models(folder, open_source=open_source, names=names, out=out)
+    largest = max(exported.differences.values())
+    print_lines(
+        f"Written: {plural(len(exported.differences), 'ONNX file')} in {out or place}; largest difference of "
+        f"a forecast to the Keras file's: a share of {largest:.1e}."
+    )
+    if not exported.missing:
+        return 0
+    print_reasons(f"{len(exported.missing)} without ONNX file", exported.missing.items())
+    return SeriesError.exit_code
 
 
 def export_forecasts(

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -57,6 +58,7 @@ LangOption = Annotated[
 AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="Address of a Ray cluster.")]
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
+RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
 RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
 ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
@@ -215,11 +217,28 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
     raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
 
 
-def opening(place: Path | str) -> str:
-    """Return the first message of a command that opens models; empty if the folder does not exist."""
+def opening(place: Path | str, runtime: str = "keras") -> str:
+    """Return the first message of a command that opens models; empty if the folder does not exist.
+
+    Args:
+        place: Where the models are.
+        runtime: What computes, one of `v8.artifacts.runtimes.RUNTIMES`.
+    """
     if isinstance(place, Path) and not place.is_dir():
         return ""
+    if runtime == "onnx" or (runtime == "auto" and _may_use_onnx(place)):
+        return f"Opening {place}."
     return f"Opening {place}: TensorFlow starts, which takes some seconds."
+
+
+def _may_use_onnx(place: Path | str) -> bool:
+    """Return whether models of a place are likely to be computed without TensorFlow."""
+    if find_spec("onnxruntime") is None:
+        return False
+    if isinstance(place, str):  # what a repository holds is not known yet
+        return True
+    patterns = ("model.onnx", "*/model.onnx", "models/*/model.onnx")
+    return any(True for pattern in patterns for _ in place.glob(pattern))
 
 
 def candles_of_models(

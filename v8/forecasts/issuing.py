@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from v8.artifacts.forecaster import PATH, RANGE_SHARE, Forecaster, PriceRange, price_range
+from v8.artifacts.runtimes import ONNX
 from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.errors import DataError, V8Error, listed
 from v8.hub.opening import ModelPlace
@@ -94,6 +95,12 @@ class IssuedForecast:
             return []
         return ["Demo market: simulated candles; this forecast says nothing about real prices."]
 
+    def runtime_lines(self) -> list[str]:
+        """Return a line if another program than Keras computed the forecast."""
+        if self.forecaster.runtime != ONNX:
+            return []
+        return ["Computed by onnxruntime from model.onnx, without TensorFlow."]
+
     def summary_lines(self) -> list[str]:
         """Return the lines above the numbers: the model, its age, its candles and its errors."""
         model = self.forecaster
@@ -104,6 +111,7 @@ class IssuedForecast:
             f"Model: {self.place}{revision}, profile {model.about.profile.name}; it has seen candles until "
             f"{iso(model.trained_until_s)}{age}.",
             *model.origin_lines,
+            *self.runtime_lines(),
         ]
         if self.out_of_range:
             lines.append(f"Out of range of the training data: {listed([*self.out_of_range])}.")
@@ -178,6 +186,7 @@ class IssuedForecast:
             "revision": model.revision,
             "profile": model.about.profile.name,
             "sha256": model.about.model_sha256,
+            "runtime": model.runtime,
             "trained_on": model.trained_on,
             "trained_until": iso(model.trained_until_s),
             "age_s": self.model_age_s,

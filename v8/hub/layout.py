@@ -3,7 +3,7 @@
     README.md                                          the model card
     leaderboard.csv, leaderboard.png                   the leaderboard; old repositories have no picture
     manifest.json                                      sha256 and size of every other file
-    models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}
+    models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}, and model.onnx of some
 
 A manifest may come from anybody. So only names of this layout are accepted: no file can be written outside
 the folder it is downloaded to. The client that downloads the files does not check their content;
@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from v8 import records
-from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE
 from v8.artifacts.series_artifact import README_FILE
 from v8.errors import ArtifactError, listed, shown
 from v8.evaluation.leaderboard import LEADERBOARD_FILE
@@ -67,7 +67,8 @@ def series_of(path: str) -> str | None:
     """
     folder, _, rest = path.partition("/")
     series, _, name = rest.partition("/")
-    is_of_series = folder == MODELS_FOLDER and is_series_name(series) and name in SERIES_FILES
+    is_file = name in SERIES_FILES or name == ONNX_FILE
+    is_of_series = folder == MODELS_FOLDER and is_series_name(series) and is_file
     return series if is_of_series else None
 
 
@@ -164,8 +165,9 @@ class Manifest(_Strict):
         expected = {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-        # Older manifests list no picture.
-        differing = sorted(expected.symmetric_difference(names) - {PICTURE_FILE})
+        # Older manifests list no picture; not every model has an ONNX file.
+        optional = {f"{series_folder(series)}/{ONNX_FILE}" for series in manifest.series}
+        differing = sorted(expected.symmetric_difference(names) - {PICTURE_FILE} - optional)
         if differing or names != sorted(set(names)):
             rule = (
                 f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in "

@@ -211,6 +211,15 @@ class _Repository(ModelPlace):
         return pulled
 
 
+def is_repository(name: str) -> bool:
+    """Return whether a text has the form of a repository on the Hub, `user/name`.
+
+    >>> is_repository("you/models"), is_repository("./runs/frontier")
+    (True, False)
+    """
+    return _REPO.fullmatch(name) is not None
+
+
 def open_place(
     source: str | Path,
     *,
@@ -239,7 +248,7 @@ def open_place(
             got=f"the revision {revision!r} of a folder",
             fix="Leave it out, or write the repository as user/name from where no such folder exists",
         )
-    if not isinstance(source, str) or not _REPO.fullmatch(source):
+    if not isinstance(source, str) or not is_repository(source):
         raise ArtifactError(
             where=str(source),
             rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",

@@ -24,8 +24,9 @@ from typing import Final
 
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
-from v8.artifacts.metadata import MODEL_FILE
+from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
+from v8.artifacts.runtimes import require_own_onnx
 from v8.errors import ArtifactError, PullError, V8Error, listed
 from v8.hub import TOKEN_PAGE
 from v8.hub.client import (
@@ -104,6 +105,7 @@ def pull(
         file = pulled.artifact(name) / MODEL_FILE
         check_keras_file(file)
         require_made_for(file, name)
+        require_own_onnx(pulled.artifact(name))
     return pulled
 
 
@@ -229,7 +231,8 @@ class PublishedRevision(HubRepo):
 
     def _require_length(self, file: ListedFile, size_bytes: int | None) -> None:
         """Refuse, before it is downloaded, a file that has not its published length or is too long."""
-        max_bytes = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
+        is_model = file.path.endswith((MODEL_FILE, ONNX_FILE))
+        max_bytes = MAX_UNPACKED_BYTES if is_model else MAX_TEXT_BYTES
         if size_bytes != file.size_bytes or size_bytes > max_bytes:
             raise ArtifactError(
                 where=f"{self.name}, {file.path}",

@@ -14,10 +14,18 @@ from pathlib import Path
 
 from v8 import records
 from v8.artifacts import metadata as artifacts
-from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, Metadata, read_metadata
+from v8.artifacts.metadata import (
+    HISTORY_FILE,
+    METADATA_FILE,
+    MODEL_FILE,
+    ONNX_FILE,
+    Metadata,
+    read_metadata,
+)
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.artifacts.nested_runs import Decision, read_serving
 from v8.artifacts.run_folder import RunRecord, read_run
+from v8.artifacts.runtimes import require_own_onnx
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
@@ -317,11 +325,17 @@ def _copy_artifact(source: Path, target: Path, model: Metadata) -> None:
     """Copy an artefact, so that no other process changes it while it is sent, and check the copy."""
     target.mkdir(parents=True)
     fix = "Restore the file or train the series again"
-    for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
-        max_bytes = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
+    names = [MODEL_FILE, METADATA_FILE, HISTORY_FILE]
+    if model.onnx_sha256 is not None:
+        names.append(ONNX_FILE)
+    for name in names:
+        max_bytes = MAX_UNPACKED_BYTES if name in (MODEL_FILE, ONNX_FILE) else records.MAX_FILE_BYTES
         write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=max_bytes))
     read_history(target / HISTORY_FILE)
     file = model.verified_model(target)
     check_keras_file(file)
     require_made_for(file, model.series)
+    if model.onnx_sha256 is not None:
+        model.verified_onnx(target)
+        require_own_onnx(target)
     write_text(target / README_FILE, artifact_readme(model))

@@ -27,6 +27,7 @@ def forecast(
     tables: cli.TablesOption = None,
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
+    runtime: cli.RuntimeOption = "auto",
 ) -> None:
     """Write forecasts of the future into the ledger, and score those whose bars have closed since.
 
@@ -43,7 +44,7 @@ def forecast(
     from v8.ledger.receiver import Receiver
 
     receiver = Receiver(post) if post else None
-    if not cli.open_candles(source, data_dir, tables, cli.opening(place)).is_publishable:
+    if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
         got = "a simulated market, which has none"
         raise ProfileError(
             where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
@@ -52,7 +53,7 @@ def forecast(
     from v8.ledger.forecasting import forecast_into_ledger
     from v8.ledger.watching import ServingModels
 
-    find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline)
+    find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
     exit_code = forecast_into_ledger(place, find_models, ledger, open_source, receiver, is_for_ever=every)
     raise Exit(exit_code)

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.runtimes import KERAS
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import BASELINES, Forecast
 from v8.errors import ArtifactError, DataError, SeriesError, V8Error, listed
@@ -245,6 +246,7 @@ class ServingModels:
         names: Names of the series; all of the place when None.
         revision: As for `v8.hub.opening.open_place`.
         is_offline: Likewise.
+        runtime: What computes, as for `SharedModels`.
     """
 
     def __init__(
@@ -254,9 +256,10 @@ class ServingModels:
         *,
         revision: str | None = None,
         is_offline: bool = False,
+        runtime: str = KERAS,
     ) -> None:
         self._open_place = partial(
-            open_place, source, models=SharedModels(), revision=revision, is_offline=is_offline
+            open_place, source, models=SharedModels(runtime), revision=revision, is_offline=is_offline
         )
         self._names = names
         self.refresh()

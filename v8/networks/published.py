@@ -200,6 +200,9 @@ def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, 
     The last batch is filled up with its last window: a batch of another size would be rounded differently,
     and TensorFlow would trace the network again, which takes a second.
     """
+    if hasattr(model, "forecast_windows"):  # another runtime than Keras
+        forecasts: dict[str, NDArray[np.float32]] = model.forecast_windows(windows_NTF)
+        return forecasts
     num_windows = len(windows_NTF)
     batches = [windows_NTF[start : start + FORECAST_BATCH] for start in range(0, num_windows, FORECAST_BATCH)]
     num_missing = FORECAST_BATCH - len(batches[-1])
@@ -237,6 +240,11 @@ class PublishedModel(ABC):
     @abstractmethod
     def _model(self) -> Any:
         """The Keras model with this series' numbers."""
+
+    @property
+    def keras_model(self) -> Any:
+        """The Keras model with this series' numbers."""
+        return self._model
 
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw windows, quantiles too."""

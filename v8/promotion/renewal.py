@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 
 from v8.artifacts import nested_runs
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import Metadata, not_evaluated, read_metadata
+from v8.artifacts.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata
 from v8.artifacts.nested_runs import Contender, Decision, QuantileQuality, Serving
 from v8.artifacts.run_folder import RUN_FILE, now_iso, read_run
+from v8.artifacts.runtimes import has_onnx_packages
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.errors import ArtifactError, listed, shown
@@ -570,12 +571,14 @@ class Renewal:
         return nested_runs.free_generation(self.run, day)
 
     def plan(self, generation: str, series: Sequence[Series]) -> Plan:
-        """Plan the training of a generation."""
+        """Plan the training of a generation; it gets ONNX files if a model that serves now has one."""
         plan = make_plan(self.profile, series, nested_runs.generation_folder(self.run, generation))
-        if self.start != "champion":
-            return replace(plan, champions={})
         serving = nested_runs.read_serving(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
+        has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
+        plan = replace(plan, has_onnx=has_onnx and has_onnx_packages())
+        if self.start != "champion":
+            return replace(plan, champions={})
         return replace(plan, champions=champions)
 
     def renew(

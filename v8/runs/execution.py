@@ -197,6 +197,7 @@ def make_jobs(
             settings=settings,
             is_evaluated=plan.is_evaluated,
             has_importance=plan.has_importance,
+            has_onnx=plan.has_onnx,
             keeps_test_losses=plan.keeps_test_losses,
             champion=plan.champions.get(checked.candles.series),
         )

@@ -34,6 +34,7 @@ class Job:
     settings: TrainingSettings = TrainingSettings()
     is_evaluated: bool = True  # whether to evaluate the model on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
+    has_onnx: bool = False  # whether to write `model.onnx`, too
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champion: Path | None = None

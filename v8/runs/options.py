@@ -58,6 +58,7 @@ class RunOptions(BaseModel):
     publish: str | None = None
     evaluate: bool = True
     importance: bool = False
+    onnx: bool = False
     plugin: tuple[Path, ...] = ()
     command: str = ""  # the command line that continues, for the run's record
 
@@ -113,6 +114,7 @@ class PreparedRun:
         selected = asked_series(options.series, options.universe)
 
         from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see the top
+        from v8.artifacts.runtimes import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
 
@@ -122,6 +124,8 @@ class PreparedRun:
         dropped = tuple(Series.parse(name) for name in options.drop)
         series = _selected_series(path, source, selected, dropped)
         redone = _redone_series(options.redo, series)
+        if options.onnx:
+            require_onnx_packages("param:onnx")
         engine = choose_engine(
             options.engine, options.device, options.workers, options.fleet_size, options.address
         )
@@ -130,6 +134,7 @@ class PreparedRun:
             dropped=dropped,
             is_evaluated=options.evaluate,
             has_importance=options.importance,
+            has_onnx=options.onnx,
         )
         if plan.todo:
             require_tables(profile)

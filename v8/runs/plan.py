@@ -39,6 +39,7 @@ class Plan:
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     is_evaluated: bool = True  # whether models are evaluated on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
+    has_onnx: bool = False  # whether to write `model.onnx`, too
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champions: Mapping[Series, Path] = field(default_factory=dict)

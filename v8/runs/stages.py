@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from v8.artifacts.metadata import MODEL_FILE, FeatureInfo, MetadataDraft, TrainingInfo
+from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
 from v8.artifacts.run_folder import now_iso
 from v8.artifacts.series_artifact import sample_forecasts, save_description
 from v8.baselines.ranges import (
@@ -28,7 +28,7 @@ from v8.baselines.ranges import (
     shares_metadata,
 )
 from v8.columns import TASK_OHLC
-from v8.errors import DivergedError
+from v8.errors import ArtifactError, DivergedError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_quantiles, evaluate_windows
 from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
 from v8.evaluation.importance import measure_importance
@@ -126,6 +126,7 @@ class SeriesInProgress:
             test_results = self._evaluate(model)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
+            self._save_onnx(model)
             if test_results.losses and self._job.keeps_test_losses:
                 fold_losses(self._data, test_results.losses).save(self._job.folder / FOLD_LOSSES_FILE)
         forecasts = test_results.forecasts
@@ -154,6 +155,19 @@ class SeriesInProgress:
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results
+
+    def _save_onnx(self, model: Any) -> None:
+        """Write `model.onnx`, if that is wanted; a model that ONNX cannot hold is noted and has none."""
+        (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
+        if not self._job.has_onnx:
+            return
+        from v8.artifacts.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
+
+        windows_NTF = self._data.spans["test"].raw_windows()
+        try:
+            save_onnx_model(model.keras_model, self._job.folder / ONNX_FILE, str(self.series), windows_NTF)
+        except ArtifactError as error:
+            self._observer.on_event(Note(str(error)))
 
     def _metadata(
         self,

@@ -1,0 +1,311 @@
+"""`model.onnx`: the forecasts of the Keras file without TensorFlow, and nothing but arithmetic."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import tiny_model
+from typer.testing import CliRunner, Result
+
+from v8.artifacts import onnx_file
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.metadata import read_metadata
+from v8.artifacts.onnx_file import check_onnx_file, largest_difference, load_onnx_model, save_onnx_model
+from v8.artifacts.shared_models import SharedModels
+from v8.baselines.ranges import PATH_LAYERS
+from v8.cli.app import app
+from v8.errors import ArtifactError, ProfileError
+from v8.networks.networks import build_network
+from v8.networks.published import forecast_windows
+from v8.networks.serving import ServingGraph, ServingModel
+from v8.profile import load_profile, profile_names
+from v8.runs.stages import calibrate
+from v8.storage import digest_file
+from v8.training.formula import FormulaTrainer
+from v8.training.trainer import FleetMember
+from v8.windows.dataset import SeriesData
+
+SERIES = "BTCUSDT-15m"
+RTOL = 1e-5
+
+
+def export(*words: object) -> Result:
+    return CliRunner().invoke(app, ["export", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose model has an ONNX file, too, and a line of its export."""
+    copy = tmp_path_factory.mktemp("onnx") / "run"
+    shutil.copytree(trained_run.path, copy)
+    written = export(copy, "--models", "onnx", "--data-dir", trained_run.candles_dir)
+    assert written.exit_code == 0, written.output
+    assert f"Written: 1 ONNX file in {copy}; largest difference" in written.stdout
+    return copy
+
+
+@pytest.fixture(scope="module")
+def by_runtime(run: Path) -> dict[str, Forecaster]:
+    return {
+        runtime: Forecaster.load(run / SERIES, models=SharedModels(runtime)) for runtime in ("onnx", "keras")
+    }
+
+
+@pytest.mark.tf
+def test_an_export_adds_a_file_and_its_digest_and_changes_nothing_else(run: Path, trained_run: Any) -> None:
+    before, after = read_metadata(trained_run.folder).content, read_metadata(run / SERIES).content
+    assert after == {**before, "onnx_sha256": digest_file(run / SERIES / "model.onnx")}
+    for name in ("model.keras", "README.md", "history.csv", "forecasts.json"):
+        assert (run / SERIES / name).read_bytes() == (trained_run.folder / name).read_bytes()
+
+
+@pytest.mark.tf
+def test_forecasts_are_those_of_keras_alone_and_in_a_history(
+    by_runtime: dict[str, Forecaster], trained_run: Any
+) -> None:
+    candles = trained_run.candles
+    forecasts = {runtime: model.predict(candles) for runtime, model in by_runtime.items()}
+    pd.testing.assert_frame_equal(forecasts["onnx"], forecasts["keras"], rtol=RTOL, atol=0)
+    assert [model.runtime for model in by_runtime.values()] == ["onnx", "keras"]
+    with pytest.warns(UserWarning, match="in candles of the training"):
+        history = by_runtime["onnx"].forecast_history(candles, stride=7)
+    newest = history.index.get_level_values("issued_at").max()
+    known = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= newest.timestamp()))
+    alone = by_runtime["onnx"].predict(known)
+    pd.testing.assert_frame_equal(history.loc[newest].droplevel("step"), alone, check_freq=False)
+
+
+@pytest.mark.process
+@pytest.mark.tf
+def test_a_forecast_imports_no_tensorflow_and_no_keras(
+    run: Path, by_runtime: dict[str, Forecaster], trained_run: Any
+) -> None:
+    program = (
+        "import sys, v8, v8.app.serving, v8.ledger.forecasting; from v8.cli.app import app\n"
+        "words = ['predict', *sys.argv[1:]]\n"
+        "code = app(words, standalone_mode=False)\n"
+        "print(sorted({'jax', 'keras', 'tensorflow', 'torch'} & sys.modules.keys()), file=sys.stderr)\n"
+        "model = v8.load(sys.argv[1], 'BTCUSDT-15m')\n"
+        "print(model.runtime, sorted({'keras', 'tensorflow'} & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    words = (run, "--source", "files", "--data-dir", trained_run.candles_dir, "--bars", 700)
+    command = [sys.executable, "-c", program, *map(str, words), "--allow-old", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-2:] == ["[]", "onnx []"]
+    assert f"Opening {run}.\n" in done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["model"]["runtime"] == "onnx"
+    expected = by_runtime["keras"].predict(trained_run.candles)
+    rows = pd.DataFrame(answer["forecast"])[[*expected.columns]]
+    np.testing.assert_allclose(rows.to_numpy(), expected.to_numpy(), rtol=RTOL)
+
+
+@pytest.mark.tf
+def test_a_runtime_is_what_was_asked_for_and_a_changed_file_is_refused(
+    run: Path, trained_run: Any, tmp_path: Path
+) -> None:
+    assert Forecaster.load(run / SERIES).runtime == "keras"
+    assert Forecaster.load(run / SERIES, models=SharedModels("auto")).runtime == "onnx"
+    assert Forecaster.load(trained_run.folder, models=SharedModels("auto")).runtime == "keras"
+    with pytest.raises(ArtifactError, match=r"must hold model.onnx for .*runtime onnx; got no such file"):
+        Forecaster.load(trained_run.folder, models=SharedModels("onnx"))
+    with pytest.raises(ProfileError, match="is one of auto, onnx, keras; got 'tflite'"):
+        SharedModels("tflite")
+    shutil.copytree(run / SERIES, tmp_path / SERIES)
+    with (tmp_path / SERIES / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(ArtifactError, match=r"model\.onnx: must be the file whose sha256"):
+        Forecaster.load(tmp_path / SERIES, models=SharedModels("auto"))
+
+
+@pytest.mark.tf
+def test_models_are_copied_where_the_place_must_stay_as_it_is(
+    run: Path, trained_run: Any, tmp_path: Path
+) -> None:
+    pulled = tmp_path / "pulled"
+    shutil.copytree(trained_run.folder, pulled / "models" / SERIES)
+    (pulled / "manifest.json").write_text("{}")
+    words = ("--models", "onnx", "--source", "files", "--data-dir", trained_run.candles_dir)
+    refused = export(pulled, *words)
+    assert refused.exit_code == 2
+    assert "so its models are copied; got no --out" in refused.stderr
+    assert export(pulled, *words, "--out", tmp_path / "copy").exit_code == 0
+    assert not (pulled / "models" / SERIES / "model.onnx").exists()
+    copied = tmp_path / "copy" / SERIES
+    assert (copied / "model.onnx").read_bytes() == (run / SERIES / "model.onnx").read_bytes()
+    assert Forecaster.load(copied, models=SharedModels("onnx")).runtime == "onnx"
+
+
+def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, SeriesData]:
+    """Return a published Keras model of a profile with random weights, and its data."""
+    profile = load_profile(name)
+    data = make_data(profile, num_bars=2_200)
+    if profile.family.is_formula:
+        trainer = FormulaTrainer(profile)
+        member = FleetMember(data=data, seed=1, checkpoint=Path("unused"), on_epoch=lambda record: None)
+        ((_, result),) = trainer.fit_fleet([member])
+        return trainer.serving_model(data, result.weights).keras_model, data
+    network = build_network(profile, seed=1)
+    random = np.random.default_rng(1)
+    weights = [
+        weight.numpy() + random.normal(0, 0.05, weight.shape).astype(np.float32)
+        for weight in network.trainable_variables
+    ]
+    model = ServingModel(ServingGraph(profile, data.scaling, network), data.scaling, weights)
+    calibrate(model, data)
+    return model.keras_model, data
+
+
+def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Path) -> None:
+    model, data = published(name, make_data)
+    windows = data.spans["test"].raw_windows()[:100]
+    file = tmp_path / "model.onnx"
+    assert save_onnx_model(model, file, SERIES, windows) < RTOL
+    loaded = load_onnx_model(file, SERIES)
+    assert [model_input.shape for model_input in loaded.inputs] == [(None, *windows.shape[1:])]
+    expected = forecast_windows(model, windows)
+    assert {output: spec.shape[1:] for output, spec in loaded.output.items()} == {
+        output: values.shape[1:] for output, values in expected.items()
+    }
+    assert largest_difference(forecast_windows(loaded, windows), expected) < RTOL
+    paths = loaded.up_to(PATH_LAYERS)
+    layer = next(layer.name for layer in model.layers if layer.name in PATH_LAYERS)
+    kept = keras.Model(model.inputs, {layer: model.get_layer(layer).output})
+    assert paths is not None
+    for layer_name, values in forecast_windows(kept, windows[:3]).items():
+        np.testing.assert_allclose(paths.forecast_windows(windows[:3])[layer_name], values, rtol=1e-4)
+
+
+@pytest.mark.tf
+def test_quantiles_and_paths_of_frontier_are_those_of_keras(
+    make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    require_parity("frontier", make_data, tmp_path)
+
+
+@pytest.mark.tf
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted({*profile_names()} - {"frontier"}))
+def test_every_shipped_profile_is_converted(
+    name: str, make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    require_parity(name, make_data, tmp_path)
+
+
+@pytest.mark.tf
+def test_a_file_that_differs_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = keras.Input((4, 2), name="window")
+    steep = keras.Model(window, {"ohlc": keras.ops.exp(keras.ops.sum(window, axis=1)) + 1.0})
+    windows = np.ones((3, 4, 2), np.float32)
+    file = tmp_path / "model.onnx"
+    monkeypatch.setattr(onnx_file, "PARITY", -1.0)
+    with pytest.raises(ArtifactError, match="forecasts as the Keras file does within a share of -1; got 0"):
+        save_onnx_model(steep, file, SERIES, windows)
+    odd = keras.Model(window, {"ohlc": keras.layers.GlobalMaxPooling1D(name="pool")(window)})
+    with pytest.raises(ArtifactError, match="got pool: GlobalMaxPooling1D has no counterpart in the ONNX"):
+        save_onnx_model(odd, file, SERIES, windows)
+    assert not file.exists()
+
+
+def change_to_foreign_domain(model: onnx.ModelProto) -> None:
+    model.graph.node[0].domain = "com.microsoft"
+
+
+def change_to_loop(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "Loop"
+
+
+def put_graph_inside(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(helper.make_attribute("body", model.graph))
+
+
+def put_numbers_outside(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    model.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
+
+
+def claim_more_numbers(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[:] = [1 << 40]
+
+
+def add_function(model: onnx.ModelProto) -> None:
+    model.functions.add(name="f", domain="")
+
+
+def take_older_operators(model: onnx.ModelProto) -> None:
+    model.opset_import[0].version = 11
+
+
+def grow_beyond_memory(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.zeros(5_000, np.float32), "row"))
+    graph.initializer.append(numpy_helper.from_array(np.zeros((5_000, 1, 1), np.float32), "column"))
+    graph.node[0].input[1] = "row"
+    graph.node[0].output[0] = "wide"  # 2 by 5,000 numbers
+    graph.node.append(helper.make_node("Add", ["wide", "column"], ["large"]))  # 5,000 times as many
+    graph.node.append(helper.make_node("ReduceSum", ["large"], ["ohlc"], keepdims=1))
+    for axis in graph.output[0].type.tensor_type.shape.dim[1:]:
+        axis.dim_value = 1
+
+
+def name_other_inputs(model: onnx.ModelProto) -> None:
+    model.graph.input[0].name = "candles"
+    model.graph.node[0].input[0] = "candles"
+
+
+def break_shapes(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((3, 5), np.float32), "two"))
+
+
+FAULTS = {
+    change_to_foreign_domain: "operators Mul",
+    change_to_loop: "operators Loop",
+    put_graph_inside: "graphs or tensors inside",
+    put_numbers_outside: "numbers lie outside the file",
+    claim_more_numbers: "numbers lie outside the file",
+    add_function: "functions, sparse numbers",
+    take_older_operators: "operator sets",
+    grow_beyond_memory: "works on 50,010,001 numbers a window",
+    name_other_inputs: "other inputs than the window",
+    break_shapes: "do not fit together",
+}
+
+
+@pytest.mark.parametrize("change", FAULTS, ids=lambda change: change.__name__)
+def test_a_file_with_anything_but_arithmetic_is_refused(
+    change: Callable[[onnx.ModelProto], None], tmp_path: Path
+) -> None:
+    model, file = tiny_model(SERIES), tmp_path / "model.onnx"
+    file.write_bytes(model.SerializeToString())
+    window = np.ones((1, 2, 1), np.float32)
+    np.testing.assert_array_equal(load_onnx_model(file, SERIES).forecast_windows(window)["ohlc"], 2 * window)
+    change(model)
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(ArtifactError, match=f"must be an ONNX file of a forecaster .* {FAULTS[change]}"):
+        check_onnx_file(file)
+
+
+def test_a_file_of_another_kind_or_series_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    for content in (b"PK\x03\x04", b"\xff" * 40):
+        file.write_bytes(content)
+        with pytest.raises(ArtifactError, match="must be an ONNX file"):
+            check_onnx_file(file)
+    file.write_bytes(tiny_model(SERIES).SerializeToString())
+    with pytest.raises(ArtifactError, match="made for 'BTCUSDT-15m'"):
+        load_onnx_model(file, "ETHUSDT-15m")
+    with pytest.raises(ArtifactError, match="No such file"):
+        check_onnx_file(tmp_path / "nothing.onnx")
