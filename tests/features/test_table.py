@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLC
 from v8.errors import DataError
+from v8.features.feature_set import FeatureSet
 from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -199,3 +200,15 @@ def test_a_price_beyond_single_precision_is_refused() -> None:
     candles = priced(np.full(17, 1e39))
     with np.errstate(over="ignore"), pytest.raises(DataError, match="others in close"):
         compute_table(candles, ["close"])
+
+
+def test_a_feature_set_knows_what_its_columns_need_and_computes_the_same_table() -> None:
+    names = ["close", "volume_norm", "macd", "BTCUSDT.range_20"]
+    features = FeatureSet.of(names)
+    assert features.names == tuple(names)
+    assert features.warmup_bars == 180  # of macd, the longest
+    assert features.reading_volume == ("volume_norm",)
+    assert features.covariate_inputs == ("BTCUSDT.high", "BTCUSDT.low")
+    assert features.digest != FeatureSet.of(names[:-1]).digest
+    with pytest.raises(DataError, match=r"'close' is listed twice"):
+        FeatureSet.of(["close", "close"])

@@ -13,7 +13,6 @@ Shapes: N candles, K candles with known rows.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,13 +22,13 @@ from numpy.typing import NDArray
 from v8.arrays import FloatArray
 from v8.columns import OHLCV, OPEN_TIME, is_covariate, split_origin, with_origin
 from v8.errors import DataError, listed
-from v8.features import indicators
-from v8.features.indicators import FEATURES, ancestry, check_columns, computed_rows, warmup_bars
+from v8.features.feature_set import FeatureSet
+from v8.features.indicators import FEATURES, Ancestry, ancestry, check_columns, computed_rows, is_of_package
 from v8.features.ta_features import with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series
-from v8.storage import digest_bytes, digest_json
+from v8.storage import digest_bytes
 
 Column = NDArray[np.float32]
 
@@ -117,20 +116,28 @@ def _read_only(array: Any) -> Any:
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
-    """Compute a FeatureTable without a store; it is bit-identical to that of `FeatureStore.table`."""
-    names = check_columns(columns)
-    rows = valid_rows(candles, names)
-    return assemble(candles, rows, compute_columns(candles, names))
+    """Compute a FeatureTable without a store; it is bit-identical to that of `FeatureStore.table`.
+
+    Raises:
+        DataError: If columns are unknown or repeated, or the candles are too few or lack an input.
+    """
+    return compute_features(candles, FeatureSet.of(columns))
 
 
-def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
+def compute_features(candles: Candles, features: FeatureSet) -> FeatureTable:
+    """Compute the table of columns that were checked before, as `compute_table` does."""
+    rows = valid_rows(candles, features)
+    return assemble(candles, features, rows, _compute(candles, features.ancestry, num_known=0))
+
+
+def valid_rows(candles: Candles, features: FeatureSet) -> list[slice]:
     """List the rows of every contiguous piece after its warm-up: at least one slice, none empty, in order.
 
     Raises:
         DataError: If no piece is longer than the warm-up, or the candles lack an input of a column.
     """
-    _require_inputs(candles, columns)
-    warmup = warmup_bars(columns)
+    _require_inputs(candles, features)
+    warmup = features.warmup_bars
     all_pieces = pieces(candles.segment)
     rows = [
         slice(piece.start + warmup, piece.stop) for piece in all_pieces if piece.stop - piece.start > warmup
@@ -148,19 +155,18 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     return rows
 
 
-def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
+def _require_inputs(candles: Candles, features: FeatureSet) -> None:
     """Refuse candles without a volume or covariates from which columns are computed."""
     location = f"features of {candles.series}"
-    if not candles.has_volume:
-        reading_volume = listed(indicators.reading_volume(columns))
-        if reading_volume:
-            rule = f"{reading_volume} is computed from the volume"
-            got = f"candles without a volume from {candles.source}"
-            fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
-            raise DataError(where=location, rule=rule, got=got, fix=fix)
-    missing = [name for name in indicators.covariate_inputs(columns) if name not in candles.covariates]
+    if features.reading_volume and not candles.has_volume:
+        reading_volume = listed(features.reading_volume)
+        rule = f"{reading_volume} is computed from the volume"
+        got = f"candles without a volume from {candles.source}"
+        fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
+    missing = [name for name in features.covariate_inputs if name not in candles.covariates]
     if missing:
-        covariates = [name for name in columns if is_covariate(name)]
+        covariates = [name for name in features.names if is_covariate(name)]
         rule = f"{listed(covariates)} need {listed(missing)} as covariates of the candles"
         origins = listed(list(dict.fromkeys(split_origin(name)[0] for name in missing)))
         got = f"candles without covariates of {origins}"
@@ -168,16 +174,18 @@ def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
         raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
-def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Chunks]) -> FeatureTable:
+def assemble(
+    candles: Candles, features: FeatureSet, rows: Sequence[slice], columns: Mapping[str, Chunks]
+) -> FeatureTable:
     """Build the table of the rows of `valid_rows` from columns of all candles; no column is copied."""
     open_time_s = np.concatenate([candles.open_time_s[piece] for piece in rows])
     num_rows = [piece.stop - piece.start for piece in rows]
     return FeatureTable(
         series=candles.series,
         open_time_s=open_time_s,
-        chunks={name: tuple(_cut(chunks, rows)) for name, chunks in columns.items()},
+        chunks={name: tuple(_cut(columns[name], rows)) for name in features.names},
         segment=np.repeat(np.arange(len(rows), dtype=np.int32), num_rows),
-        digest=digest_bytes(candles.digest.encode("ascii"), _definitions_digest(tuple(columns))),
+        digest=digest_bytes(candles.digest.encode("ascii"), features.digest.encode("ascii")),
     )
 
 
@@ -195,11 +203,6 @@ def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
                 yield part
 
 
-@cache
-def _definitions_digest(columns: tuple[str, ...]) -> bytes:
-    return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
-
-
 def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Chunks]:
     """Compute columns of N candles, or only the rows after the first K known ones, piece by piece.
 
@@ -215,11 +218,16 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
     Raises:
         DataError: If a value is beyond single precision.
     """
+    return _compute(candles, {name: ancestry(name) for name in columns}, num_known)
+
+
+def _compute(candles: Candles, columns: Mapping[str, Ancestry], num_known: int) -> dict[str, Chunks]:
+    """Compute columns as `compute_columns` does, with what each one is computed from."""
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
     results = dict(zip(columns, block, strict=True))
     for piece in pieces(candles.segment):
         if piece.stop > num_known:
-            _fill(results, candles, piece, num_known)
+            _fill(results, candles, columns, piece, num_known)
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
@@ -235,17 +243,23 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
 
 
-def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int) -> None:
+def _fill(
+    results: Mapping[str, Column],
+    candles: Candles,
+    columns: Mapping[str, Ancestry],
+    piece: slice,
+    num_known: int,
+) -> None:
     """Compute the columns of one piece and write them into results, whose first row is `num_known`."""
-    names = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
     windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
     whole_piece: list[str] = []  # columns whose rows depend on all of the piece
-    for name in names:
-        reach_bars = ancestry(name).reach_bars
-        if reach_bars is None:
+    for name, column in columns.items():
+        if column.warmup_bars >= piece.stop - piece.start:
+            continue
+        if column.reach_bars is None:
             whole_piece.append(name)
         else:
-            windowed[name] = reach_bars
+            windowed[name] = column.reach_bars
     first_needed = max(piece.start, num_known - max(windowed.values(), default=0))
     computed: dict[str, FloatArray] = {}
     if windowed:
@@ -254,7 +268,7 @@ def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_kno
         computed |= computed_rows(whole_piece, _inputs(candles, piece))
     new_rows = {}
     for name, values in computed.items():
-        first_valid = max(num_known, piece.start + warmup_bars([name]))
+        first_valid = max(num_known, piece.start + columns[name].warmup_bars)
         new_rows[name] = results[name][first_valid - num_known : piece.stop - num_known]
         new_rows[name][:] = values[first_valid - piece.stop :]
     _require_finite(candles, new_rows)
@@ -276,7 +290,7 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
     rule = "every value is a finite number in single precision (up to 3.4e38)"
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
-    if indicators.is_of_package(others[0]):
+    if is_of_package(others[0]):
         origin, plain = split_origin(others[0])
         filled = with_origin(origin, with_filling(plain))
         fix = "Leave it out: the market is flat there"

@@ -171,7 +171,7 @@ def make_entry(
     profile = fitted.profile
     issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
     _require_trained_before(forecaster, issued_for_s)
-    frame = forecaster.predict(model_candles)
+    frame = forecaster.predict_joined(model_candles)
     columns = {task: TASKS[task].columns for task in profile.tasks}
     forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
         MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
