@@ -1,4 +1,4 @@
-"""FeatureTable: names, pieces, warm-up, read-only arrays."""
+"""FeatureTable: names, segments, warm-up, read-only arrays."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_warm_up_is_that_of_the_slowest_column() -> None:
 
 
 def test_every_piece_starts_anew_and_loses_its_own_warm_up() -> None:
-    # Rows 100..104 are missing: pieces of 100 and 95 candles, each less 12 rows for the rate of change.
+    # Rows 100..104 are missing: segments of 100 and 95 candles, each less 12 rows for the rate of change.
     candles = walk_candles(200, missing=slice(100, 105))
     table = compute_table(candles, ["roc", "close"])
     assert np.bincount(table.segment).tolist() == [88, 83]
@@ -122,7 +122,7 @@ def test_every_piece_starts_anew_and_loses_its_own_warm_up() -> None:
 
 
 def test_a_piece_that_is_all_warm_up_vanishes_and_the_others_are_counted_from_zero() -> None:
-    # Rows 12..14 are missing: the first piece of 12 candles is all warm-up.
+    # Rows 12..14 are missing: the first segment of 12 candles is all warm-up.
     candles = walk_candles(100, missing=slice(12, 15))
     table = compute_table(candles, ["roc"])
     assert set(table.segment.tolist()) == {0}
@@ -206,7 +206,7 @@ def test_a_feature_set_knows_what_its_columns_need_and_computes_the_same_table()
     names = ["close", "volume_norm", "macd", "BTCUSDT.range_20"]
     features = FeatureSet.of(names)
     assert features.names == tuple(names)
-    assert features.warmup_bars == 180  # of macd, the longest
+    assert features.warmup_bars == 239  # of range_20: a share of the ranges of 240 bars
     assert features.reading_volume == ("volume_norm",)
     assert features.covariate_inputs == ("BTCUSDT.high", "BTCUSDT.low")
     assert features.digest != FeatureSet.of(names[:-1]).digest

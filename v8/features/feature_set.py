@@ -18,7 +18,7 @@ class FeatureSet:
     """Checked feature columns, in the requested order."""
 
     ancestry: Mapping[str, Ancestry]  # of each column, by its name
-    warmup_bars: int  # first rows of a piece in which a column has no value yet, in bars
+    warmup_bars: int  # first rows of a segment in which a column has no value yet, in bars
     reading_volume: tuple[str, ...]  # the columns that are computed from the volume
     covariate_inputs: tuple[str, ...]  # covariates from which columns are computed, each once
     digest: str  # identifies the columns and their definitions; 64 hex digits

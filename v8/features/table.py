@@ -1,12 +1,13 @@
 """The FeatureTable, and the computation of its columns from candles, of all rows or of new rows only.
 
-A table holds named float32 columns of one Series; each row depends on past candles only. A gap in the candles
-ends a piece. Indicators start again in every piece, the warm-up of every piece is dropped, and a piece that
-is not longer than the warm-up is dropped entirely. Columns are selected by name, never by number.
+A table holds named float32 columns of one Series; each row depends on past candles only. A segment is a
+run of candles without a gap. Indicators start again in every segment. The warm-up of every segment is dropped,
+and a segment that is not longer than the warm-up is dropped entirely. Columns are selected by name, never by
+number.
 
 Computing only new rows gives the same bits as computing all rows. A row of a windowed column depends on the
-bars of its window only. Exponential averages depend on the whole piece: like a plug-in's formula that is not
-marked as windowed, they are computed from the start of the piece, and only the new rows are used.
+bars of its window only. Exponential averages depend on the whole segment: like a plug-in's formula that is
+not marked as windowed, they are computed from the start of the segment, and only the new rows are used.
 
 Shapes: N candles, K candles with known rows.
 """
@@ -46,7 +47,7 @@ class FeatureTable:
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
     chunks: dict[str, Chunks]  # columns by name, each as chunks of N rows together
-    segment: NDArray[np.int32]  # number of the piece of each row, from 0, shape (N,)
+    segment: NDArray[np.int32]  # number of the segment of each row, from 0, shape (N,)
     digest: str  # identifies candles, columns and their definitions; 64 hex digits
 
     def __post_init__(self) -> None:
@@ -131,19 +132,21 @@ def compute_features(candles: Candles, features: FeatureSet) -> FeatureTable:
 
 
 def valid_rows(candles: Candles, features: FeatureSet) -> list[slice]:
-    """List the rows of every contiguous piece after its warm-up: at least one slice, none empty, in order.
+    """List the rows of every contiguous segment after its warm-up: at least one slice, none empty, in order.
 
     Raises:
-        DataError: If no piece is longer than the warm-up, or the candles lack an input of a column.
+        DataError: If no segment is longer than the warm-up, or the candles lack an input of a column.
     """
     _require_inputs(candles, features)
     warmup = features.warmup_bars
-    all_pieces = pieces(candles.segment)
+    all_segments = segment_rows(candles.segment)
     rows = [
-        slice(piece.start + warmup, piece.stop) for piece in all_pieces if piece.stop - piece.start > warmup
+        slice(segment.start + warmup, segment.stop)
+        for segment in all_segments
+        if segment.stop - segment.start > warmup
     ]
     if not rows:
-        longest = max((piece.stop - piece.start for piece in all_pieces), default=0)
+        longest = max((segment.stop - segment.start for segment in all_segments), default=0)
         got = f"{len(candles)} candles, at most {longest} of them without a gap"
         got += "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
         raise DataError(
@@ -178,8 +181,8 @@ def assemble(
     candles: Candles, features: FeatureSet, rows: Sequence[slice], columns: Mapping[str, Chunks]
 ) -> FeatureTable:
     """Build the table of the rows of `valid_rows` from columns of all candles; no column is copied."""
-    open_time_s = np.concatenate([candles.open_time_s[piece] for piece in rows])
-    num_rows = [piece.stop - piece.start for piece in rows]
+    open_time_s = np.concatenate([candles.open_time_s[segment] for segment in rows])
+    num_rows = [segment.stop - segment.start for segment in rows]
     return FeatureTable(
         series=candles.series,
         open_time_s=open_time_s,
@@ -204,7 +207,7 @@ def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
 
 
 def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Chunks]:
-    """Compute columns of N candles, or only the rows after the first K known ones, piece by piece.
+    """Compute columns of N candles, or only the rows after the first K known ones, segment by segment.
 
     Args:
         candles: The candles.
@@ -213,7 +216,7 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
 
     Returns:
         Rows K to N by name, each as one chunk of shape (N - K,), float32, read-only, NaN in the warm-up of
-        every piece and finite after it.
+        every segment and finite after it.
 
     Raises:
         DataError: If a value is beyond single precision.
@@ -225,16 +228,16 @@ def _compute(candles: Candles, columns: Mapping[str, Ancestry], num_known: int) 
     """Compute columns as `compute_columns` does, with what each one is computed from."""
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
     results = dict(zip(columns, block, strict=True))
-    for piece in pieces(candles.segment):
-        if piece.stop > num_known:
-            _fill(results, candles, columns, piece, num_known)
+    for segment in segment_rows(candles.segment):
+        if segment.stop > num_known:
+            _fill(results, candles, columns, segment, num_known)
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
-def pieces(segment: NDArray[np.int32]) -> list[slice]:
-    """Return the contiguous pieces as slices, in order; together they cover all rows.
+def segment_rows(segment: NDArray[np.int32]) -> list[slice]:
+    """Return the contiguous segments as slices, in order; together they cover all rows.
 
-    >>> pieces(np.array([0, 0, 1], dtype=np.int32))
+    >>> segment_rows(np.array([0, 0, 1], dtype=np.int32))
     [slice(0, 2, None), slice(2, 3, None)]
     """
     if not len(segment):
@@ -247,30 +250,30 @@ def _fill(
     results: Mapping[str, Column],
     candles: Candles,
     columns: Mapping[str, Ancestry],
-    piece: slice,
+    segment: slice,
     num_known: int,
 ) -> None:
-    """Compute the columns of one piece and write them into results, whose first row is `num_known`."""
+    """Compute the columns of one segment and write them into results, whose first row is `num_known`."""
     windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
-    whole_piece: list[str] = []  # columns whose rows depend on all of the piece
+    whole_segment: list[str] = []  # columns whose rows depend on all of the segment
     for name, column in columns.items():
-        if column.warmup_bars >= piece.stop - piece.start:
+        if column.warmup_bars >= segment.stop - segment.start:
             continue
         if column.reach_bars is None:
-            whole_piece.append(name)
+            whole_segment.append(name)
         else:
             windowed[name] = column.reach_bars
-    first_needed = max(piece.start, num_known - max(windowed.values(), default=0))
+    first_needed = max(segment.start, num_known - max(windowed.values(), default=0))
     computed: dict[str, FloatArray] = {}
     if windowed:
-        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, piece.stop)))
-    if whole_piece:
-        computed |= computed_rows(whole_piece, _inputs(candles, piece))
+        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, segment.stop)))
+    if whole_segment:
+        computed |= computed_rows(whole_segment, _inputs(candles, segment))
     new_rows = {}
     for name, values in computed.items():
-        first_valid = max(num_known, piece.start + columns[name].warmup_bars)
-        new_rows[name] = results[name][first_valid - num_known : piece.stop - num_known]
-        new_rows[name][:] = values[first_valid - piece.stop :]
+        first_valid = max(num_known, segment.start + columns[name].warmup_bars)
+        new_rows[name] = results[name][first_valid - num_known : segment.stop - num_known]
+        new_rows[name][:] = values[first_valid - segment.stop :]
     _require_finite(candles, new_rows)
 
 

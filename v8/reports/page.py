@@ -40,7 +40,7 @@ from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
 from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
-from v8.reports.verdict import in_words, opening, titled, verdict
+from v8.reports.verdict import in_words, titled, verdict, verdict_box
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
@@ -83,7 +83,7 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
     content = filled(
         "v8.reports",
         "run.html",
-        opening=_opening(rows) if rows else "",
+        opening=_verdict_part(rows) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,
@@ -110,14 +110,14 @@ def _failures(run: RunRecord) -> Html:
     return join([element("h2", say("Failed series")), shown_table(table)])
 
 
-def _opening(rows: Sequence[LeaderboardRow]) -> Html:
+def _verdict_part(rows: Sequence[LeaderboardRow]) -> Html:
     """Give the verdict, and draw the errors relative to the naive forecast's and the best baseline's."""
     scope, *sentences = verdict(rows)
     charts = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
     return filled(
         "v8.reports",
         "opening.html",
-        verdict=opening(scope, *sentences),
+        verdict=verdict_box(scope, *sentences),
         charts=charts,
         alpha=percent(ALPHA, 0),
     )

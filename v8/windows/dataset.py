@@ -190,7 +190,7 @@ def window_anchors(
 ) -> NDArray[np.int64]:
     """List the last known row of every complete window of a span, ascending, int64; empty when nothing fits.
 
-    The segment numbers the unbroken piece that each row belongs to, shape (N,), ascending; the lookback
+    The segment numbers the unbroken segment that each row belongs to, shape (N,), ascending; the lookback
     includes the anchor.
     """
     first, end = span
