@@ -12,7 +12,7 @@ TEXT: Final = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def definition_lines(path: str, names: list[str]) -> int:
-    """Count the lines of the docstring of a module and of some of its definitions, all of which it must have."""
+    """Count the lines of a module's docstring and of some of its definitions, all of which it must have."""
     module = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
     sizes = {
         node.name: (node.end_lineno or 0) - node.lineno + 1

@@ -105,7 +105,7 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
             yield 0, DivergedError(where="here", rule="none is trained", got="one", fix="Leave it")
 
     def make_trainer(profile: Profile, **options: Any) -> Any:
-        checks.append(options["check"])
+        checks.append(options["check_interrupt"])
         return Refusing()
 
     job, heard = make_job(make_profile("dense_newest"), FIRST, tmp_path), [list[Any](), list[Any]()]

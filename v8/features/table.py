@@ -1,7 +1,7 @@
 """The FeatureTable, and the computation of its columns from candles, of all rows or of new rows only.
 
 A table holds named float32 columns of one Series; each row depends on past candles only. A segment is a
-run of candles without a gap. Indicators start again in every segment. The warm-up of every segment is dropped,
+run of candles without a gap. Indicators start again in every segment. The warm-up of every one is dropped,
 and a segment that is not longer than the warm-up is dropped entirely. Columns are selected by name, never by
 number.
 

@@ -65,6 +65,7 @@ def run(
             folder.set_aside(series)
         if lists_all_series:
             folder.expect(plan.series)
+        # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.as_of(folder.record.series)
         with (
             observed(observer, current, source.name, folder.keep) as follower,
@@ -95,7 +96,7 @@ def execute(
     lost = [series for series in plan.todo if folder.state(series).status == "done"]
     damaged = check_finished(plan, lost, observer)
     plan = plan.without(damaged)
-    recorder = RunRecorder(folder, observer)
+    recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
     reader = CandleReader(plan, folder, source, observer=observer, recorder=recorder)
     reading = reader.read_all()
     failures = [*damaged.values(), *reading.failures]

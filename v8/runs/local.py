@@ -29,7 +29,7 @@ class InProcessEngine(Engine):
 
     Args:
         fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
-        trainer_factory: Makes the trainer of a profile; None for `v8.runs.pipeline.make_trainer`.
+        trainer_factory: Makes the trainer of a profile, see `v8.runs.pipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
         check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys
             Ctrl-C.

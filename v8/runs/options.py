@@ -26,9 +26,9 @@ SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer th
 
 
 class RunOptions(BaseModel):
-    """Every parameter of a run, by its name on the command line and in Python.
+    """Every parameter of a run, by its name on the command line and in Python; `v8 run --help` explains each.
 
-    `v8 run --help` explains each.
+    None stands for the default of the profile or of the machine.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -140,6 +140,7 @@ class PreparedRun:
         if not isinstance(self.source, ChecksSeries):
             return []
         missing: list[tuple[str, str]] = []
+        # Only series that the user named: a source need not have all of the default universe.
         named = chosen_series(self.options.series, self.options.universe) or ()
         for series in self.plan.todo:
             if series not in named:

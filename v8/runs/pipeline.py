@@ -32,7 +32,7 @@ from v8.training.trainer import InitialWeights, Trainer
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say when memory is full."""
 TrainerFactory = Callable[..., AnyTrainer]
-"""Makes a trainer in place of `make_trainer`, with the same parameters."""
+"""Makes another trainer in place of `Trainer` and `FormulaTrainer`, with the same parameters."""
 
 
 class SeriesPipeline:
@@ -41,7 +41,7 @@ class SeriesPipeline:
     Args:
         profile: What all jobs train.
         device_settings: The same for all jobs.
-        trainer_factory: Makes the trainer, again when memory ran out; None for `make_trainer`.
+        trainer_factory: Makes the trainer, again when memory ran out; None for the one of the profile.
         store: Where features are kept; None for the user's own store.
     """
 
@@ -170,24 +170,22 @@ class SeriesPipeline:
             yield from self._train_fleet(unfinished[start : start + size], observer)
 
     def _new_trainer(self) -> AnyTrainer:
-        make = self._trainer_factory or make_trainer
-        return make(
-            self._profile,
-            precision=self._device_settings.precision,
-            num_micro_batches=self._device_settings.num_micro_batches,
-            check_interrupt=self._call_check,
+        """Return the trainer of the profile: of a network, or of a formula, which is only fitted."""
+        precision = self._device_settings.precision
+        num_micro_batches = self._device_settings.num_micro_batches
+        check = self._call_check
+        if self._trainer_factory is not None:
+            return self._trainer_factory(
+                self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
+            )
+        if self._profile.family.is_formula:
+            return FormulaTrainer(
+                self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
+            )
+        return Trainer(
+            self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
         )
 
     def _call_check(self) -> None:
         """Call the check of the `make_artifacts` under way: a trainer is kept, and each call has its own."""
         self._check_interrupt()
-
-
-def make_trainer(
-    profile: Profile, *, precision: str, num_micro_batches: int | None, check_interrupt: Callable[[], None]
-) -> AnyTrainer:
-    """Return the trainer of a profile: of a network, or of a formula, which is only fitted."""
-    kind = FormulaTrainer if profile.family.is_formula else Trainer
-    return kind(
-        profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check_interrupt
-    )

@@ -239,13 +239,14 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
         return None
     ensemble = fit_ensemble(data.spans["train"])
     network_points = model.coherent(span, model.network_points(span))
-    members, distances = ensemble.member_forecasts(span, network_points)
+    # Three forecasts of each task are mixed: that of the network, and those of the two formulas.
+    components, distances = ensemble.member_forecasts(span, network_points)
     is_mixed = profile.calibration == "ensemble"
     if is_mixed:
-        shares = fit_shares(span, members)
+        shares = fit_shares(span, components)
     else:
         shares = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
-    points = mix(shares, members)
+    points = mix(shares, components)
     levels = profile.quantiles
     widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
     model.add_calibration(ensemble, shares, widths)
