@@ -100,12 +100,12 @@ class SeriesPipeline:
         """Compute the features and windows of a job; None if that failed, and how it ended."""
 
         def prepare() -> SeriesInProgress:
-            first_weights = self._first_weights(job)
-            return SeriesInProgress(job, self._store, observer, first_weights)
+            initial_weights = self._initial_weights(job)
+            return SeriesInProgress(job, self._store, observer, initial_weights)
 
         return run_isolated(job.series, prepare)
 
-    def _first_weights(self, job: Job) -> InitialWeights | None:
+    def _initial_weights(self, job: Job) -> InitialWeights | None:
         """Read the trained weights of the model that a job begins from; None draws them.
 
         Raises:

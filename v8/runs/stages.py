@@ -70,12 +70,12 @@ class SeriesInProgress:
     """
 
     def __init__(
-        self, job: Job, store: FeatureStore, observer: RunObserver, first_weights: InitialWeights | None
+        self, job: Job, store: FeatureStore, observer: RunObserver, initial_weights: InitialWeights | None
     ) -> None:
         self.series = job.series
         self._job = job
         self._observer = observer
-        self._first_weights = first_weights
+        self._initial_weights = initial_weights
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         with self._stage("features"):
@@ -93,7 +93,7 @@ class SeriesInProgress:
             checkpoint=self._checkpoint,
             on_epoch=lambda record: self._observer.on_event(EpochEnded(self.series, record, num_epochs)),
             warn=lambda sentence: self._observer.on_event(Note(sentence)),
-            initial_weights=self._first_weights,
+            initial_weights=self._initial_weights,
         )
 
     def finish(
@@ -212,7 +212,7 @@ class SeriesInProgress:
             untrained_validation_loss=result.untrained_loss,
             stopped_by=result.stopped_by,
             resumed_from_epoch=result.resumed_from_epoch,
-            started_from=self._first_weights.model_sha256 if self._first_weights else None,
+            started_from=self._initial_weights.model_sha256 if self._initial_weights else None,
             device=result.device,
             peak_memory_bytes=result.peak_memory_bytes,
             peak_process_bytes=peak_process_bytes(),

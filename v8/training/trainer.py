@@ -8,6 +8,10 @@ batches as arguments, so the next fleet of the same size needs no compilation.
 When half of the members have finished, the others move into a smaller program if that saves more time than
 its compilation takes.
 
+The arrays that a step changes, weights and optimiser of all models, are a `FleetState` (`v8.training.step`).
+What an epoch's losses mean for a member, its learning rate, best epoch and end, is its `Progress`
+(`v8.training.progress`).
+
 A member keeps its index, its place in the fleet as it was passed in; its slot, its place on the model axis of
 the program, changes when the others move.
 

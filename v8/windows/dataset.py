@@ -41,7 +41,7 @@ class SeriesData:
 
     profile: Profile
     table: FeatureTable  # raw columns, at least `table_columns(profile)`
-    split: Split
+    split: Split  # rows of each span
     spans: Mapping[str, Span]  # the complete windows of `train`, `validation` and `test`
     scaling: Scaling
     inputs_NF: NDArray[np.float32]  # scaled features of every row
