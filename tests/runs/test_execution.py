@@ -145,7 +145,7 @@ def carried_out(
     """Execute a plan; the report is drawn while it trains, and not at the end."""
     observers = ObserverGroup([observer or RunObserver(), ReportWriter()])
     current = plan.as_of(folder.record.series)
-    with observed(observers, current, source.name, folder.keep) as follower:
+    with observed(observers, current, source.name, folder.save_record) as follower:
         return execute(current, folder, source, engine, follower)
 
 

@@ -64,11 +64,12 @@ def run(
         for series in plan.redone:
             folder.set_aside(series)
         if lists_all_series:
-            folder.expect(plan.series)
+            folder.add_series(plan.series)
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.as_of(folder.record.series)
         with (
-            observed(observer, current, source.name, folder.keep) as follower,
+            # The follower passes on what happens, each note once; the observer may have run.json written.
+            observed(observer, current, source.name, folder.save_record) as follower,
             warnings_as_notes(follower),
         ):
             for note in drop_notes:
@@ -158,7 +159,9 @@ def _fault_of(artifact: Path) -> ArtifactError | None:
 def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> DeviceSettings:
     """Choose what training depends on apart from the profile, once for the whole run, and record it.
 
-    That is the precision, how loops are compiled, and how many micro-batches make one optimiser step.
+    * The precision: float32, or 16 bits for matrix products where this machine then trains faster.
+    * How XLA compiles the loop over the bars of a window (`v8.networks.loops`): a setting of the process.
+    * How many micro-batches make one optimiser step.
     """
     is_gpu = may_have_gpu()
 

@@ -69,7 +69,7 @@ class CandleReader:
         for series, status in self._plan.series.items():
             self._read_into(reading, series, is_done=status == "done")
         if reading.ready:
-            self._folder.keep()  # before anything is made of the candles: the pins
+            self._folder.save_record()  # before anything is made of the candles: the pins
         return reading
 
     def _read_into(self, reading: CandleReading, series: Series, *, is_done: bool) -> None:
