@@ -71,15 +71,15 @@ class FleetState(NamedTuple):
         """Return the state as NumPy arrays, copied from the device in one transfer."""
         return keras.tree.map_structure(np.asarray, self)
 
-    def take(self, places: int | Sequence[int]) -> "FleetState":
+    def take(self, slots: int | Sequence[int]) -> "FleetState":
         """Copy the state of one model, without the model axis, or of several as a smaller fleet; NumPy."""
-        return keras.tree.map_structure(lambda array: np.asarray(array)[places].copy(), self)
+        return keras.tree.map_structure(lambda array: np.asarray(array)[slots].copy(), self)
 
-    def put(self, place: int, part: "FleetState") -> "FleetState":
+    def put(self, slot: int, part: "FleetState") -> "FleetState":
         """Return the state with that of one model replaced; NumPy."""
 
         def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
-            return np.concatenate([array[:place], own[None], array[place + 1 :]])
+            return np.concatenate([array[:slot], own[None], array[slot + 1 :]])
 
         return keras.tree.map_structure(replaced, self, part)
 

@@ -349,7 +349,10 @@ class _FleetFit:
         return self._trainer.validation_losses(self._state, self._tables, self._validation_SBM)
 
     def _compile(self) -> str:
-        """Run a new program once, so that later times include no compilation; return the device."""
+        """Run a new program once, so that later times include no compilation; return the device.
+
+        The state after that step is dropped.
+        """
         num = len(self._members)
         with self._clock("compile"):
             indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
@@ -363,7 +366,7 @@ class _FleetFit:
         """Train and validate for one epoch; return the seconds that took."""
         started = time.perf_counter()
         with self._clock("train"):
-            train_losses, rates = self._train()
+            train_losses, rates = self._train_epoch()
         train_s = time.perf_counter() - started
         with self._clock("validate"):
             losses = self._validation_losses()
@@ -379,7 +382,7 @@ class _FleetFit:
                 learning_rate=float(rates[slot]),
                 seconds=epoch_s,
                 windows_per_s=training.member.data.num_windows("train") / train_s,
-                is_best=False,
+                is_best=False,  # the progress decides
             )
             training.progress = training.progress.after(record, self._settings)
             final_record = training.progress.history[-1]
@@ -390,7 +393,7 @@ class _FleetFit:
                 training.member.on_epoch(final_record)
         return epoch_s
 
-    def _train(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Train for one epoch; return the mean losses and the last learning rates, each of shape (M,)."""
         active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
