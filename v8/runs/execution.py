@@ -179,12 +179,10 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
     def count_micro_batches() -> int:
         return profile.training.num_micro_batches(is_on_gpu=is_gpu)
 
-    # A batch size for CPUs makes the number depend on the device, so then it is recorded, too.
-    depends_on_device = profile.training.cpu_batch_size is not None
-    num_micro_batches = (
-        folder.choose_once("num_parts", count_micro_batches) if depends_on_device else count_micro_batches()
-    )
-    return DeviceSettings(precision, num_micro_batches)
+    if profile.training.cpu_batch_size is None:
+        return DeviceSettings(precision, count_micro_batches())
+    # A batch size for CPUs makes the number depend on the device, so it is recorded, too, by its older name.
+    return DeviceSettings(precision, folder.choose_once("num_parts", count_micro_batches))
 
 
 def make_jobs(
