@@ -202,7 +202,7 @@ def test_a_price_beyond_single_precision_is_refused() -> None:
         compute_table(candles, ["close"])
 
 
-def test_a_feature_set_knows_what_its_columns_need_and_computes_the_same_table() -> None:
+def test_a_feature_set_knows_what_its_columns_need() -> None:
     names = ["close", "volume_norm", "macd", "BTCUSDT.range_20"]
     features = FeatureSet.of(names)
     assert features.names == tuple(names)

@@ -95,7 +95,7 @@ Rows = tuple[tuple[Number, ...], ...]
 
 
 @dataclass(frozen=True)
-class SampleForecast:
+class SampledForecast:
     """One forecast of the sample."""
 
     last_known: Count  # number of the sample's row after which it was issued
@@ -112,7 +112,7 @@ class ForecastSample:
     bar_s: Count  # length of a bar in seconds
     open_time_s: tuple[OpenTime, ...]  # open time of each of N rows, UTC seconds since the epoch, ascending
     actual: Mapping[str, Rows]  # per task, N rows of its columns
-    issued: Annotated[tuple[SampleForecast, ...], Field(alias="forecasts")]  # oldest first
+    issued: Annotated[tuple[SampledForecast, ...], Field(alias="forecasts")]  # oldest first
     levels: tuple[Number, ...] = ()  # levels of the quantiles, ascending; empty without quantiles
 
     def to_json(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def sample_forecasts(
         for task, values in quantiles.items():
             by_level_QHC = values[window].swapaxes(0, 1)
             quantile_rows[task] = tuple(_rows(level_HC) for level_HC in by_level_QHC)
-        forecast = SampleForecast(
+        forecast = SampledForecast(
             last_known=int(anchors[window]) - first,
             values={task: _rows(values[window]) for task, values in model.items()},
             quantiles=quantile_rows,
@@ -209,7 +209,7 @@ def _is_consistent(sample: ForecastSample) -> bool:
         expected = {task: (*shape, len(names)) for task, names in columns.items()}
         return {task: np.shape(rows) for task, rows in values.items()} == expected
 
-    def is_consistent(forecast: SampleForecast) -> bool:
+    def is_consistent(forecast: SampledForecast) -> bool:
         if forecast.last_known >= num_rows - horizon or not have_shape(forecast.values, horizon):
             return False
         if not levels:
