@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure every series but the first: seconds by part, and what came of it."""
     profile = load_profile(options.profile)
     source = open_source(options.source)
-    trainer = Trainer(profile, num_parts=1)
+    trainer = Trainer(profile, num_micro_batches=1)
     measured = {}
     for name in options.series:
         candles = source.candles(Series.parse(name), profile.newest_bars)

@@ -448,7 +448,7 @@ def test_a_step_has_as_many_windows_on_a_cpu_as_on_a_gpu() -> None:
     content["training"] |= {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
     training = Profile.model_validate(content).training
     assert training.windows_per_step == 32
-    assert (training.num_parts(is_on_gpu=True), training.num_parts(is_on_gpu=False)) == (2, 8)
+    assert (training.num_micro_batches(is_on_gpu=True), training.num_micro_batches(is_on_gpu=False)) == (2, 8)
     content["training"]["cpu_batch_size"] = 5
     with pytest.raises(ValueError, match=r"cpu_batch_size must divide the 32 windows of a step"):
         Profile.model_validate(content)

@@ -1,4 +1,4 @@
-"""A fleet of crypto forecasters, trained together, evaluated against baselines, and published.
+"""Crypto forecasters, trained together, evaluated against baselines, and published.
 
 import v8
 

@@ -167,7 +167,7 @@ class TrainingSettings(Settings):
         """Windows of one optimiser step."""
         return self.batch_size * self.gradient_accumulation
 
-    def num_parts(self, *, is_on_gpu: bool) -> int:
+    def num_micro_batches(self, *, is_on_gpu: bool) -> int:
         """Return the number of micro-batches per optimiser step on this kind of device."""
         if is_on_gpu or self.cpu_batch_size is None:
             return self.gradient_accumulation

@@ -14,7 +14,7 @@ from v8.features.indicators import FEATURES, ancestry
 from v8.market.series import Series
 from v8.profile import load_profile
 from v8.registry import own_entries
-from v8.runs.events import isolated
+from v8.runs.events import run_isolated
 
 FILE: Final = "mine.py"
 SOUND: Final = "sound"
@@ -89,7 +89,7 @@ def use_plugin(folder: Path, kind: str, series: Series) -> None:
     try:
         v8.plugin(folder / FILE)
         if kind == "failing":
-            _, outcome = isolated(series, lambda: BASELINES["mine"].fit(None, None))  # type: ignore[arg-type]
+            _, outcome = run_isolated(series, lambda: BASELINES["mine"].fit(None, None))  # type: ignore[arg-type]
             if outcome.reason is None or not outcome.trace or not outcome.reason.isprintable():
                 raise AssertionError(f"a failing baseline ended as {outcome}")
         elif kind in ("looking", SOUND):

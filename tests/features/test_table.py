@@ -1,4 +1,4 @@
-"""FeatureTable: names, pieces, warm-up, read-only arrays."""
+"""FeatureTable: names, segments, warm-up, read-only arrays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLC
 from v8.errors import DataError
+from v8.features.feature_set import FeatureSet
 from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -111,7 +112,7 @@ def test_the_warm_up_is_that_of_the_slowest_column() -> None:
 
 
 def test_every_piece_starts_anew_and_loses_its_own_warm_up() -> None:
-    # Rows 100..104 are missing: pieces of 100 and 95 candles, each less 12 rows for the rate of change.
+    # Rows 100..104 are missing: segments of 100 and 95 candles, each less 12 rows for the rate of change.
     candles = walk_candles(200, missing=slice(100, 105))
     table = compute_table(candles, ["roc", "close"])
     assert np.bincount(table.segment).tolist() == [88, 83]
@@ -121,7 +122,7 @@ def test_every_piece_starts_anew_and_loses_its_own_warm_up() -> None:
 
 
 def test_a_piece_that_is_all_warm_up_vanishes_and_the_others_are_counted_from_zero() -> None:
-    # Rows 12..14 are missing: the first piece of 12 candles is all warm-up.
+    # Rows 12..14 are missing: the first segment of 12 candles is all warm-up.
     candles = walk_candles(100, missing=slice(12, 15))
     table = compute_table(candles, ["roc"])
     assert set(table.segment.tolist()) == {0}
@@ -199,3 +200,15 @@ def test_a_price_beyond_single_precision_is_refused() -> None:
     candles = priced(np.full(17, 1e39))
     with np.errstate(over="ignore"), pytest.raises(DataError, match="others in close"):
         compute_table(candles, ["close"])
+
+
+def test_a_feature_set_knows_what_its_columns_need() -> None:
+    names = ["close", "volume_norm", "macd", "BTCUSDT.range_20"]
+    features = FeatureSet.of(names)
+    assert features.names == tuple(names)
+    assert features.warmup_bars == 239  # of range_20: a share of the ranges of 240 bars
+    assert features.reading_volume == ("volume_norm",)
+    assert features.covariate_inputs == ("BTCUSDT.high", "BTCUSDT.low")
+    assert features.digest != FeatureSet.of(names[:-1]).digest
+    with pytest.raises(DataError, match=r"'close' is listed twice"):
+        FeatureSet.of(["close", "close"])

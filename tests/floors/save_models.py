@@ -67,7 +67,7 @@ def save_drawn(name: str, folder: Path) -> None:
     candles = DemoSource().candles(Series.parse(SERIES), NUM_BARS)
     job = Job(candles, profile, 1, folder, is_publishable=False, candle_seconds=0.0)
     with tempfile.TemporaryDirectory() as caches:
-        engine = InProcessEngine(own_trainer=DrawingTrainer, store=FeatureStore(Path(caches)))
+        engine = InProcessEngine(trainer_factory=DrawingTrainer, store=FeatureStore(Path(caches)))
         (outcome,) = engine.train([job], RunObserver())
     if outcome.reason:
         raise SystemExit(f"{name}: {outcome.reason}\n{outcome.trace}")

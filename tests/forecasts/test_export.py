@@ -279,5 +279,5 @@ def test_a_run_exports_from_the_folder_that_it_read_last(leaping_run: Path, tmp_
     assert read_run(copied).data_dir == str(candles)  # nothing was kept since
     with RunFolder(copied, begun) as folder:
         folder.pin(SOUND, pin_of(source.candles(SOUND, profile.newest_bars)))
-        folder.keep()
+        folder.save_record()
     assert read_run(copied).data_dir == str(moved)

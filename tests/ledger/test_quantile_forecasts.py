@@ -25,11 +25,12 @@ from v8.errors import ArtifactError
 from v8.evaluation.evaluation import QuantileEvaluation
 from v8.forecasts.export import forecast_test_span
 from v8.forecasts.issuing import IssuedForecast
+from v8.ledger.baselines import fit_baselines
 from v8.ledger.database import Ledger
 from v8.ledger.entries import score
 from v8.ledger.printing import RECORD_PRINTERS
 from v8.ledger.record import live_record
-from v8.ledger.watching import fit_baselines, make_entry
+from v8.ledger.watching import make_entry
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source

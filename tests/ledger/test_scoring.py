@@ -14,8 +14,8 @@ from v8.errors import DataError
 from v8.evaluation.metrics import measure_errors
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_table
+from v8.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.ledger.entries import VOID_AFTER_S, Entry, Issuer, score, scoring_bars
-from v8.ledger.watching import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series

@@ -10,7 +10,7 @@ import pytest
 from fleets import fleet_of
 
 from v8.errors import SeriesError
-from v8.networks.networks import counterparts, stack, without_twins
+from v8.networks.networks import counterparts, stack, unstackable_layers
 
 pytestmark = pytest.mark.tf
 
@@ -64,14 +64,14 @@ def test_values_and_gradients_are_those_of_the_keras_network(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_are_no_fleet(kind: str) -> None:
-    assert without_twins(network(kind))
+    assert unstackable_layers(network(kind))
     with pytest.raises(ValueError, match=r"stacked|axis"):
         stack(network(kind), 2)
 
 
 def test_a_network_of_twins_is_a_fleet() -> None:
     x = keras.Input((7, 6))
-    assert without_twins(keras.Model(x, L.Dense(2)(L.LSTM(3)(x)))) == []
+    assert unstackable_layers(keras.Model(x, L.Dense(2)(L.LSTM(3)(x)))) == []
 
 
 def test_random_draws_go_on_from_the_seed_of_the_layer() -> None:

@@ -62,7 +62,7 @@ def test_prices_survive_a_gpu_that_rounds_factors_to_tf32(
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
     shares = np.repeat([[0.2], [0.3], [0.5]], profile.horizon_bars, axis=1)
-    model.fold(fit_ensemble(data.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
+    model.add_calibration(fit_ensemble(data.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
     exact = graph.model(span.raw_windows())
     einsum = keras.src.ops.einsum
     matmul = keras.src.ops.matmul

@@ -204,7 +204,7 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
     "forecast": lambda model, data, folder: model.forecast_all(first_windows(data, 2).raw_windows()).points,
-    "fold": lambda model, data, folder: model.fold(
+    "fold": lambda model, data, folder: model.add_calibration(
         fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3)), {}
     ),
     "save": lambda model, data, folder: model.save(folder / "model.keras"),

@@ -146,7 +146,7 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     factors = {
         task: np.full((3, 3, len(TASKS[task].columns)), [[1.5], [1.0], [0.5]]) for task in data.profile.tasks
     }
-    model.fold(fit_ensemble(data.spans["train"]), model._shares, factors)
+    model.add_calibration(fit_ensemble(data.spans["train"]), model._shares, factors)
     model.save(tmp_path / "model.keras")
     check_keras_file(tmp_path / "model.keras")
     assert unknown_keys(tmp_path / "model.keras") == []

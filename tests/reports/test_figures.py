@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.baselines.baselines import BASELINES
 from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.reports.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
@@ -43,7 +43,7 @@ SAMPLE = ForecastSample(
         "volatility": ((0.1,), (0.2,), (0.3,), (0.4,)),
     },
     issued=(
-        IssuedForecast(
+        SampledForecast(
             1,
             {
                 "ohlc": ((11.5, 16.0, 7.0, 11.6), (11.7, 17.0, 6.0, 11.8)),
@@ -73,7 +73,7 @@ def trace(figure: Chart, name: str, at: int = 0) -> dict[str, Any]:
 @pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "bands"), ("ohlc", "bands", "volatility")])
 def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> None:
     issued = tuple(
-        IssuedForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
+        SampledForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
     )
     actual = {task: SAMPLE.actual[task] for task in tasks}
     figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued))
@@ -209,7 +209,7 @@ def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
 def test_a_legend_distinguishes_the_intervals() -> None:
     candle = SAMPLE.issued[0].values["ohlc"]
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
-    issued = (IssuedForecast(1, {"ohlc": candle}, {"ohlc": tuple(candle for _ in levels)}),)
+    issued = (SampledForecast(1, {"ohlc": candle}, {"ohlc": tuple(candle for _ in levels)}),)
     actual = {"ohlc": SAMPLE.actual["ohlc"]}
     figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued, levels))
     colours = [trace(figure, f"close, {share} % interval")["fillcolor"] for share in (90, 50)]

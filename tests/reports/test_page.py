@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.errors import ArtifactError
 from v8.reports.markup import plotly_library
 
@@ -124,7 +124,7 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
 
 def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> None:
     candle = ((100.0, 102.0, 99.0, 101.0),)
-    issued = (IssuedForecast(1, {"ohlc": candle * 2}),)
+    issued = (SampledForecast(1, {"ohlc": candle * 2}),)
     sample = ForecastSample("BTCUSDT-15m", 900, (0, 900, 1_800, 2_700), {"ohlc": candle * 4}, issued)
     page = write(make_run(), [make_metadata()], {}, {"BTCUSDT-15m": sample})
     assert "Newest 4 candles of the test span, times in UTC. A forecast was issued every 2 bars" in page.text

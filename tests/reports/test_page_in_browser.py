@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from evaluating import let_baselines_err
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.evaluation.evaluation import Evaluation
 from v8.wording import number
 
@@ -26,7 +26,7 @@ def sample_of(series: str) -> ForecastSample:
     ohlc, bands, volatility = (100.0, 102.0, 99.0, 101.0), (103.0, 97.0), (0.01,)
     actual = {"ohlc": (ohlc,) * 12, "bands": (bands,) * 12, "volatility": (volatility,) * 12}
     values = {task: rows[:3] for task, rows in actual.items()}
-    issued = tuple(IssuedForecast(row, values) for row in (2, 5))
+    issued = tuple(SampledForecast(row, values) for row in (2, 5))
     return ForecastSample(series, 3_600, tuple(3_600 * row for row in range(12)), actual, issued)
 
 

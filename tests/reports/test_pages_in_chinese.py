@@ -16,7 +16,7 @@ import pytest
 from wandering import wandering
 
 from v8.artifacts.backtest_results import results_of
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.baselines.baselines import BASELINES
 from v8.comparison.page import comparison_page
 from v8.language import language
@@ -49,7 +49,7 @@ SAMPLE = ForecastSample(
     900,
     tuple(900 * row for row in range(6)),
     {"ohlc": CANDLE * 6, "bands": ((103.0, 97.0),) * 6, "volatility": ((0.01,),) * 6},
-    (IssuedForecast(2, {"ohlc": CANDLE * 3, "bands": ((103.0, 97.0),) * 3, "volatility": ((0.01,),) * 3}),),
+    (SampledForecast(2, {"ohlc": CANDLE * 3, "bands": ((103.0, 97.0),) * 3, "volatility": ((0.01,),) * 3}),),
 )
 HISTORY = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
 

@@ -10,7 +10,7 @@ import matplotlib.image
 import pytest
 from matplotlib.figure import Figure as Sheet
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.reports.charts import plotly
 from v8.reports.figures import Dot, issued_on_the_way, spread_figure
@@ -22,7 +22,7 @@ SAMPLE = ForecastSample(
     3_600,
     tuple(3_600 * row for row in range(6)),
     {"ohlc": CANDLE * 6},
-    (IssuedForecast(2, {"ohlc": CANDLE * 3}),),
+    (SampledForecast(2, {"ohlc": CANDLE * 3}),),
 )
 
 

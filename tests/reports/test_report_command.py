@@ -14,7 +14,7 @@ import pytest
 from forked import called
 from signs import without_signs
 
-from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.profile import load_profile
 from v8.storage import write_json
 from v8.tasks import TASKS
@@ -28,7 +28,7 @@ SAMPLE = ForecastSample(
     900,
     tuple(900 * row for row in range(6)),
     {"ohlc": CANDLE * 6},
-    (IssuedForecast(2, {"ohlc": CANDLE * 3}),),
+    (SampledForecast(2, {"ohlc": CANDLE * 3}),),
 )
 
 

@@ -121,7 +121,7 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     ensemble = fit_ensemble(data.spans["train"])
     shares = np.zeros((len(MEMBERS), data.profile.horizon_bars))
     shares[MEMBERS.index(member)] = 1.0
-    model.fold(ensemble, dict.fromkeys(data.profile.tasks, shares), {})
+    model.add_calibration(ensemble, dict.fromkeys(data.profile.tasks, shares), {})
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = forecast_windows(loaded, span.raw_windows())

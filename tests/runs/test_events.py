@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from v8.market.series import Series
-from v8.runs.events import isolated
+from v8.runs.events import run_isolated
 
 SERIES = Series("BTCUSDT", "15m")
 
@@ -59,7 +59,7 @@ def test_whatever_is_raised_fails_that_series_with_its_traceback(
     work: Callable[[], None], words: str
 ) -> None:
     limit = sys.getrecursionlimit()
-    made, outcome = isolated(SERIES, work)
+    made, outcome = run_isolated(SERIES, work)
     assert made is None
     assert str(outcome.reason).startswith(words)
     assert f"in {work.__name__}" in outcome.trace
@@ -68,7 +68,7 @@ def test_whatever_is_raised_fails_that_series_with_its_traceback(
 
 def test_a_lower_recursion_limit_does_not_outlast_the_work() -> None:
     limit = sys.getrecursionlimit()
-    made, outcome = isolated(SERIES, lambda: sys.setrecursionlimit(limit - 100) or 7)
+    made, outcome = run_isolated(SERIES, lambda: sys.setrecursionlimit(limit - 100) or 7)
     assert (made, outcome.reason, sys.getrecursionlimit()) == (7, None, limit)
 
 
@@ -77,4 +77,4 @@ def test_ctrl_c_is_obeyed() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        isolated(SERIES, interrupt)
+        run_isolated(SERIES, interrupt)

@@ -29,7 +29,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.reports.outputs import ReportWriter
-from v8.runs.events import Note, RunSummary, SeriesOutcome, SeriesStarted, isolated
+from v8.runs.events import Note, RunSummary, SeriesOutcome, SeriesStarted, run_isolated
 from v8.runs.execution import execute
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed
@@ -67,7 +67,7 @@ class HollowEngine:
         for job in jobs:
             self.jobs.append(job)
             observer.on_event(SeriesStarted(job.series))
-            _, outcome = isolated(job.series, lambda job=job: self._work(job))
+            _, outcome = run_isolated(job.series, lambda job=job: self._work(job))
             yield outcome
 
     def _work(self, job: Job) -> None:
@@ -145,7 +145,7 @@ def carried_out(
     """Execute a plan; the report is drawn while it trains, and not at the end."""
     observers = ObserverGroup([observer or RunObserver(), ReportWriter()])
     current = plan.as_of(folder.record.series)
-    with observed(observers, current, source.name, folder.keep) as follower:
+    with observed(observers, current, source.name, folder.save_record) as follower:
         return execute(current, folder, source, engine, follower)
 
 
@@ -510,10 +510,13 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
         plan, engine = make_plan(profile, [ONE], tmp_path / name), HollowEngine()
         with opened(plan) as folder:
             if begun_on_gpu:
-                folder.choose_once("num_parts", lambda: profile.training.num_parts(is_on_gpu=True))
+                folder.choose_once("num_parts", lambda: profile.training.num_micro_batches(is_on_gpu=True))
             carried_out(plan, folder, Market(), engine)
         found.append(
-            (engine.jobs[0].settings.num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
+            (
+                engine.jobs[0].device_settings.num_micro_batches,
+                json.loads((plan.path / "run.json").read_text())["num_parts"],
+            )
         )
     assert found == [(8, 8), (2, 2)]
 

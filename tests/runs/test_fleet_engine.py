@@ -76,7 +76,7 @@ def assert_same_weights(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) 
 
 
 def made(jobs: list[Job], listen: Any, fleet_size: int | None, make_trainer: Any) -> Iterator[SeriesOutcome]:
-    return InProcessEngine(fleet_size, own_trainer=make_trainer).train(jobs, EventCallback(listen))
+    return InProcessEngine(fleet_size, trainer_factory=make_trainer).train(jobs, EventCallback(listen))
 
 
 def ignore(event: Event) -> None:
@@ -123,7 +123,7 @@ class Sick(Trainer):
     sick = "ETHUSDT-15m"
 
     def __init__(self, inner: Trainer, stage: str) -> None:
-        self._inner, self._stage, self.num_parts = inner, stage, inner.num_parts
+        self._inner, self._stage, self.num_micro_batches = inner, stage, inner.num_micro_batches
         self.sizes: list[int] = []
 
     @property
@@ -135,8 +135,8 @@ class Sick(Trainer):
         return self._inner.num_parameters
 
     @property
-    def without_twins(self) -> list[str]:  # type: ignore[override]
-        return self._inner.without_twins
+    def unstackable_layers(self) -> list[str]:  # type: ignore[override]
+        return self._inner.unstackable_layers
 
     def serving_model(self, data: Any, weights: Any) -> ServingModel:
         if self._stage == "evaluate" and str(data.series) == self.sick:

@@ -24,7 +24,7 @@ from v8.networks.serving import ServingGraph
 from v8.profile import Profile
 from v8.ray import cluster
 from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import Job, TrainingSettings
+from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback, RunObserver
 from v8.runs.pipeline import SeriesPipeline
@@ -70,7 +70,7 @@ def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPath
     home = tmp_path_factory.mktemp("pipelines")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(home / "caches"))
-        shared, own = (SeriesPipeline(profile, TrainingSettings()) for _ in range(2))
+        shared, own = (SeriesPipeline(profile, DeviceSettings()) for _ in range(2))
         jobs = [make_job(profile, FIRST, home), make_job(profile, SECOND, home / "shared")]
         assert outcome_of(shared, jobs[0]).reason is None
         in_the_way = jobs[1].folder / "model.keras" / "a folder in the place of the file"
@@ -99,18 +99,18 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
     checks: list[Callable[[], None]] = []
 
     class Refusing:
-        without_twins: ClassVar[list[str]] = []
+        unstackable_layers: ClassVar[list[str]] = []
 
         def fit_fleet(self, members: list[FleetMember]) -> Iterator[tuple[int, DivergedError]]:
             yield 0, DivergedError(where="here", rule="none is trained", got="one", fix="Leave it")
 
     def make_trainer(profile: Profile, **options: Any) -> Any:
-        checks.append(options["check"])
+        checks.append(options["check_interrupt"])
         return Refusing()
 
     job, heard = make_job(make_profile("dense_newest"), FIRST, tmp_path), [list[Any](), list[Any]()]
     store = FeatureStore(tmp_path / "features")
-    engine = InProcessEngine(own_trainer=make_trainer, store=store)
+    engine = InProcessEngine(trainer_factory=make_trainer, store=store)
     with resource_scope():
         for events in heard:
             (outcome,) = engine.train([job], EventCallback(events.append))

@@ -86,7 +86,7 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
     assert len(weight_BM) == 16
     found = []
     for profile in (whole, parted):
-        state, step = stepping(profile, num_parts=profile.training.num_parts(is_on_gpu=False))
+        state, step = stepping(profile, num_micro_batches=profile.training.num_micro_batches(is_on_gpu=False))
         state = step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM)
         found.append(step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM).on_host())
     for one, other in zip(found[0].weights, found[1].weights, strict=True):
@@ -115,10 +115,10 @@ def three(
 
 
 def stepping(
-    profile: Profile, precision: str = "float32", num_parts: int | None = None
+    profile: Profile, precision: str = "float32", num_micro_batches: int | None = None
 ) -> tuple[FleetState, Callable[..., FleetState]]:
     fleet = fleet_of([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
-    return initial_state(fleet, precision), compiled_step(fleet, profile, precision, num_parts)
+    return initial_state(fleet, precision), compiled_step(fleet, profile, precision, num_micro_batches)
 
 
 @pytest.fixture(scope="module")

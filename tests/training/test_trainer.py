@@ -23,7 +23,7 @@ from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.progress import EpochRecord, LossPatience
 from v8.training.step import FleetState
-from v8.training.trainer import FleetMember, Trainer, TrainingResult
+from v8.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series
 from v8.windows.span import Span
 
@@ -116,7 +116,7 @@ def test_the_published_model_keeps_nothing_of_the_series_before(
     used, fresh = Trainer(first.profile), Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
     shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
-    before.fold(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
+    before.add_calibration(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
     drawn = drawn_weights(used, 2)
     models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
     files = []
@@ -194,7 +194,7 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
 def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
-    begun = fit(trainer, learnable, seed=6, initial_weights=("0" * 64, whole.weights))
+    begun = fit(trainer, learnable, seed=6, initial_weights=InitialWeights("0" * 64, whole.weights))
     assert begun.untrained_loss == pytest.approx(whole.best_validation_loss, rel=1e-6)
     assert begun.best_validation_loss <= begun.untrained_loss
     assert not same_weights(begun, fit(trainer, learnable, seed=6))
@@ -206,7 +206,9 @@ def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
     data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
     teacher_forced = Trainer(data.profile)
     drawn = drawn_weights(teacher_forced, 3)
-    state = teacher_forced.first_state([FleetMember(data, seed=5, initial_weights=("0" * 64, drawn))])
+    state = teacher_forced.first_state(
+        [FleetMember(data, seed=5, initial_weights=InitialWeights("0" * 64, drawn))]
+    )
     for weight, wanted in zip(teacher_forced.network_weights(state.weights[0]), drawn, strict=True):
         np.testing.assert_array_equal(weight, wanted)
 
@@ -214,7 +216,7 @@ def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
 def test_a_checkpoint_of_another_beginning_is_dropped(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
 ) -> None:
-    path, told, first = tmp_path / "checkpoint.npz", list[str](), ("0" * 64, whole.weights)
+    path, told, first = tmp_path / "checkpoint.npz", list[str](), InitialWeights("0" * 64, whole.weights)
 
     def stop(record: EpochRecord) -> None:
         raise StoppedError

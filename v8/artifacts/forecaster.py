@@ -43,7 +43,8 @@ from v8.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN_TIME
 from v8.errors import ArtifactError, DataError, listed
 from v8.features import indicators
-from v8.features.table import FeatureTable, compute_table
+from v8.features.feature_set import FeatureSet
+from v8.features.table import FeatureTable, compute_features, compute_table
 from v8.invocation import command
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles
@@ -168,6 +169,7 @@ class Forecaster:
         self.model = model
         self.series = Series.parse(metadata.series)
         self.features = tuple(metadata.names)
+        self._feature_set = FeatureSet.of(self.features)
         self.runtime: str = getattr(model, "runtime", KERAS)
         """What computes its forecasts, `onnx` or `keras`."""
         model_name = ONNX_FILE if self.runtime == ONNX else MODEL_FILE
@@ -285,12 +287,23 @@ class Forecaster:
                 the end; or a price or band would not be above zero.
         """
         joined = self.joined(candles, covariates, now_s)
-        self._require_unbroken(joined)
         if max_age_bars is not None:
+            self._require_unbroken(joined)  # a gap at the end is the better reason than its age
             self._require_recent(joined, max_age_bars, now_s)
-        table = compute_table(joined, self.features)
+        return self.predict_joined(joined)
+
+    def predict_joined(self, candles: Candles) -> pd.DataFrame:
+        """Forecast as `predict` does from candles of `joined`: checked, with the covariates of the model.
+
+        Raises:
+            DataError: If the candles are too few, have a gap at the end, or the newest one was dropped; or a
+                price or band would not be above zero.
+        """
+        require_newest(candles)
+        self._require_unbroken(candles)
+        table = compute_features(candles, self._feature_set)
         usable = self.forecast_usable(table, np.array([len(table) - 1]))
-        return usable.required(joined.source).droplevel([ISSUED_AT, STEP])
+        return usable.required(candles.source).droplevel([ISSUED_AT, STEP])
 
     def paths(
         self,
@@ -321,7 +334,7 @@ class Forecaster:
             DataError: As for `predict`, and if the model has no paths, or fewer.
         """
         joined = self.joined(candles, covariates, now_s)
-        forecast = self.predict(joined, now_s=now_s)
+        forecast = self.predict_joined(joined)
         paths_PHC = self._all_paths(joined, forecast)
         if num_paths is not None and num_paths > len(paths_PHC):
             rule = f"the model has {len(paths_PHC)} paths"
@@ -334,7 +347,7 @@ class Forecaster:
     def _all_paths(self, joined: Candles, forecast: pd.DataFrame) -> NDArray[np.float64]:
         """Simulate all paths after candles, (P, H, C) in the order of `OHLC`, with the quantiles forecast."""
         levels = self.quantiles or (MEDIAN,)
-        bars = compute_table(joined, self.features).select(self.features)
+        bars = compute_features(joined, self._feature_set).select(self.features)
         columns = [
             name if level == MEDIAN else quantile_column(name, level) for level in levels for name in OHLC
         ]
@@ -414,7 +427,7 @@ class Forecaster:
             fix = "Leave it out to take every window"
             raise self._refusal(rule, str(stride), fix)
         joined = self.joined(candles, covariates, now_s, reaches=False)
-        table = compute_table(joined, self.features)
+        table = compute_features(joined, self._feature_set)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
         start_s = seconds_of(start, 0)
@@ -445,7 +458,7 @@ class Forecaster:
         Raises:
             ProfileError: If the metadata describe invalid tables.
         """
-        return Companions(indicators.covariate_inputs(self.features), self.about.tables, covariates)
+        return Companions(self._feature_set.covariate_inputs, self.about.tables, covariates)
 
     def joined(
         self,

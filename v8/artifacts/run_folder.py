@@ -249,19 +249,19 @@ class RunFolder(FolderLock):
         self.record.series[str(series)] = replace(self.state(series), **changes)
         self.require_writable()
         if self._pace.is_due(len(self.record.series)):
-            self.keep()
+            self.save_record()
 
-    def keep(self) -> None:
+    def save_record(self) -> None:
         """Save `run.json` now, before any file is written that depends on its content."""
         self.require_writable()
         with self._pace.timed():
             write_json(self.path / RUN_FILE, asdict(self.record))
 
-    def expect(self, chosen: Iterable[Series]) -> None:
-        """List series that will be trained, and save `run.json` once."""
+    def add_series(self, chosen: Iterable[Series]) -> None:
+        """Record series that will be trained, and save `run.json` once."""
         for series in chosen:
             self.record.series[str(series)] = self.state(series)
-        self.keep()
+        self.save_record()
 
     def release_running(self) -> None:
         """Set series whose training was interrupted to `pending`; checkpoints keep the finished epochs."""
@@ -269,7 +269,7 @@ class RunFolder(FolderLock):
             if state.status == "running":
                 self.record.series[name] = replace(state, status="pending")
         if not self._write_error:
-            self.keep()
+            self.save_record()
 
     def set_aside(self, series: Series) -> None:
         """Rename the folder of a series, and set the series to `pending`, so that it is trained again."""
@@ -283,7 +283,7 @@ class RunFolder(FolderLock):
         """
         folder = self._moved_aside(series, "dropped")
         self.record.series.pop(str(series), None)
-        self.keep()
+        self.save_record()
         return folder
 
     def _moved_aside(self, series: Series, reason: str) -> Path | None:
@@ -307,7 +307,7 @@ class RunFolder(FolderLock):
         """
         if getattr(self.record, name) is None:
             self.record = replace(self.record, **{name: choose()})
-            self.keep()
+            self.save_record()
         return getattr(self.record, name)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
@@ -340,7 +340,7 @@ class RunFolder(FolderLock):
                 rule=f"a run starts in an empty folder; without {RUN_FILE} these files belong to no run",
                 fix=f"Restore {RUN_FILE} to continue, or start another run with param:fresh",
             )
-            self.keep()
+            self.save_record()
             return
         self.record = read_run(self.path)
         if not self._write_error:
@@ -352,7 +352,7 @@ class RunFolder(FolderLock):
                 raise error
             self.note = f"{self.path}: nothing of this run was finished or in training; it starts again."
             self.record = start
-            self.keep()
+            self.save_record()
         self.release_running()
 
     def _is_empty(self) -> bool:

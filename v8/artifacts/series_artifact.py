@@ -3,7 +3,7 @@
     BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
 `forecasts.json` holds the newest candles of the test span and forecasts that were issued one horizon apart,
-so that together they cover most of those candles once. Judgements are made on the complete span; this sample
+so that together they cover most of those candles once. Models are evaluated on the complete span; this sample
 only shows what a forecast looks like.
 
 The README is for readers who have only this folder: inputs, their order and units, outputs, errors, and the
@@ -96,7 +96,7 @@ Rows = tuple[tuple[Number, ...], ...]
 
 
 @dataclass(frozen=True)
-class IssuedForecast:
+class SampledForecast:
     """One forecast of the sample."""
 
     last_known: Count  # number of the sample's row after which it was issued
@@ -113,7 +113,7 @@ class ForecastSample:
     bar_s: Count  # length of a bar in seconds
     open_time_s: tuple[OpenTime, ...]  # open time of each of N rows, UTC seconds since the epoch, ascending
     actual: Mapping[str, Rows]  # per task, N rows of its columns
-    issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]  # oldest first
+    issued: Annotated[tuple[SampledForecast, ...], Field(alias="forecasts")]  # oldest first
     levels: tuple[Number, ...] = ()  # levels of the quantiles, ascending; empty without quantiles
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def sample_forecasts(
         for task, values in quantiles.items():
             by_level_QHC = values[window].swapaxes(0, 1)
             quantile_rows[task] = tuple(_rows(level_HC) for level_HC in by_level_QHC)
-        forecast = IssuedForecast(
+        forecast = SampledForecast(
             last_known=int(anchors[window]) - first,
             values={task: _rows(values[window]) for task, values in model.items()},
             quantiles=quantile_rows,
@@ -210,7 +210,7 @@ def _is_consistent(sample: ForecastSample) -> bool:
         expected = {task: (*shape, len(names)) for task, names in columns.items()}
         return {task: np.shape(rows) for task, rows in values.items()} == expected
 
-    def is_consistent(forecast: IssuedForecast) -> bool:
+    def is_consistent(forecast: SampledForecast) -> bool:
         if forecast.last_known >= num_rows - horizon or not have_shape(forecast.values, horizon):
             return False
         if not levels:

@@ -244,7 +244,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print version and commit."
     ),
 ) -> None:
-    """A fleet of crypto forecasters, trained together, evaluated honestly."""
+    """Crypto forecasters, trained together, evaluated honestly."""
 
 
 def _open_standard_streams() -> None:

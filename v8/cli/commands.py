@@ -22,7 +22,7 @@ from v8.profile import load_profile, network_outputs
 from v8.runs.options import (
     PreparedRun,
     RunOptions,
-    asked_series,
+    chosen_series,
     contradiction,
     require_tables,
     served_series,
@@ -172,7 +172,7 @@ def data(
     """
     if accept_revision and action is None:
         action = "update"
-    named_series = asked_series(series, universe)
+    named_series = chosen_series(series, universe)
     if action not in (None, "update"):
         rule = "takes the word update, or none"
         fix = "Name series with --series"
@@ -220,7 +220,7 @@ def features(
 
         print_features(explained)
         return
-    chosen = asked_series(series) or load_universe()
+    chosen = chosen_series(series) or load_universe()
     report_waiting(f"Looking for the features of {len(chosen)} series.")
 
     from v8.cli.data import print_store
@@ -394,7 +394,7 @@ def predict(
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
-    named_series = [str(name) for name in asked_series(series, universe) or ()]
+    named_series = [str(name) for name in chosen_series(series, universe) or ()]
     is_many = is_all or universe is not None or len(named_series) > 1
     cli.require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
@@ -445,7 +445,7 @@ def backtest(
     """
     loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     make_section = _section_about_trading() if is_worth else None
-    named_series = asked_series(series, universe)
+    named_series = chosen_series(series, universe)
     form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
     require_tables(loaded)

@@ -20,7 +20,7 @@ from v8.net import report_waiting
 from v8.own_files import require_own
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE
-from v8.runs.options import asked_series, take_tables
+from v8.runs.options import chosen_series, set_tables_folder
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -195,7 +195,7 @@ def open_candles(
     Raises:
         ProfileError: If there is no source of that name, or what it needs does not exist.
     """
-    take_tables(tables)
+    set_tables_folder(tables)
 
     def begin() -> None:
         if message:
@@ -274,7 +274,7 @@ def candles_of_models(
 
 def names_of(series: Sequence[str] | None) -> list[str] | None:
     """Return the checked names of the series that `--series` gives; None if it is not used."""
-    return [str(name) for name in asked_series(series) or ()] or None
+    return [str(name) for name in chosen_series(series) or ()] or None
 
 
 def place_words(place: Path | str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource, SeriesLister
 from v8.own_files import require_own
 from v8.profile import Profile, load_profile, profile_names
-from v8.runs.options import asked_series, contradiction, require_tables, served_series
+from v8.runs.options import chosen_series, contradiction, require_tables, served_series
 from v8.wording import Table, plural
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def compare_profiles(
     loaded = [load_profile(name) for name in names]
     for profile in loaded:
         require_tables(profile)
-    requested = asked_series(series, universe)
+    requested = chosen_series(series, universe)
     if requested is None and not isinstance(candles, SeriesLister):
-        requested = asked_series(COMPARED_SERIES)
+        requested = chosen_series(COMPARED_SERIES)
     echo(f"Preparing to compare {', '.join(profile.name for profile in loaded)}.")
     if folds:
         budgeted = [profile.with_budget(newest_bars=bars, epochs=epochs) for profile in loaded]

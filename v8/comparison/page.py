@@ -28,7 +28,7 @@ from v8.records import check_format, read_json_object
 from v8.reports.figures import Dot, change_pct, spread_figure
 from v8.reports.markup import Html, document, element, folded, plot, shown_table
 from v8.reports.page import provenance
-from v8.reports.verdict import opening, relative_to_naive
+from v8.reports.verdict import relative_to_naive, verdict_box
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, between, count, digits, duration, plural
@@ -250,7 +250,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [opening("", *advice(comparison))]
+    body = [verdict_box("", *advice(comparison))]
     all_errors = profile_errors(comparison)
     if all_errors:
         rows = {}

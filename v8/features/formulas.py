@@ -6,7 +6,7 @@ Rules of the formulas:
   Some loop over the 14 to 20 lags of a window: adding whole shifted arrays sums every row in the same order,
   wherever the row lies, so a windowed indicator is bit-identical whatever history was loaded before its
   window.
-- Arrays are float64 of shape (N,), one contiguous piece of candles, oldest first. Prices are in quote
+- Arrays are float64 of shape (N,), one contiguous segment of candles, oldest first. Prices are in quote
   currency and positive; volume is in base currency and not negative. `period_bars` is the number of bars in a
   window, the newest included, and is at least 2.
 - After the warm-up every result is finite for such input. Where a formula divides zero by zero (a flat
@@ -54,9 +54,9 @@ class Formula:
     function: Callable[..., FloatArray]  # takes one array per input, then the parameters by keyword
     inputs: tuple[str, ...]  # names of candle columns, features or stages
     parameters: Mapping[str, float | None] = field(default_factory=dict)  # all numbers, in bars or unitless
-    warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
+    warmup_bars: int = 0  # first rows of a contiguous segment that are not valid although all inputs are
     version: int | str = 1
-    is_windowed: bool = False  # whether a row depends on its warm-up only, not on all of its contiguous piece
+    is_windowed: bool = False  # whether a row depends on its warm-up only, not on all of its segment
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ An indicator is a function of arrays and an entry of `FEATURES`; a plug-in calls
 for the package `ta` (`v8.features.ta_features`), for other series and for columns of the user (`v8.columns`)
 are created when a profile names them.
 
-A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
+A gap in the candles starts a new segment, and every segment starts with a warm-up whose rows are dropped.
 Windowed indicators need their window. Recursive ones (exponential and Wilder averages) depend on all earlier
-rows: their warm-up lasts until everything at or before the first row of the piece weighs less than
+rows: their warm-up lasts until everything at or before the first row of the segment weighs less than
 `HISTORY_WEIGHT`, so a forecast from lookback + warm-up candles equals the one from the whole history up to
 that share.
 """
@@ -44,7 +44,7 @@ class Ancestry:
 
     raw_columns: tuple[str, ...]  # columns that are read, not computed, from which it is derived
     warmup_bars: int  # its own warm-up plus that of its inputs
-    reach_bars: int | None  # bars before a row on which the row depends; None for all of its piece
+    reach_bars: int | None  # bars before a row on which the row depends; None for all of its segment
     digest: str  # identifies its definition, 64 hex digits; for a raw column the name itself
 
 
@@ -78,7 +78,7 @@ def ancestry(name: str) -> Ancestry:
 
 
 def warmup_bars(columns: Iterable[str]) -> int:
-    """Return the warm-up of some columns together: first rows of a piece without a valid value, in bars.
+    """Return the warm-up of some columns together: first rows of a segment without a valid value, in bars.
 
     >>> warmup_bars(["close", "roc", "volatility"])
     19
@@ -182,7 +182,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> 
     Args:
         columns: Names of the columns.
         candles: Open time (seconds since the epoch), open, high, low, close, volume and covariates, each of
-            shape (N,), float64. They may start within a piece.
+            shape (N,), float64. They may start within a segment.
 
     Returns:
         Values by column, shape (N,), float64; arbitrary in the warm-up.

@@ -43,7 +43,8 @@ import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.features.indicators import FEATURES, ancestry, check_columns, is_of_package
+from v8.features.feature_set import FeatureSet
+from v8.features.indicators import FEATURES, ancestry, is_of_package
 from v8.features.table import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.market.candles import Candles
 
@@ -93,15 +94,16 @@ class FeatureStore:
 
     def table(self, candles: Candles, columns: Sequence[str]) -> FeatureTable:
         """Return a FeatureTable as `compute_table` does, but compute only the columns that are not stored."""
-        names = check_columns(columns)
-        rows = valid_rows(candles, names)
+        features = FeatureSet.of(columns)
+        names = features.names
+        rows = valid_rows(candles, features)
         _, stored = self._read(self.path(candles), candles, names)
         missing = [name for name in names if name not in stored]
         self.stats.reused_columns += len(names) - len(missing)
         available = dict(stored)
         if missing:
             available |= self._compute(candles, missing, stored)
-        return assemble(candles, rows, {name: available[name] for name in names})
+        return assemble(candles, features, rows, available)
 
     def path(self, candles: Candles) -> Path:
         """Return the file for the columns of these candles; it need not exist."""

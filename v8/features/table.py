@@ -1,19 +1,19 @@
 """The FeatureTable, and the computation of its columns from candles, of all rows or of new rows only.
 
-A table holds named float32 columns of one Series; each row depends on past candles only. A gap in the candles
-ends a piece. Indicators start again in every piece, the warm-up of every piece is dropped, and a piece that
-is not longer than the warm-up is dropped entirely. Columns are selected by name, never by number.
+A table holds named float32 columns of one Series; each row depends on past candles only. A segment is a
+run of candles without a gap. Indicators start again in every segment. The warm-up of every one is dropped,
+and a segment that is not longer than the warm-up is dropped entirely. Columns are selected by name, never by
+number.
 
 Computing only new rows gives the same bits as computing all rows. A row of a windowed column depends on the
-bars of its window only. Exponential averages depend on the whole piece: like a plug-in's formula that is not
-marked as windowed, they are computed from the start of the piece, and only the new rows are used.
+bars of its window only. Exponential averages depend on the whole segment: like a plug-in's formula that is
+not marked as windowed, they are computed from the start of the segment, and only the new rows are used.
 
 Shapes: N candles, K candles with known rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from v8.arrays import FloatArray
 from v8.columns import OHLCV, OPEN_TIME, is_covariate, split_origin, with_origin
 from v8.errors import DataError, listed
-from v8.features import indicators
-from v8.features.indicators import FEATURES, ancestry, check_columns, computed_rows, warmup_bars
+from v8.features.feature_set import FeatureSet
+from v8.features.indicators import FEATURES, Ancestry, ancestry, check_columns, computed_rows, is_of_package
 from v8.features.ta_features import with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series
-from v8.storage import digest_bytes, digest_json
+from v8.storage import digest_bytes
 
 Column = NDArray[np.float32]
 
@@ -47,7 +47,7 @@ class FeatureTable:
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
     chunks: dict[str, Chunks]  # columns by name, each as chunks of N rows together
-    segment: NDArray[np.int32]  # number of the piece of each row, from 0, shape (N,)
+    segment: NDArray[np.int32]  # number of the segment of each row, from 0, shape (N,)
     digest: str  # identifies candles, columns and their definitions; 64 hex digits
 
     def __post_init__(self) -> None:
@@ -117,26 +117,36 @@ def _read_only(array: Any) -> Any:
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
-    """Compute a FeatureTable without a store; it is bit-identical to that of `FeatureStore.table`."""
-    names = check_columns(columns)
-    rows = valid_rows(candles, names)
-    return assemble(candles, rows, compute_columns(candles, names))
-
-
-def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
-    """List the rows of every contiguous piece after its warm-up: at least one slice, none empty, in order.
+    """Compute a FeatureTable without a store; it is bit-identical to that of `FeatureStore.table`.
 
     Raises:
-        DataError: If no piece is longer than the warm-up, or the candles lack an input of a column.
+        DataError: If columns are unknown or repeated, or the candles are too few or lack an input.
     """
-    _require_inputs(candles, columns)
-    warmup = warmup_bars(columns)
-    all_pieces = pieces(candles.segment)
+    return compute_features(candles, FeatureSet.of(columns))
+
+
+def compute_features(candles: Candles, features: FeatureSet) -> FeatureTable:
+    """Compute the table of columns that were checked before, as `compute_table` does."""
+    rows = valid_rows(candles, features)
+    return assemble(candles, features, rows, _compute(candles, features.ancestry, num_known=0))
+
+
+def valid_rows(candles: Candles, features: FeatureSet) -> list[slice]:
+    """List the rows of every contiguous segment after its warm-up: at least one slice, none empty, in order.
+
+    Raises:
+        DataError: If no segment is longer than the warm-up, or the candles lack an input of a column.
+    """
+    _require_inputs(candles, features)
+    warmup = features.warmup_bars
+    all_segments = segment_rows(candles.segment)
     rows = [
-        slice(piece.start + warmup, piece.stop) for piece in all_pieces if piece.stop - piece.start > warmup
+        slice(segment.start + warmup, segment.stop)
+        for segment in all_segments
+        if segment.stop - segment.start > warmup
     ]
     if not rows:
-        longest = max((piece.stop - piece.start for piece in all_pieces), default=0)
+        longest = max((segment.stop - segment.start for segment in all_segments), default=0)
         got = f"{len(candles)} candles, at most {longest} of them without a gap"
         got += "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
         raise DataError(
@@ -148,19 +158,18 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     return rows
 
 
-def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
+def _require_inputs(candles: Candles, features: FeatureSet) -> None:
     """Refuse candles without a volume or covariates from which columns are computed."""
     location = f"features of {candles.series}"
-    if not candles.has_volume:
-        reading_volume = listed(indicators.reading_volume(columns))
-        if reading_volume:
-            rule = f"{reading_volume} is computed from the volume"
-            got = f"candles without a volume from {candles.source}"
-            fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
-            raise DataError(where=location, rule=rule, got=got, fix=fix)
-    missing = [name for name in indicators.covariate_inputs(columns) if name not in candles.covariates]
+    if features.reading_volume and not candles.has_volume:
+        reading_volume = listed(features.reading_volume)
+        rule = f"{reading_volume} is computed from the volume"
+        got = f"candles without a volume from {candles.source}"
+        fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
+    missing = [name for name in features.covariate_inputs if name not in candles.covariates]
     if missing:
-        covariates = [name for name in columns if is_covariate(name)]
+        covariates = [name for name in features.names if is_covariate(name)]
         rule = f"{listed(covariates)} need {listed(missing)} as covariates of the candles"
         origins = listed(list(dict.fromkeys(split_origin(name)[0] for name in missing)))
         got = f"candles without covariates of {origins}"
@@ -168,16 +177,18 @@ def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
         raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
-def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Chunks]) -> FeatureTable:
+def assemble(
+    candles: Candles, features: FeatureSet, rows: Sequence[slice], columns: Mapping[str, Chunks]
+) -> FeatureTable:
     """Build the table of the rows of `valid_rows` from columns of all candles; no column is copied."""
-    open_time_s = np.concatenate([candles.open_time_s[piece] for piece in rows])
-    num_rows = [piece.stop - piece.start for piece in rows]
+    open_time_s = np.concatenate([candles.open_time_s[segment] for segment in rows])
+    num_rows = [segment.stop - segment.start for segment in rows]
     return FeatureTable(
         series=candles.series,
         open_time_s=open_time_s,
-        chunks={name: tuple(_cut(chunks, rows)) for name, chunks in columns.items()},
+        chunks={name: tuple(_cut(columns[name], rows)) for name in features.names},
         segment=np.repeat(np.arange(len(rows), dtype=np.int32), num_rows),
-        digest=digest_bytes(candles.digest.encode("ascii"), _definitions_digest(tuple(columns))),
+        digest=digest_bytes(candles.digest.encode("ascii"), features.digest.encode("ascii")),
     )
 
 
@@ -195,13 +206,8 @@ def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
                 yield part
 
 
-@cache
-def _definitions_digest(columns: tuple[str, ...]) -> bytes:
-    return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
-
-
 def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Chunks]:
-    """Compute columns of N candles, or only the rows after the first K known ones, piece by piece.
+    """Compute columns of N candles, or only the rows after the first K known ones, segment by segment.
 
     Args:
         candles: The candles.
@@ -210,23 +216,28 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
 
     Returns:
         Rows K to N by name, each as one chunk of shape (N - K,), float32, read-only, NaN in the warm-up of
-        every piece and finite after it.
+        every segment and finite after it.
 
     Raises:
         DataError: If a value is beyond single precision.
     """
+    return _compute(candles, {name: ancestry(name) for name in columns}, num_known)
+
+
+def _compute(candles: Candles, columns: Mapping[str, Ancestry], num_known: int) -> dict[str, Chunks]:
+    """Compute columns as `compute_columns` does, with what each one is computed from."""
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
     results = dict(zip(columns, block, strict=True))
-    for piece in pieces(candles.segment):
-        if piece.stop > num_known:
-            _fill(results, candles, piece, num_known)
+    for segment in segment_rows(candles.segment):
+        if segment.stop > num_known:
+            _fill(results, candles, columns, segment, num_known)
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
-def pieces(segment: NDArray[np.int32]) -> list[slice]:
-    """Return the contiguous pieces as slices, in order; together they cover all rows.
+def segment_rows(segment: NDArray[np.int32]) -> list[slice]:
+    """Return the contiguous segments as slices, in order; together they cover all rows.
 
-    >>> pieces(np.array([0, 0, 1], dtype=np.int32))
+    >>> segment_rows(np.array([0, 0, 1], dtype=np.int32))
     [slice(0, 2, None), slice(2, 3, None)]
     """
     if not len(segment):
@@ -235,28 +246,34 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
 
 
-def _fill(results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int) -> None:
-    """Compute the columns of one piece and write them into results, whose first row is `num_known`."""
-    names = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
+def _fill(
+    results: Mapping[str, Column],
+    candles: Candles,
+    columns: Mapping[str, Ancestry],
+    segment: slice,
+    num_known: int,
+) -> None:
+    """Compute the columns of one segment and write them into results, whose first row is `num_known`."""
     windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
-    whole_piece: list[str] = []  # columns whose rows depend on all of the piece
-    for name in names:
-        reach_bars = ancestry(name).reach_bars
-        if reach_bars is None:
-            whole_piece.append(name)
+    whole_segment: list[str] = []  # columns whose rows depend on all of the segment
+    for name, column in columns.items():
+        if column.warmup_bars >= segment.stop - segment.start:
+            continue
+        if column.reach_bars is None:
+            whole_segment.append(name)
         else:
-            windowed[name] = reach_bars
-    first_needed = max(piece.start, num_known - max(windowed.values(), default=0))
+            windowed[name] = column.reach_bars
+    first_needed = max(segment.start, num_known - max(windowed.values(), default=0))
     computed: dict[str, FloatArray] = {}
     if windowed:
-        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, piece.stop)))
-    if whole_piece:
-        computed |= computed_rows(whole_piece, _inputs(candles, piece))
+        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, segment.stop)))
+    if whole_segment:
+        computed |= computed_rows(whole_segment, _inputs(candles, segment))
     new_rows = {}
     for name, values in computed.items():
-        first_valid = max(num_known, piece.start + warmup_bars([name]))
-        new_rows[name] = results[name][first_valid - num_known : piece.stop - num_known]
-        new_rows[name][:] = values[first_valid - piece.stop :]
+        first_valid = max(num_known, segment.start + columns[name].warmup_bars)
+        new_rows[name] = results[name][first_valid - num_known : segment.stop - num_known]
+        new_rows[name][:] = values[first_valid - segment.stop :]
     _require_finite(candles, new_rows)
 
 
@@ -276,7 +293,7 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
     rule = "every value is a finite number in single precision (up to 3.4e38)"
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
-    if indicators.is_of_package(others[0]):
+    if is_of_package(others[0]):
         origin, plain = split_origin(others[0])
         filled = with_origin(origin, with_filling(plain))
         fix = "Leave it out: the market is flat there"

@@ -9,12 +9,7 @@ The source's time, read again at every update, decides what has closed. An error
 text. Trouble with candles or the place is tried again at the next update; a close whose candles are available
 but cannot be forecast is left out. The other series continue.
 
-All baselines are issued with the model. They are fitted to the newest candles that had closed by the last
-midnight UTC: once a day and series, and always with the same result, so that a process that was killed
-writes the same numbers as one that was not. Fit and arithmetic are those of the evaluation
-(`v8.baselines.baselines`).
-
-Legend: H steps of the horizon, C columns of a task.
+All baselines are issued with the model (`v8.ledger.baselines`).
 """
 
 import time
@@ -32,13 +27,11 @@ from numpy.typing import NDArray
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.runtimes import KERAS
 from v8.artifacts.shared_models import SharedModels
-from v8.baselines.baselines import BASELINES, Forecast
 from v8.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.evaluation.evaluation import MODEL
 from v8.features.formulas import DAY_S
-from v8.features.indicators import warmup_bars
-from v8.features.table import compute_table
 from v8.hub.opening import open_place
+from v8.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
 from v8.ledger.posting import Outbox
@@ -47,16 +40,10 @@ from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.net import with_progress
-from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
 from v8.tasks import TASKS
-from v8.windows.dataset import FEWEST_FITTED_WINDOWS, table_columns, whole_span
-from v8.windows.scaling import fit_scaling
-from v8.windows.span import Span
 
-_HISTORY_BARS: Final = 500
-"""Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
 CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
 MAX_PAUSE_S: Final = 20.0
 """Longest pause between two updates, in seconds: the exchange's clock may not run like this machine's."""
@@ -65,88 +52,9 @@ MIN_DELAY_S: Final = 2
 MAX_JITTER_S: Final = 6  # a candle is requested 2 to 7 s after its close, by each place at its own second
 
 
-def fitted_until_s(issued_for_s: int) -> int:
-    """Return until when the candles closed that the baselines of a forecast are fitted to.
-
-    >>> fitted_until_s(86_400 + 3_600)
-    86400
-    """
-    return issued_for_s // DAY_S * DAY_S
-
-
-def baseline_bars(profile: Profile) -> int:
-    """Return how many of the newest candles the baselines of a forecast need."""
-    return warmup_bars(table_columns(profile)) + profile.lookback_bars + _HISTORY_BARS
-
-
 def forecast_bars(forecaster: Forecaster) -> int:
     """Return how many of the newest candles the forecasts of a close need, model and baselines."""
     return max(forecaster.needed_bars, baseline_bars(forecaster.about.trained_profile))
-
-
-@dataclass(frozen=True, eq=False)
-class FittedBaselines:
-    """Every baseline that is installed, fitted to the same candles."""
-
-    profile: Profile  # gives tasks and horizon
-    until_s: int  # no later candle than this was fitted to, time of its close, seconds since the epoch, UTC
-    forecasts: Mapping[str, Forecast]  # by name
-
-    def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Forecast the bars after the newest candle, by baseline and task.
-
-        Baselines that do not forecast every task of the profile are left out.
-
-        Args:
-            candles: At least the newest `baseline_bars`, or all there are.
-
-        Returns:
-            Per baseline and task an array (H, C), in the task's unit.
-
-        Raises:
-            DataError: If too few candles are without a gap.
-        """
-        profile = self.profile
-        table = compute_table(candles, table_columns(profile))
-        num_unbroken = np.count_nonzero(table.segment == table.segment[-1])
-        if table.open_time_s[-1] != candles.open_time_s[-1] or num_unbroken < profile.lookback_bars:
-            rule = f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up"
-            got = f"{num_unbroken} that end at {iso(table.open_time_s[-1])}"
-            fix = "Wait until the hole in the candles is behind the window"
-            raise DataError(where=str(candles.series), rule=rule, got=got, fix=fix)
-        newest_window = Span(table, profile, np.array([len(table) - 1]))
-        forecasts = {}
-        for name, forecast in self.forecasts.items():
-            by_task = forecast(newest_window)
-            if set(by_task) >= set(profile.tasks):
-                forecasts[name] = {task: np.asarray(values[0]) for task, values in by_task.items()}
-        return forecasts
-
-
-def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBaselines:
-    """Fit every baseline that is installed.
-
-    Args:
-        profile: The profile of the model.
-        candles: The candles to fit to; none may close after `until_s`.
-        until_s: Seconds since the epoch, UTC.
-
-    Raises:
-        DataError: If there are too few windows without a gap.
-        SeriesError: If the close never moves.
-    """
-    span = whole_span(candles, profile)
-    if len(span) < FEWEST_FITTED_WINDOWS:
-        windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
-        rule = f"baselines are fitted to at least {windows}"
-        fix = "Wait until there are more candles of this series"
-        raise DataError(where=str(candles.series), rule=rule, got=str(len(span)), fix=fix)
-    scaling = fit_scaling(span, (0, len(span.table)), table_columns(profile))
-    forecasts = {}
-    for name, baseline in BASELINES.items():
-        if baseline.is_installed():
-            forecasts[name] = baseline.fitted(span, scaling)
-    return FittedBaselines(profile, until_s, forecasts)
 
 
 def make_entry(
@@ -172,7 +80,7 @@ def make_entry(
     profile = fitted.profile
     issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
     _require_trained_before(forecaster, issued_for_s)
-    frame = forecaster.predict(model_candles)
+    frame = forecaster.predict_joined(model_candles)
     columns = {task: TASKS[task].columns for task in profile.tasks}
     forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
         MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},

@@ -135,7 +135,7 @@ class Candles:
         open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64.
         values: Columns of `OHLCV`, shape (N, 5), float64; prices in quote currency and above zero, volume in
             base currency and not below zero, or nan in every row.
-        segment: Number of the contiguous piece of a row, shape (N,), int32: it rises by one after every gap.
+        segment: Number of the unbroken run that a row is in, shape (N,), int32: it rises by one at every gap.
         covariates: Columns from other sources at the same bars, shape (N,), float64, by their full names
             (`v8.columns`).
     """
@@ -232,7 +232,7 @@ class Candles:
         return pd.DataFrame(self.values.copy(), index=index, columns=list(OHLCV))
 
 
-def places(times_s: Times, open_time_s: Times) -> tuple[NDArray[np.intp], Mask]:
+def rows_at(times_s: Times, open_time_s: Times) -> tuple[NDArray[np.intp], Mask]:
     """Return the row of the candle that opens at each time, and whether there is one.
 
     Where there is none, the row is arbitrary.

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, split_origin, with_origin
 from v8.errors import DataError, listed, shown
-from v8.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, places
+from v8.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, rows_at
 from v8.market.checks import check_candles
 from v8.market.frames import read_open_times
 from v8.market.series import US_PER_S, Series, iso
@@ -323,7 +323,7 @@ class Companions:
                 got = f"candles without a volume from {other.source}"
                 fix = "Remove that covariate from the profile's key features, or use a source with volumes"
                 raise DataError(where=str(other.series), rule=rule, got=got, fix=fix)
-            rows, has_candle = places(own.open_time_s, other.open_time_s)
+            rows, has_candle = rows_at(own.open_time_s, other.open_time_s)
             columns = {with_origin(symbol, name): other.column(name)[rows] for name in names}
             origins.append(_Aligned(str(other.series), has_candle, columns, _span(other.open_time_s)))
         return origins

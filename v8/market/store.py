@@ -50,7 +50,7 @@ from v8 import storage
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, StorageError, listed, shown
 from v8.invocation import command
-from v8.market.candles import Candles, Mask, Times, Values, places
+from v8.market.candles import Candles, Mask, Times, Values, rows_at
 from v8.market.series import Series, iso
 from v8.wording import plural
 
@@ -164,8 +164,8 @@ def merge_pieces(
         DataError: If a price jumps from one version to the other.
     """
     times_s = np.union1d(stored.open_time_s, piece.open_time_s)
-    stored_rows, has_stored = places(times_s, stored.open_time_s)
-    piece_rows, has_piece = places(times_s, piece.open_time_s)
+    stored_rows, has_stored = rows_at(times_s, stored.open_time_s)
+    piece_rows, has_piece = rows_at(times_s, piece.open_time_s)
     old_values = stored.values[stored_rows]
     new_values = piece.values[piece_rows]
     differs = _differs(old_values, new_values) & has_stored & has_piece
@@ -261,7 +261,7 @@ def _require_no_jump(
 
 def _version_of(candles: StoredCandles, times_s: Times) -> tuple[Values, NDArray[np.object_]]:
     """Return values and origin of some bars: (R, 5), nan where there is no candle, and (R,)."""
-    rows, has_candle = places(times_s, candles.open_time_s)
+    rows, has_candle = rows_at(times_s, candles.open_time_s)
     values = np.where(has_candle[:, None], candles.values[rows], np.nan)
     origins = np.where(has_candle, np.where(candles.is_final[rows], ARCHIVE, API), NOBODY)
     return values, origins.astype(object)

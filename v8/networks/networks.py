@@ -1,9 +1,10 @@
 """Networks, from scaled windows to scaled targets, and fleets of them.
 
-`stack` clones the graph of a network with a twin for each layer and copies all weights. The fleet is a
-functional Keras model with inputs (B, M, ...) and outputs (B, M, ...). A network with a layer that has no
-twin (`without_twins` lists them) can be a fleet of one only, in which Keras' own layer computes. In a larger
-fleet it is refused: models are never run one after another without the user knowing.
+`stack` clones the graph of a network with a twin for each layer, which computes all models along a model
+axis, and copies all weights. The fleet is a functional Keras model with inputs (B, M, ...) and outputs
+(B, M, ...). A network with a layer that has no twin (`unstackable_layers` lists them) can be a fleet of one
+only, in which Keras' own layer computes. In a larger fleet it is refused: models are never run one after
+another without the user knowing.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
@@ -215,7 +216,7 @@ def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
             twin.load([layers[place] for layers in layers_by_network])
 
 
-def without_twins(network: keras.Model) -> list[str]:
+def unstackable_layers(network: keras.Model) -> list[str]:
     """List the layers and operations of a network that no fleet of several can hold, by name and kind."""
     lacking = []
     for layer in network.operations:

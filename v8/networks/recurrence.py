@@ -136,18 +136,34 @@ def _layer_function(cell: Cell, go_backwards: bool, products: Products) -> Calla
     return cast(Callable[..., Tensors], ops.custom_gradient(run))
 
 
+def lstm_gates(
+    h_U: Tensor, z_G: Tensor, recurrent: Tensor, bias_G: Tensor, products: Products
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gates of an LSTM in one step: input, forget, candidate, output.
+
+    Args:
+        h_U: The state before.
+        z_G: Product of the inputs with the kernel.
+        recurrent: Recurrent kernel.
+        bias_G: Bias.
+        products: How products are computed.
+    """
+    z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
+    i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
+    i_U = ops.sigmoid(i_U)
+    f_U = ops.sigmoid(f_U)
+    g_U = tanh(g_U)
+    o_U = ops.sigmoid(o_U)
+    return i_U, f_U, g_U, o_U
+
+
 def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     bias_G = ops.expand_dims(bias, axis=-2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         h_U, c_U = carry
         (z_G,) = inputs
-        z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
-        i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
-        i_U = ops.sigmoid(i_U)
-        f_U = ops.sigmoid(f_U)
-        g_U = tanh(g_U)
-        o_U = ops.sigmoid(o_U)
+        i_U, f_U, g_U, o_U = lstm_gates(h_U, z_G, recurrent, bias_G, products)
         next_U = f_U * c_U + i_U * g_U
         h_U = o_U * tanh(next_U)
         return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
@@ -193,19 +209,37 @@ def _lstm_backward(
     return dz_TG, dz_TG, dbias, tuple(dinitial)
 
 
+def gru_gates(
+    h_U: Tensor, z_G: Tensor, recurrent: Tensor, recurrent_bias_G: Tensor, products: Products
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gates of a GRU in one step: update, reset, candidate, and the candidate's recurrent part.
+
+    Args:
+        h_U: The state before.
+        z_G: Product of the inputs with the kernel, with its bias.
+        recurrent: Recurrent kernel.
+        recurrent_bias_G: Bias of the product with it.
+        products: How products are computed.
+    """
+    update_U, reset_U, own_U = ops.split(z_G, GRU_GATES, axis=-1)
+    r_G = products.matmul(h_U, recurrent, "loop") + recurrent_bias_G
+    update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
+    update_U = ops.sigmoid(update_U + update_r_U)
+    reset_U = ops.sigmoid(reset_U + reset_r_U)
+    own_U = tanh(own_U + reset_U * own_r_U)
+    return update_U, reset_U, own_U, own_r_U
+
+
 def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     input_bias_G = ops.expand_dims(bias[..., 0, :], axis=-2)
-    bias_G = ops.expand_dims(bias[..., 1, :], axis=-2)
+    recurrent_bias_G = ops.expand_dims(bias[..., 1, :], axis=-2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U,) = carry
         (z_G,) = inputs
-        update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
-        r_G = products.matmul(h_U, recurrent, "loop") + bias_G
-        update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
-        update_U = ops.sigmoid(update_U + update_r_U)
-        reset_U = ops.sigmoid(reset_U + reset_r_U)
-        own_U = tanh(own_U + reset_U * own_r_U)
+        update_U, reset_U, own_U, own_r_U = gru_gates(
+            h_U, z_G + input_bias_G, recurrent, recurrent_bias_G, products
+        )
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)
 

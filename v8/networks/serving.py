@@ -107,13 +107,13 @@ class ServingModel(PublishedModel):
         load_scaling(graph.model, scaling)
         graph.holder = self
 
-    def fold(
+    def add_calibration(
         self,
         ensemble: ranges.RangeFormula,
         shares: Mapping[str, FloatArray],
         widths: Mapping[str, FloatArray],
     ) -> None:
-        """Mix the network's forecasts with those of the baselines from now on.
+        """Mix the network's forecasts with those of the baselines from now on, and widen its quantiles.
 
         Args:
             ensemble: The fitted baselines.

@@ -9,8 +9,7 @@ counts once, and each step is
   by which the gradients of state and cell become those of the gates. The backward loop then only multiplies
   and adds, which XLA fuses into one kernel; it would give a hyperbolic tangent a kernel of its own.
 * backward, one kernel, whose results are in one array, and a product that reads all of it. Rows of zeros in
-the
-  recurrent kernel cancel the part that the product does not need: a slice would be one more kernel.
+  the recurrent kernel cancel the part that the product does not need: a slice would be one more kernel.
 
 Gradients of biases are sums over the stored gradients, one kernel a layer.
 
@@ -33,6 +32,8 @@ from v8.networks.recurrence import (
     Step,
     Tensor,
     Tensors,
+    gru_gates,
+    lstm_gates,
     scan,
     tanh,
 )
@@ -98,12 +99,7 @@ def _lstm_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         h_U, c_U = carry
         (z_G,) = inputs
-        z_G = z_G + products.matmul(h_U, recurrent, "loop") + bias_G
-        i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
-        i_U = ops.sigmoid(i_U)
-        f_U = ops.sigmoid(f_U)
-        g_U = tanh(g_U)
-        o_U = ops.sigmoid(o_U)
+        i_U, f_U, g_U, o_U = lstm_gates(h_U, z_G, recurrent, bias_G, products)
         next_U = f_U * c_U + i_U * g_U
         tanh_U = tanh(next_U)
         h_U = o_U * tanh_U
@@ -165,12 +161,9 @@ def _gru_step(recurrent: Tensor, bias: Tensor, products: Products) -> Step:
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U,) = carry
         (z_G,) = inputs
-        update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
-        r_G = products.matmul(h_U, recurrent, "loop") + recurrent_bias_G
-        update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
-        update_U = ops.sigmoid(update_U + update_r_U)
-        reset_U = ops.sigmoid(reset_U + reset_r_U)
-        own_U = tanh(own_U + reset_U * own_r_U)
+        update_U, reset_U, own_U, own_r_U = gru_gates(
+            h_U, z_G + input_bias_G, recurrent, recurrent_bias_G, products
+        )
         to_own_U = (1 - update_U) * (1 - own_U * own_U)
         slopes = [
             (h_U - own_U) * update_U * (1 - update_U),  # from the state to the update gate

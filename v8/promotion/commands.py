@@ -7,7 +7,7 @@ from typer import Exit, Option, echo
 from v8.cli import options as cli
 from v8.errors import SeriesError
 from v8.ledger import DEFAULT_LEDGER
-from v8.runs.options import asked_series, require_tables
+from v8.runs.options import chosen_series, require_tables
 
 
 def update(
@@ -35,7 +35,7 @@ def update(
         v8 update runs/frontier --max-age 7 --publish you/models
         v8 update runs/aligned --from champion
     """
-    named_series = asked_series(series)
+    named_series = chosen_series(series)
 
     from v8.ledger.database import Ledger
     from v8.promotion import printing as work

@@ -58,7 +58,7 @@ from v8.plugins import other_plugins
 from v8.profile import Profile, network_outputs, recorded_profile
 from v8.promotion.champion_test import ChampionTest, compare_models
 from v8.quantile_levels import interval_names
-from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, isolated
+from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
@@ -557,7 +557,7 @@ class Renewal:
         assessments = []
         failures = []
         for one_series in series:
-            assessment, outcome = isolated(one_series, partial(assess, one_series))
+            assessment, outcome = run_isolated(one_series, partial(assess, one_series))
             if outcome.reason:
                 failures.append(outcome)
             if assessment:
@@ -648,7 +648,7 @@ class Renewal:
             with quiet_start():
                 return decide_promotion(champion, challenger, candles, self.profile)
 
-        promotion, outcome = isolated(series, compare)
+        promotion, outcome = run_isolated(series, compare)
         if promotion is None:
             notify(Note(f"{outcome.reason} The champion stays."))
             return PromotionDecision(False, "the two could not be compared")

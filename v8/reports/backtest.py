@@ -19,7 +19,7 @@ from v8.language import language, say, term
 from v8.reports.figures import Dot, change_pct, spread_figure
 from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
 from v8.reports.page import marked
-from v8.reports.verdict import TaskVerdict, best_first, in_words, opening, titled
+from v8.reports.verdict import TaskVerdict, best_first, in_words, titled, verdict_box
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
@@ -194,7 +194,7 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
     facts_of_plan.append(("profile digest", plan.profile_digest))
     verdict_boxes = []
     for scope, *sentences in verdicts(results):
-        verdict_boxes.append(opening(scope, *sentences))
+        verdict_boxes.append(verdict_box(scope, *sentences))
     folds_table = _relative_table("fold", tasks, _fold_rows(results))
     series_table = _relative_table("series", tasks, series)
     figures = join(shown_table(table, class_="figures") for table in tables(results))

@@ -1,7 +1,8 @@
 """The report of a run as one self-contained page, `report.html`, and the leaderboard of any page.
 
-All text passes through `v8.reports.markup`, which escapes it and builds the page. Every series has a folded
-section: forecasts, errors by step, training, candles, time.
+All text passes through `v8.reports.markup`, which escapes it and builds the page: `filled` puts parts into a
+template, `element` makes one tag. `say` translates a sentence and `term` a word (`v8.language`). Every series
+has a folded section: forecasts, errors by step, training, candles, time.
 
 A section with its charts takes 50 to 100 kB, so a page of a thousand series would take 80 MB. Beyond
 `MOST_IN_ONE_FILE` series the page holds one line for each, and the section is loaded from its own file, such
@@ -40,7 +41,7 @@ from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
 from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
-from v8.reports.verdict import in_words, opening, titled, verdict
+from v8.reports.verdict import in_words, titled, verdict, verdict_box
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
@@ -83,7 +84,7 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
     content = filled(
         "v8.reports",
         "run.html",
-        opening=_opening(rows) if rows else "",
+        opening=_verdict_with_charts(rows) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,
@@ -110,14 +111,14 @@ def _failures(run: RunRecord) -> Html:
     return join([element("h2", say("Failed series")), shown_table(table)])
 
 
-def _opening(rows: Sequence[LeaderboardRow]) -> Html:
+def _verdict_with_charts(rows: Sequence[LeaderboardRow]) -> Html:
     """Give the verdict, and draw the errors relative to the naive forecast's and the best baseline's."""
     scope, *sentences = verdict(rows)
     charts = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
     return filled(
         "v8.reports",
         "opening.html",
-        verdict=opening(scope, *sentences),
+        verdict=verdict_box(scope, *sentences),
         charts=charts,
         alpha=percent(ALPHA, 0),
     )

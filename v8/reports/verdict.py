@@ -188,7 +188,7 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
     return Table(header, rows, title)
 
 
-def opening(scope: str, *sentences: str) -> Html:
+def verdict_box(scope: str, *sentences: str) -> Html:
     """Return the box at the top of a page: what the sentences are about, and the sentences."""
     paragraphs = [element("p", sentence) for sentence in sentences]
     return element("div", element("p", scope, class_="soft"), *paragraphs, class_="verdict")

@@ -130,8 +130,8 @@ class RunSummary:
 Result = TypeVar("Result")
 
 
-def isolated(series: Series, work: Callable[[], Result]) -> tuple[Result | None, SeriesOutcome]:
-    """Do the work of one series; return its result and how it ended: None and the error if it failed.
+def run_isolated(series: Series, work: Callable[[], Result]) -> tuple[Result | None, SeriesOutcome]:
+    """Do the work of one series and catch its failure; return its result, or None, and how it ended.
 
     The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
     and the limit of recursion afterwards is what it was before: the other series go on.

@@ -25,7 +25,7 @@ from v8.market.sources.source import CandleSource, folder_of
 from v8.profile import Profile
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
-from v8.runs.jobs import Engine, Job, TrainingSettings
+from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
@@ -64,10 +64,12 @@ def run(
         for series in plan.redone:
             folder.set_aside(series)
         if lists_all_series:
-            folder.expect(plan.series)
+            folder.add_series(plan.series)
+        # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.as_of(folder.record.series)
         with (
-            observed(observer, current, source.name, folder.keep) as follower,
+            # The follower passes on what happens, each note once; the observer may have run.json written.
+            observed(observer, current, source.name, folder.save_record) as follower,
             warnings_as_notes(follower),
         ):
             for note in drop_notes:
@@ -95,15 +97,15 @@ def execute(
     lost = [series for series in plan.todo if folder.state(series).status == "done"]
     damaged = check_finished(plan, lost, observer)
     plan = plan.without(damaged)
-    recorder = RunRecorder(folder, observer)
+    recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
     reader = CandleReader(plan, folder, source, observer=observer, recorder=recorder)
     reading = reader.read_all()
     failures = [*damaged.values(), *reading.failures]
     jobs: list[Job] = []
     if reading.ready:
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
-        settings = resolve_settings(plan.profile, folder, observer)
-        jobs = make_jobs(plan, reading.ready, settings, is_publishable=source.is_publishable)
+        device_settings = resolve_device_settings(plan.profile, folder, observer)
+        jobs = make_jobs(plan, reading.ready, device_settings, is_publishable=source.is_publishable)
     outcomes = train_jobs(plan.profile, jobs, engine, recorder)
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
@@ -154,11 +156,12 @@ def _fault_of(artifact: Path) -> ArtifactError | None:
     return None
 
 
-def resolve_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> TrainingSettings:
+def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> DeviceSettings:
     """Choose what training depends on apart from the profile, once for the whole run, and record it.
 
-    That is the precision, how loops are compiled, and how many batches make one optimiser step. Whoever
-    continues the run gets what was chosen first, and so the same weights.
+    * The precision: float32, or 16 bits for matrix products where this machine then trains faster.
+    * How XLA compiles the loop over the bars of a window (`v8.networks.loops`): a setting of the process.
+    * How many micro-batches make one optimiser step.
     """
     is_gpu = may_have_gpu()
 
@@ -173,17 +176,17 @@ def resolve_settings(profile: Profile, folder: RunFolder, observer: RunObserver)
     )
     compile_loops(loops)
 
-    def count_parts() -> int:
-        return profile.training.num_parts(is_on_gpu=is_gpu)
+    def count_micro_batches() -> int:
+        return profile.training.num_micro_batches(is_on_gpu=is_gpu)
 
-    # A batch size for CPUs makes the number of parts depend on the device, so then it is recorded, too.
-    depends_on_device = profile.training.cpu_batch_size is not None
-    num_parts = folder.choose_once("num_parts", count_parts) if depends_on_device else count_parts()
-    return TrainingSettings(precision, num_parts)
+    if profile.training.cpu_batch_size is None:
+        return DeviceSettings(precision, count_micro_batches())
+    # A batch size for CPUs makes the number depend on the device, so it is recorded, too, by its older name.
+    return DeviceSettings(precision, folder.choose_once("num_parts", count_micro_batches))
 
 
 def make_jobs(
-    plan: Plan, ready: Sequence[CheckedSeries], settings: TrainingSettings, *, is_publishable: bool
+    plan: Plan, ready: Sequence[CheckedSeries], device_settings: DeviceSettings, *, is_publishable: bool
 ) -> list[Job]:
     """Return a complete job for every series whose candles are checked."""
     return [
@@ -194,7 +197,7 @@ def make_jobs(
             folder=plan.path / str(checked.candles.series),
             is_publishable=is_publishable,
             candle_seconds=checked.read_s,
-            settings=settings,
+            device_settings=device_settings,
             is_evaluated=plan.is_evaluated,
             has_importance=plan.has_importance,
             has_onnx=plan.has_onnx,

@@ -13,12 +13,16 @@ from v8.runs.observers import RunObserver
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """What a run chooses once for all its series, because it depends on the machine that it began on."""
+class DeviceSettings:
+    """Settings of the training that depend on the machine, not on the profile.
+
+    A run chooses them once for all its series. Whoever continues it elsewhere gets the same ones, and so the
+    same weights.
+    """
 
     precision: str = "float32"  # keras dtype policy to train in
-    num_parts: int | None = None
-    """Batches that make one optimiser step; None as the profile says for a GPU."""
+    num_micro_batches: int | None = None
+    """Micro-batches whose gradients are summed for one optimiser step; None as the profile says for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Job:
     folder: Path  # where the artefact goes
     is_publishable: bool  # false for the demo market
     candle_seconds: float  # time that reading the candles took
-    settings: TrainingSettings = TrainingSettings()
+    device_settings: DeviceSettings = DeviceSettings()
     is_evaluated: bool = True  # whether to evaluate the model on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too

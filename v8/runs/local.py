@@ -11,7 +11,7 @@ from v8.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import RunObserver
-from v8.runs.pipeline import MakeTrainer, SeriesPipeline
+from v8.runs.pipeline import SeriesPipeline, TrainerFactory
 from v8.training.probe import measured_fleet_size
 
 
@@ -29,36 +29,40 @@ class InProcessEngine(Engine):
 
     Args:
         fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
-        own_trainer: Makes the trainer of a profile; None for `v8.runs.pipeline.make_trainer`.
+        trainer_factory: Makes the trainer of a profile, see `v8.runs.pipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
-        check: Called between two batches; raises KeyboardInterrupt to stop there. None obeys Ctrl-C.
+        check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys
+            Ctrl-C.
     """
 
     def __init__(
         self,
         fleet_size: int | None = 1,
         *,
-        own_trainer: MakeTrainer | None = None,
+        trainer_factory: TrainerFactory | None = None,
         store: FeatureStore | None = None,
-        check: Callable[[], None] | None = None,
+        check_interrupt: Callable[[], None] | None = None,
     ) -> None:
         self._fleet_size = fleet_size
-        self._own_trainer = own_trainer
+        self._trainer_factory = trainer_factory
         self._store = store
-        self._check = check
+        self._check_interrupt = check_interrupt
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job, all of one profile; yield how each series ended as it ends."""
         profile = jobs[0].profile
-        settings = jobs[0].settings
+        device_settings = jobs[0].device_settings
 
         def open_pipeline() -> SeriesPipeline:
-            return SeriesPipeline(profile, settings, own_trainer=self._own_trainer, store=self._store)
+            return SeriesPipeline(
+                profile, device_settings, trainer_factory=self._trainer_factory, store=self._store
+            )
 
-        key = (self._own_trainer, self._store, profile.digest, settings)
-        with self._interrupts() as check, resource_scope() as resources:
+        key = (self._trainer_factory, self._store, profile.digest, device_settings)
+        # Within a resource scope, such as a back-test, later runs of the profile compile nothing again.
+        with self._interrupts() as check_interrupt, resource_scope() as resources:
             pipeline: SeriesPipeline = resources.get(key, open_pipeline)
-            yield from pipeline.make_artifacts(jobs, self._fleet_size or len(jobs), observer, check)
+            yield from pipeline.make_artifacts(jobs, self._fleet_size or len(jobs), observer, check_interrupt)
 
     def _interrupts(self) -> AbstractContextManager[Callable[[], None]]:
-        return nullcontext(self._check) if self._check else deferred_interrupts()
+        return nullcontext(self._check_interrupt) if self._check_interrupt else deferred_interrupts()

@@ -26,9 +26,9 @@ SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer th
 
 
 class RunOptions(BaseModel):
-    """Every parameter of a run, by its name on the command line and in Python.
+    """Every parameter of a run, by its name on the command line and in Python; `v8 run --help` explains each.
 
-    `v8 run --help` explains each.
+    None stands for the default of the profile or of the machine.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
@@ -62,8 +62,8 @@ class RunOptions(BaseModel):
     plugin: tuple[Path, ...] = ()
     command: str = ""  # the command line that continues, for the run's record
 
-    def budgeted(self) -> Profile:
-        """Return the profile as it is trained; a smoke run fills in what was not given.
+    def resolved_profile(self) -> Profile:
+        """Return the profile with the bars, epochs and precision of these options; few for a smoke run.
 
         Raises:
             ProfileError: If there is no such profile, or parameters contradict each other.
@@ -110,15 +110,15 @@ class PreparedRun:
         """
         home()  # a user without one is refused here, not at the first series
         load_plugins(options.plugin)  # the profile may use what they register
-        profile = options.budgeted()
-        selected = asked_series(options.series, options.universe)
+        profile = options.resolved_profile()
+        selected = chosen_series(options.series, options.universe)
 
         from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see the top
         from v8.artifacts.runtimes import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
 
-        take_tables(options.tables)
+        set_tables_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
         path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
         dropped = tuple(Series.parse(name) for name in options.drop)
@@ -145,7 +145,8 @@ class PreparedRun:
         if not isinstance(self.source, ChecksSeries):
             return []
         missing: list[tuple[str, str]] = []
-        named = asked_series(self.options.series, self.options.universe) or ()
+        # Only series that the user named: a source need not have all of the default universe.
+        named = chosen_series(self.options.series, self.options.universe) or ()
         for series in self.plan.todo:
             if series not in named:
                 continue
@@ -189,7 +190,7 @@ def _redone_series(names: Sequence[str], selected: Sequence[Series]) -> tuple[Se
     return redone
 
 
-def take_tables(folder: Path | None) -> None:
+def set_tables_folder(folder: Path | None) -> None:
     """Set the folder of users' tables, for this process and those that it starts.
 
     Raises:
@@ -217,8 +218,8 @@ def require_tables(profile: Profile) -> None:
             read_user_table(table)
 
 
-def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
-    """Return the named series or those of a universe file; None where neither is given.
+def chosen_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
+    """Return the series that are named, or those of a universe file; None where the user chose none.
 
     Raises:
         ProfileError: If a name is malformed or given twice, or there are names and a file.

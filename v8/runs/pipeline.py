@@ -2,6 +2,8 @@
 
     features -> windows -> train (a fleet of series, one program) -> evaluate -> save      (`v8.runs.stages`)
 
+A fleet is the series whose networks are stacked and trained as one compiled program.
+
 The compiled program, the feature store and TensorFlow itself are set up once a pipeline, not once a series.
 
 A fleet is prepared series by series, trained as one program, and each member is evaluated and saved as soon
@@ -20,8 +22,8 @@ from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, listed
 from v8.features.store import FeatureStore
 from v8.profile import Profile
-from v8.runs.events import Note, SeriesOutcome, SeriesStarted, isolated
-from v8.runs.jobs import Job, TrainingSettings
+from v8.runs.events import Note, SeriesOutcome, SeriesStarted, run_isolated
+from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.observers import RunObserver
 from v8.runs.stages import AnyTrainer, SeriesInProgress
 from v8.training.formula import FormulaTrainer
@@ -29,8 +31,8 @@ from v8.training.trainer import InitialWeights, Trainer
 
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say when memory is full."""
-MakeTrainer = Callable[..., AnyTrainer]
-"""Makes a trainer in place of `make_trainer`, with the same parameters."""
+TrainerFactory = Callable[..., AnyTrainer]
+"""Makes another trainer in place of `Trainer` and `FormulaTrainer`, with the same parameters."""
 
 
 class SeriesPipeline:
@@ -38,26 +40,26 @@ class SeriesPipeline:
 
     Args:
         profile: What all jobs train.
-        settings: Precision and parts of a step, the same for all jobs.
-        own_trainer: Makes the trainer, again when memory ran out; None for `make_trainer`.
+        device_settings: The same for all jobs.
+        trainer_factory: Makes the trainer, again when memory ran out; None for the one of the profile.
         store: Where features are kept; None for the user's own store.
     """
 
     def __init__(
         self,
         profile: Profile,
-        settings: TrainingSettings,
+        device_settings: DeviceSettings,
         *,
-        own_trainer: MakeTrainer | None = None,
+        trainer_factory: TrainerFactory | None = None,
         store: FeatureStore | None = None,
     ) -> None:
         self._profile = profile
-        self._settings = settings
-        self._own_trainer = own_trainer
+        self._device_settings = device_settings
+        self._trainer_factory = trainer_factory
         self._store = store or FeatureStore()
         self._models = SharedModels()
         self._fleet_size = 1
-        self._check: Callable[[], None] = lambda: None
+        self._check_interrupt: Callable[[], None] = lambda: None
         self._trainer = self._new_trainer()
 
     def close(self) -> None:
@@ -65,26 +67,26 @@ class SeriesPipeline:
         del self._trainer
 
     def make_artifacts(
-        self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check: Callable[[], None]
+        self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check_interrupt: Callable[[], None]
     ) -> Iterator[SeriesOutcome]:
         """Make artefacts in programs of at most so many series; yield how each series ended.
 
-        `check` is called between two batches, and raises KeyboardInterrupt to stop there.
+        `check_interrupt` is called between two batches, and raises KeyboardInterrupt to stop there.
         """
-        self._check = check
+        self._check_interrupt = check_interrupt
         self._fleet_size = fleet_size
-        if self._trainer.without_twins:
+        if self._trainer.unstackable_layers:
             self._fleet_size = 1
-            layers = listed(self._trainer.without_twins)
+            layers = listed(self._trainer.unstackable_layers)
             text = f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."
             observer.on_event(Note(text))
         waiting = list(jobs)
         while waiting:
-            fleet = waiting[: self._fleet_size]
+            next_jobs = waiting[: self._fleet_size]
             waiting = waiting[self._fleet_size :]
             prepared: list[SeriesInProgress] = []
-            for job in fleet:
-                check()
+            for job in next_jobs:
+                check_interrupt()
                 observer.on_event(SeriesStarted(job.series))
                 series, outcome = self._prepare(job, observer)
                 if series is None:
@@ -98,12 +100,12 @@ class SeriesPipeline:
         """Compute the features and windows of a job; None if that failed, and how it ended."""
 
         def prepare() -> SeriesInProgress:
-            first_weights = self._first_weights(job)
-            return SeriesInProgress(job, self._store, observer, first_weights)
+            initial_weights = self._initial_weights(job)
+            return SeriesInProgress(job, self._store, observer, initial_weights)
 
-        return isolated(job.series, prepare)
+        return run_isolated(job.series, prepare)
 
-    def _first_weights(self, job: Job) -> InitialWeights | None:
+    def _initial_weights(self, job: Job) -> InitialWeights | None:
         """Read the trained weights of the model that a job begins from; None draws them.
 
         Raises:
@@ -124,7 +126,7 @@ class SeriesPipeline:
             got = f"another {listed(different_keys or ['network'])}"
             fix = "Train again, without param:from champion"
             raise ArtifactError(where=str(job.champion), rule=rule, got=got, fix=fix)
-        return metadata.model_sha256, weights
+        return InitialWeights(metadata.model_sha256, weights)
 
     def _train_fleet(
         self, fleet: Sequence[SeriesInProgress], observer: RunObserver
@@ -134,16 +136,16 @@ class SeriesPipeline:
         results = self._trainer.fit_fleet([series.member() for series in fleet])
         while unfinished:
             # The name is right only for a fleet of one; of a larger one only the reason of an error is used.
-            next_result, outcome = isolated(unfinished[0].series, lambda: next(results))
+            next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None and len(fleet) == 1:
                 yield outcome
                 return
             if next_result is None:
                 yield from self._train_in_halves(len(fleet), unfinished, str(outcome.reason), observer)
                 return
-            place, result = next_result
-            unfinished.remove(fleet[place])
-            yield fleet[place].finish(self._trainer, result, fleet_size=len(fleet))
+            index, result = next_result
+            unfinished.remove(fleet[index])
+            yield fleet[index].finish(self._trainer, result, fleet_size=len(fleet))
 
     def _train_in_halves(
         self,
@@ -168,22 +170,22 @@ class SeriesPipeline:
             yield from self._train_fleet(unfinished[start : start + size], observer)
 
     def _new_trainer(self) -> AnyTrainer:
-        precision = self._settings.precision
-        num_parts = self._settings.num_parts
-        check = self._check_for_interrupt
-        if self._own_trainer is not None:
-            return self._own_trainer(self._profile, precision=precision, num_parts=num_parts, check=check)
-        return make_trainer(self._profile, precision=precision, num_parts=num_parts, check=check)
+        """Return the trainer of the profile: of a network, or of a formula, which is only fitted."""
+        precision = self._device_settings.precision
+        num_micro_batches = self._device_settings.num_micro_batches
+        check = self._call_check
+        if self._trainer_factory is not None:
+            return self._trainer_factory(
+                self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
+            )
+        if self._profile.family.is_formula:
+            return FormulaTrainer(
+                self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
+            )
+        return Trainer(
+            self._profile, precision=precision, num_micro_batches=num_micro_batches, check_interrupt=check
+        )
 
-    def _check_for_interrupt(self) -> None:
-        """Call the check of the call of `make_artifacts` that is under way."""
-        self._check()
-
-
-def make_trainer(
-    profile: Profile, *, precision: str, num_parts: int | None, check: Callable[[], None]
-) -> AnyTrainer:
-    """Return the trainer of a profile: of a network, or of a formula, which is only fitted."""
-    if profile.family.is_formula:
-        return FormulaTrainer(profile, precision=precision, num_parts=num_parts, check=check)
-    return Trainer(profile, precision=precision, num_parts=num_parts, check=check)
+    def _call_check(self) -> None:
+        """Call the check of the `make_artifacts` under way: a trainer is kept, and each call has its own."""
+        self._check_interrupt()

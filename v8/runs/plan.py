@@ -43,7 +43,8 @@ class Plan:
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champions: Mapping[Series, Path] = field(default_factory=dict)
-    """Folders of the models whose weights training starts from; other series start from random weights."""
+    """Folders of the models that serve, from whose weights training starts when models are renewed; other
+    series start from random weights."""
 
     @property
     def todo(self) -> list[Series]:
@@ -51,7 +52,7 @@ class Plan:
         return [series for series, status in self.series.items() if status != "done"]
 
     def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
-        """Return the plan with every series as far as the states of the run's record say."""
+        """Return the plan with the status of every series that the record of the run folder says."""
         statuses: dict[Series, Status] = {}
         for series in self.series:
             statuses[series] = _status(states.get(str(series)), self.path / str(series))

@@ -15,7 +15,7 @@ from v8.market.companions import Companions
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, with_nearest
 from v8.net import reporting_waiting_to
-from v8.runs.events import NewerCandles, Note, SeriesOutcome, StageStarted, Waiting, isolated, with_error
+from v8.runs.events import NewerCandles, Note, SeriesOutcome, StageStarted, Waiting, run_isolated, with_error
 from v8.runs.observers import RunObserver
 from v8.runs.plan import Plan
 
@@ -69,7 +69,7 @@ class CandleReader:
         for series, status in self._plan.series.items():
             self._read_into(reading, series, is_done=status == "done")
         if reading.ready:
-            self._folder.keep()  # before anything is made of the candles: the pins
+            self._folder.save_record()  # before anything is made of the candles: the pins
         return reading
 
     def _read_into(self, reading: CandleReading, series: Series, *, is_done: bool) -> None:
@@ -83,7 +83,7 @@ class CandleReader:
             if candles.report.num_newer:
                 reading.newer.append(_newer_candles(candles))
             pin = pin_of(candles)
-            _, outcome = isolated(series, lambda: self._folder.pin(series, pin))
+            _, outcome = run_isolated(series, lambda: self._folder.pin(series, pin))
             if outcome.reason is None and not is_done:
                 reading.ready.append(CheckedSeries(candles, read_s))
         if outcome.reason is not None:
@@ -123,7 +123,7 @@ def read_candles(
     """
     observer.on_event(StageStarted(series, "candles"))
     with reporting_waiting_to(lambda text: observer.on_event(Waiting(series, text))):
-        return isolated(series, read)
+        return run_isolated(series, read)
 
 
 def _newer_candles(candles: Candles) -> NewerCandles:

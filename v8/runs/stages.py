@@ -37,7 +37,7 @@ from v8.features.indicators import FEATURES, ancestry, definitions
 from v8.features.store import FeatureStore
 from v8.hardware import describe_machine, peak_process_bytes, versions
 from v8.networks.serving import ServingModel
-from v8.runs.events import EpochEnded, Note, SeriesOutcome, StageStarted, isolated
+from v8.runs.events import EpochEnded, Note, SeriesOutcome, StageStarted, run_isolated
 from v8.runs.jobs import Job
 from v8.runs.observers import RunObserver
 from v8.storage import write_with
@@ -70,12 +70,12 @@ class SeriesInProgress:
     """
 
     def __init__(
-        self, job: Job, store: FeatureStore, observer: RunObserver, first_weights: InitialWeights | None
+        self, job: Job, store: FeatureStore, observer: RunObserver, initial_weights: InitialWeights | None
     ) -> None:
         self.series = job.series
         self._job = job
         self._observer = observer
-        self._first_weights = first_weights
+        self._initial_weights = initial_weights
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         with self._stage("features"):
@@ -93,14 +93,14 @@ class SeriesInProgress:
             checkpoint=self._checkpoint,
             on_epoch=lambda record: self._observer.on_event(EpochEnded(self.series, record, num_epochs)),
             warn=lambda sentence: self._observer.on_event(Note(sentence)),
-            initial_weights=self._first_weights,
+            initial_weights=self._initial_weights,
         )
 
     def finish(
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
     ) -> SeriesOutcome:
         """Evaluate and save what was trained in a fleet of so many; an error becomes the outcome."""
-        comparison, outcome = isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
+        comparison, outcome = run_isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
         own_times_s = (seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(
             outcome,
@@ -218,15 +218,15 @@ class SeriesInProgress:
         """Describe how the model was trained."""
         return TrainingInfo(
             precision=trainer.precision,
-            batch_size=self._data.profile.training.windows_per_step // trainer.num_parts,
-            gradient_accumulation=trainer.num_parts,
+            batch_size=self._data.profile.training.windows_per_step // trainer.num_micro_batches,
+            gradient_accumulation=trainer.num_micro_batches,
             epochs_run=len(result.history),
             best_epoch=result.best_epoch,
             best_validation_loss=result.best_validation_loss,
             untrained_validation_loss=result.untrained_loss,
             stopped_by=result.stopped_by,
             resumed_from_epoch=result.resumed_from_epoch,
-            started_from=self._first_weights[0] if self._first_weights else None,
+            started_from=self._initial_weights.model_sha256 if self._initial_weights else None,
             device=result.device,
             peak_memory_bytes=result.peak_memory_bytes,
             peak_process_bytes=peak_process_bytes(),
@@ -253,14 +253,15 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
         return None
     ensemble = fit_ensemble(data.spans["train"])
     network_points = model.coherent(span, model.network_points(span))
-    members, distances = ensemble.member_forecasts(span, network_points)
+    # Three forecasts of each task are mixed: that of the network, and those of the two formulas.
+    components, distances = ensemble.member_forecasts(span, network_points)
     is_mixed = profile.calibration == "ensemble"
     if is_mixed:
-        shares = fit_shares(span, members)
+        shares = fit_shares(span, components)
     else:
         shares = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
-    points = mix(shares, members)
+    points = mix(shares, components)
     levels = profile.quantiles
     widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
-    model.fold(ensemble, shares, widths)
+    model.add_calibration(ensemble, shares, widths)
     return shares_metadata(shares) if is_mixed else None

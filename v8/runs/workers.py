@@ -295,7 +295,7 @@ def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None
             text = f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {fleet_size}."
             observer.on_event(Note(text))
         pipe.send(fleet_size)
-        engine = local.InProcessEngine(fleet_size, check=check)
+        engine = local.InProcessEngine(fleet_size, check_interrupt=check)
         while True:
             for outcome in engine.train(pipe.recv(), observer):
                 pipe.send(outcome)

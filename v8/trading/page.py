@@ -16,7 +16,7 @@ from v8.evaluation.significance import BEATS, LOSES
 from v8.language import language, say, term
 from v8.reports.charts import Chart, axis, line, line_style
 from v8.reports.markup import Html, document, element, filled, folded, plot, shown_table
-from v8.reports.verdict import in_words, opening
+from v8.reports.verdict import in_words, verdict_box
 from v8.storage import write_json, write_text
 from v8.trading.rules import (
     BPS,
@@ -121,7 +121,7 @@ def trading_section(results: TradingResults) -> Iterator[Html]:
 
 
 def _trading_content(results: TradingResults) -> Iterator[Html]:
-    yield opening("", *sentences(results))
+    yield verdict_box("", *sentences(results))
     yield shown_table(rules_table(results.pooled, TITLE), class_="wrapped figures")
     for rule, earned in results.curves.items():
         title = term(TRADING_RULES[rule].title)

@@ -25,7 +25,7 @@ from v8.networks import serving
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN
-from v8.training.trainer import FleetMember, Results, TrainingResult
+from v8.training.trainer import FleetMember, FleetResults, TrainingResult
 from v8.windows.dataset import SeriesData
 
 FLOORS: Final = "floors"
@@ -91,7 +91,8 @@ def build_formula(profile: Profile) -> keras.Model:
 class FormulaTrainer:
     """Fits the formula of a profile to series, as `v8.training.trainer` trains networks.
 
-    It publishes float32 only and has no micro-batches. `check` is called before every fit and may raise.
+    It publishes float32 only and has no micro-batches. `check_interrupt` is called before every fit, and may
+    raise.
     """
 
     def __init__(
@@ -99,15 +100,15 @@ class FormulaTrainer:
         profile: Profile,
         *,
         precision: str = "float32",
-        check: Callable[[], None] = lambda: None,
-        num_parts: int | None = None,
+        check_interrupt: Callable[[], None] = lambda: None,
+        num_micro_batches: int | None = None,
     ) -> None:
         self.profile = profile
         self.precision = precision
-        self.num_parts = num_parts or 1
-        self._check = check
+        self.num_micro_batches = num_micro_batches or 1
+        self._check_interrupt = check_interrupt
         self._model = build_formula(profile)
-        self.without_twins: list[str] = []  # a formula has no layers
+        self.unstackable_layers: list[str] = []  # a formula has no layers
 
     @property
     def num_parameters(self) -> int:
@@ -115,15 +116,15 @@ class FormulaTrainer:
         per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
         return self.profile.horizon_bars * per_step + 1
 
-    def fit_fleet(self, members: Sequence[FleetMember]) -> Results:
-        """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
-        for place, member in enumerate(members):
-            self._check()
+    def fit_fleet(self, members: Sequence[FleetMember]) -> FleetResults:
+        """Fit the train span of each series; yield index in `members` and result, as each one is fitted."""
+        for index, member in enumerate(members):
+            self._check_interrupt()
             started = time.perf_counter()
             device = device_of(self._model.weights[0].value)
             weights = _fitted_weights(member.data)
             seconds = {"train": time.perf_counter() - started}
-            yield place, TrainingResult("fit", weights, seconds, device, peak_bytes_of(device))
+            yield index, TrainingResult("fit", weights, seconds, device, peak_bytes_of(device))
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> FormulaModel:
         """Return the published model of a series: raw window in, price units out, always float32."""

@@ -71,15 +71,15 @@ class FleetState(NamedTuple):
         """Return the state as NumPy arrays, copied from the device in one transfer."""
         return keras.tree.map_structure(np.asarray, self)
 
-    def take(self, places: int | Sequence[int]) -> "FleetState":
+    def take(self, slots: int | Sequence[int]) -> "FleetState":
         """Copy the state of one model, without the model axis, or of several as a smaller fleet; NumPy."""
-        return keras.tree.map_structure(lambda array: np.asarray(array)[places].copy(), self)
+        return keras.tree.map_structure(lambda array: np.asarray(array)[slots].copy(), self)
 
-    def put(self, place: int, part: "FleetState") -> "FleetState":
+    def put(self, slot: int, part: "FleetState") -> "FleetState":
         """Return the state with that of one model replaced; NumPy."""
 
         def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
-            return np.concatenate([array[:place], own[None], array[place + 1 :]])
+            return np.concatenate([array[:slot], own[None], array[slot + 1 :]])
 
         return keras.tree.map_structure(replaced, self, part)
 
@@ -167,7 +167,7 @@ def optimiser_step(
     """
     is_scaled = precision == "mixed_float16"
     settings = profile.training
-    num_parts = num_micro_batches or settings.num_parts(is_on_gpu=True)
+    per_step = num_micro_batches or settings.num_micro_batches(is_on_gpu=True)
     gradient_function = _gradient_function(fleet, profile)
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
@@ -185,7 +185,7 @@ def optimiser_step(
 
         window_sum_M = ops.sum(weight_BM, axis=0)
         batch = (x_BMTF, y, weight_BM)
-        gradient_MP, (loss_M, constants) = _accumulated(gradients, state, batch, num_parts)
+        gradient_MP, (loss_M, constants) = _accumulated(gradients, state, batch, per_step)
         gradient_MP = gradient_MP / state.loss_scale[:, None] if is_scaled else gradient_MP
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
         is_taken_M = is_active_M

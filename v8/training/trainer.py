@@ -7,6 +7,16 @@ batches as arguments, so the next fleet of the same size needs no compilation.
 
 When half of the members have finished, the others move into a smaller program if that saves more time than
 its compilation takes.
+
+The arrays that a step changes, weights and optimiser of all models, are a `FleetState` (`v8.training.step`).
+What an epoch's losses mean for a member, its learning rate, best epoch and end, is its `Progress`
+(`v8.training.progress`).
+
+A member keeps its index, its place in the fleet as it was passed in; its slot, its place on the model axis of
+the program, changes when the others move.
+
+Shape legend: M models (slots) of the program, S batches, B windows of a batch, P numbers of one model's
+weights.
 """
 
 import math
@@ -82,11 +92,15 @@ class TrainingResult:
         return float(np.median([record.windows_per_s for record in self.history]))
 
 
-Results: TypeAlias = Iterator[tuple[int, TrainingResult | DivergedError]]
-"""For each series that ends: its place among the members, and its result or why it diverged."""
+FleetResults: TypeAlias = Iterator[tuple[int, TrainingResult | DivergedError]]
+"""For each series that ends: its index among the members, and its result or why it diverged."""
 
-InitialWeights: TypeAlias = tuple[str, Sequence[NDArray[np.float32]]]
-"""Sha256 of a finished model, and the trained weights of its network, from which another training starts."""
+
+class InitialWeights(NamedTuple):
+    """The weights of a finished model, from which another training starts."""
+
+    model_sha256: str  # digest of the model file, 64 hex digits
+    weights: Sequence[NDArray[np.float32]]  # trainable arrays, in the order of its network
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class FleetMember:
 class Program(NamedTuple):
     """The compiled functions for a number of models."""
 
-    fleet: keras.Model
+    network: keras.Model  # the networks of all models, stacked along the model axis
     step: Callable[..., FleetState]  # see `compiled_table_step`
     loss: Callable[..., Any]  # see `compiled_loss`
 
@@ -124,8 +138,8 @@ class Trainer:
     Args:
         profile: The profile.
         precision: "float32", "mixed_bfloat16" or "mixed_float16", see `choose_precision` and `products_of`.
-        check: Called before every batch; may raise to stop there.
-        num_parts: Micro-batches of one optimiser step; None as the profile says for a GPU.
+        check_interrupt: Called before every batch; may raise to stop there.
+        num_micro_batches: Micro-batches of one optimiser step; None as the profile says for a GPU.
     """
 
     def __init__(
@@ -133,14 +147,15 @@ class Trainer:
         profile: Profile,
         *,
         precision: str = "float32",
-        check: Callable[[], None] = lambda: None,
-        num_parts: int | None = None,
+        check_interrupt: Callable[[], None] = lambda: None,
+        num_micro_batches: int | None = None,
     ) -> None:
         self.profile = profile
         self.precision = precision
-        self.check = check
+        self.check_interrupt = check_interrupt
+        # Matrix products in 16 bits with sums in float32: how depends on the precision and the processor.
         self.products = products_of(precision, is_on_gpu=has_gpu(), processor_flags=processor_flags())
-        self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
+        self.num_micro_batches = num_micro_batches or profile.training.num_micro_batches(is_on_gpu=True)
         self.network = networks.build_network(profile, seed=0, precision=precision)
         # The network as it is trained; with teacher forcing it has a second input, `actual`.
         self._training_network = self.network
@@ -159,12 +174,12 @@ class Trainer:
         return int(self.network.count_params())
 
     @cached_property
-    def without_twins(self) -> list[str]:
+    def unstackable_layers(self) -> list[str]:
         """Names of the layers because of which the network cannot be trained in a fleet of several."""
-        return networks.without_twins(self._training_network)
+        return networks.unstackable_layers(self._training_network)
 
-    def fit_fleet(self, members: Sequence[FleetMember]) -> Results:
-        """Train several series as one program; yield place in `members` and result, as each one ends."""
+    def fit_fleet(self, members: Sequence[FleetMember]) -> FleetResults:
+        """Train several series as one program; yield index in `members` and result, as each one ends."""
         return _FleetFit(self, members).run()
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> ServingModel:
@@ -195,14 +210,14 @@ class Trainer:
                 uses_teacher_forcing=True,
             )
             if member.initial_weights:
-                _, weights = member.initial_weights
-                places = networks.counterparts(self.network, self._training_network)
-                for place, weight in zip(places, weights, strict=True):
-                    network.trainable_variables[place].assign(weight)
+                # The network for training may hold the same arrays in another order.
+                positions = networks.counterparts(self.network, self._training_network)
+                for position, weight in zip(positions, member.initial_weights.weights, strict=True):
+                    network.trainable_variables[position].assign(weight)
             member_networks.append(network)
-        fleet = self.program(len(members)).fleet
-        networks.load(fleet, member_networks)
-        return initial_state(fleet, self.precision)
+        stacked = self.program(len(members)).network
+        networks.load(stacked, member_networks)
+        return initial_state(stacked, self.precision)
 
     def train_batch(
         self, state: FleetState, learning_rates: Any, is_active: Any, tables: Tables, indices_BM: Indices
@@ -216,7 +231,7 @@ class Trainer:
             tables: Tables of the fleet, on the device.
             indices_BM: Indices of the batch's windows in the tables.
         """
-        self.check()
+        self.check_interrupt()
         step = self.program(len(learning_rates)).step
         return step(state, learning_rates, is_active, tables, indices_BM)
 
@@ -236,29 +251,29 @@ class Trainer:
 
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Return one model's trainable arrays of a fleet's state in the network's order."""
-        fleet = self.program(1).fleet
-        arrays = [keras.ops.convert_to_numpy(array)[0] for array in unflattened(fleet, weights_P[None])]
-        return [arrays[place] for place in networks.counterparts(self.network, fleet)]
+        stacked = self.program(1).network
+        arrays = [keras.ops.convert_to_numpy(array)[0] for array in unflattened(stacked, weights_P[None])]
+        return [arrays[position] for position in networks.counterparts(self.network, stacked)]
 
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            fleet = networks.stack_for_device(self._training_network, num_models, products=self.products)
-            step = compiled_table_step(fleet, self.profile, self.precision, self.num_parts)
+            stacked = networks.stack_for_device(self._training_network, num_models, products=self.products)
+            step = compiled_table_step(stacked, self.profile, self.precision, self.num_micro_batches)
             # Validation is without teacher forcing, like the published model.
-            validated = fleet
+            validated = stacked
             if self._training_network is not self.network:
                 validated = networks.stack_for_device(self.network, num_models, products=self.products)
-            loss = compiled_loss(validated, self.profile, fleet, networks.counterparts(validated, fleet))
-            self._programs[num_models] = Program(fleet, step, loss)
+            loss = compiled_loss(validated, self.profile, stacked, networks.counterparts(validated, stacked))
+            self._programs[num_models] = Program(stacked, step, loss)
         return self._programs[num_models]
 
 
 @dataclass
-class _Running:
-    """The training of one member."""
+class _MemberTraining:
+    """How far the training of one member is."""
 
-    place: int  # among the members
+    member_index: int  # its place in the fleet as it was passed in
     member: FleetMember
     progress: Progress
     best_weights: NDArray[np.float32]  # of its best epoch, shape (P,)
@@ -277,7 +292,7 @@ class _FleetFit:
         self._saving_s = 0.0
         self._started = time.perf_counter()
 
-    def run(self) -> Results:
+    def run(self) -> FleetResults:
         """Train epoch by epoch; yield the members that end."""
         self._start()
         yield from self._finished_members()
@@ -288,11 +303,12 @@ class _FleetFit:
 
     @property
     def _active(self) -> list[int]:
-        """Places in the state of the members that still train."""
-        return [index for index, running in enumerate(self._running) if running.is_active]
+        """Slots of the members that still train."""
+        return [slot for slot, training in enumerate(self._trainings) if training.is_active]
 
     def _start(self) -> None:
         """Build and compile, measure the loss before training, and read checkpoints."""
+        # Tracing creates many objects and little garbage: collecting meanwhile would take a quarter longer.
         with collected_later():
             with self._clock("build"):
                 self._state = self._trainer.first_state(self._members)
@@ -303,35 +319,40 @@ class _FleetFit:
             self._device = self._trainer.devices[key]
             with self._clock("validate"):
                 losses = self._validation_losses()
-        keep_new_programs()
-        self._running: list[_Running] = []
-        for place, member in enumerate(self._members):
-            loss = float(losses[place])
+        keep_new_programs()  # on disk, so that the next process need not compile them
+        self._trainings: list[_MemberTraining] = []
+        for index, member in enumerate(self._members):  # at first the slot of a member is its index
+            loss = float(losses[index])
             patience = LossPatience(self._settings.learning_rate, best_loss=loss)
-            weights = self._state.take(place).weights
-            self._running.append(_Running(place, member, Progress(loss, patience), best_weights=weights))
-        for running in self._running:
-            if running.member.checkpoint and running.member.checkpoint.exists():
-                self._restore(running, running.member.checkpoint)
+            weights = self._state.take(index).weights
+            self._trainings.append(
+                _MemberTraining(index, member, Progress(loss, patience), best_weights=weights)
+            )
+        for training in self._trainings:
+            if training.member.checkpoint and training.member.checkpoint.exists():
+                self._restore(training, training.member.checkpoint)
         self._prepare_epochs()
 
-    def _copy_tables(self, fleet: Sequence[SeriesData]) -> None:
+    def _copy_tables(self, series_data: Sequence[SeriesData]) -> None:
         """Copy the tables from which windows are cut to the device, for as long as the fleet trains."""
-        self._windows = FleetWindows(fleet)
+        self._windows = FleetWindows(series_data)
         self._tables = on_device(self._windows)
         self._validation_SBM = self._windows.span_indices("validation", VALIDATION_BATCH)
 
     def _prepare_epochs(self) -> None:
         """Create the iterator over the window indices of each epoch, from each member's next epoch on."""
-        seeds = [running.member.seed for running in self._running]
-        first_epochs = [running.progress.epoch + 1 for running in self._running]
+        seeds = [training.member.seed for training in self._trainings]
+        first_epochs = [training.progress.epoch + 1 for training in self._trainings]
         self._epochs = epoch_iterator(self._windows.epochs(seeds, first_epochs))
 
     def _validation_losses(self) -> NDArray[np.float64]:
         return self._trainer.validation_losses(self._state, self._tables, self._validation_SBM)
 
     def _compile(self) -> str:
-        """Run a new program once, so that later times include no compilation; return the device."""
+        """Run a new program once, so that later times include no compilation; return the device.
+
+        The state after that step is dropped.
+        """
         num = len(self._members)
         with self._clock("compile"):
             indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
@@ -345,45 +366,45 @@ class _FleetFit:
         """Train and validate for one epoch; return the seconds that took."""
         started = time.perf_counter()
         with self._clock("train"):
-            train_losses, rates = self._train()
+            train_losses, rates = self._train_epoch()
         train_s = time.perf_counter() - started
         with self._clock("validate"):
             losses = self._validation_losses()
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
-        for index in self._active:
-            running = self._running[index]
-            member_state = state.take(index)
+        for slot in self._active:
+            training = self._trainings[slot]
+            member_state = state.take(slot)
             record = EpochRecord(
-                epoch=running.progress.epoch + 1,
-                train_loss=float(train_losses[index]),
-                validation_loss=float(losses[index]),
-                learning_rate=float(rates[index]),
+                epoch=training.progress.epoch + 1,
+                train_loss=float(train_losses[slot]),
+                validation_loss=float(losses[slot]),
+                learning_rate=float(rates[slot]),
                 seconds=epoch_s,
-                windows_per_s=running.member.data.num_windows("train") / train_s,
-                is_best=False,
+                windows_per_s=training.member.data.num_windows("train") / train_s,
+                is_best=False,  # the progress decides
             )
-            running.progress = running.progress.after(record, self._settings)
-            final_record = running.progress.history[-1]
+            training.progress = training.progress.after(record, self._settings)
+            final_record = training.progress.history[-1]
             if final_record.is_best:
-                running.best_weights = member_state.weights
+                training.best_weights = member_state.weights
             if final_record.is_finite:
-                self._save(running, member_state)
-                running.member.on_epoch(final_record)
+                self._save(training, member_state)
+                training.member.on_epoch(final_record)
         return epoch_s
 
-    def _train(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Train for one epoch; return the mean losses and the last learning rates, each of shape (M,)."""
-        active = np.array([running.is_active for running in self._running])
+        active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
         num_steps = [
-            num_batches(running.member.data.num_windows("train"), self._settings.windows_per_step)
-            for running in self._running
+            num_batches(training.member.data.num_windows("train"), self._settings.windows_per_step)
+            for training in self._trainings
         ]
         for step, indices_BM in enumerate(next(self._epochs)):
             rates = np.zeros(len(active), np.float32)
-            for index, running in enumerate(self._running):
-                rates[index] = self._learning_rate(running.progress, step, num_steps[index])
+            for slot, training in enumerate(self._trainings):
+                rates[slot] = self._learning_rate(training.progress, step, num_steps[slot])
             self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
@@ -400,18 +421,18 @@ class _FleetFit:
         epochs_after = progress.epoch + (own_step + 1) / num_steps
         return rate_at(self._settings, progress.patience.learning_rate, epochs_before, epochs_after)
 
-    def _finished_members(self) -> Results:
+    def _finished_members(self) -> FleetResults:
         """Yield the members that have finished or diverged, and mark them as inactive."""
-        for running in [self._running[index] for index in self._active]:
-            error = _divergence(running)
-            if error or running.progress.is_over(self._settings):
-                running.is_active = False
+        for training in [self._trainings[slot] for slot in self._active]:
+            error = _divergence(training)
+            if error or training.progress.is_over(self._settings):
+                training.is_active = False
                 if not self._active:  # its models are evaluated next, and the windows may take gigabytes
                     del self._windows, self._tables, self._epochs
-                yield running.place, error or self._result(running)
+                yield training.member_index, error or self._result(training)
 
-    def _result(self, running: _Running) -> TrainingResult:
-        progress = running.progress
+    def _result(self, training: _MemberTraining) -> TrainingResult:
+        progress = training.progress
         patience = progress.patience
         num_members = len(self._members)
         return TrainingResult(
@@ -420,8 +441,8 @@ class _FleetFit:
             best_epoch=patience.best_epoch,
             best_validation_loss=patience.best_loss,
             stopped_by="early stopping" if patience.is_out(self._settings) else "epochs",
-            weights=self._trainer.network_weights(running.best_weights),
-            resumed_from_epoch=running.resumed_from,
+            weights=self._trainer.network_weights(training.best_weights),
+            resumed_from_epoch=training.resumed_from,
             seconds={stage: seconds / num_members for stage, seconds in self._seconds.items()},
             device=self._device,
             peak_memory_bytes=peak_bytes_of(self._device),
@@ -433,44 +454,45 @@ class _FleetFit:
         The last epoch took `epoch_s` seconds.
         """
         active = self._active
-        num_running = len(self._running)
-        if not active or len(active) > num_running // 2:
+        num_slots = len(self._trainings)
+        if not active or len(active) > num_slots // 2:
             return
-        epochs_left = max(self._settings.epochs - self._running[index].progress.epoch for index in active)
-        saved_s = epochs_left * epoch_s * (1.0 - len(active) / num_running)
+        epochs_left = max(self._settings.epochs - self._trainings[slot].progress.epoch for slot in active)
+        saved_s = epochs_left * epoch_s * (1.0 - len(active) / num_slots)
         if saved_s > self._seconds["compile"]:
-            self._running = [self._running[index] for index in active]
+            self._trainings = [self._trainings[slot] for slot in active]
             self._state = self._state.take(active)
-            self._copy_tables([running.member.data for running in self._running])
+            self._copy_tables([training.member.data for training in self._trainings])
             self._prepare_epochs()
 
-    def _save(self, running: _Running, state: FleetState) -> None:
+    def _save(self, training: _MemberTraining, state: FleetState) -> None:
         """Write a member's checkpoint, unless checkpoints have taken more than their share of the time."""
-        path = running.member.checkpoint
+        path = training.member.checkpoint
         elapsed = time.perf_counter() - self._started
         if path is None or self._saving_s > CHECKPOINT_SHARE * elapsed:
             return
         started = time.perf_counter()
-        identity = self._identity(running.member)
+        identity = self._identity(training.member)
         try:
-            Checkpoint(identity, state, running.best_weights, running.progress).save(path)
+            Checkpoint(identity, state, training.best_weights, training.progress).save(path)
         except StorageError as error:
-            running.member.warn(f"Checkpoints cannot be written ({error.got}): a stop costs these epochs.")
+            training.member.warn(f"Checkpoints cannot be written ({error.got}): a stop costs these epochs.")
         self._saving_s += time.perf_counter() - started
 
-    def _restore(self, running: _Running, path: Path) -> None:
+    def _restore(self, training: _MemberTraining, path: Path) -> None:
         """Continue a member from its checkpoint, or warn if it cannot be read or is not this member's."""
         try:
-            checkpoint = Checkpoint.load(path, self._identity(running.member))
-            checkpoint.require_fit(self._state.take(running.place))
+            checkpoint = Checkpoint.load(path, self._identity(training.member))
+            # Checkpoints are read before any member moves, so its slot is still its index.
+            checkpoint.require_fit(self._state.take(training.member_index))
         except ArtifactError as error:
-            reason = f"{running.member.data.series}: {path.name} {error.rule}; got {error.got}"
-            running.member.warn(f"{shown(reason, 300)}. {_IGNORED}.")
+            reason = f"{training.member.data.series}: {path.name} {error.rule}; got {error.got}"
+            training.member.warn(f"{shown(reason, 300)}. {_IGNORED}.")
             return
-        self._state = self._state.put(running.place, checkpoint.state)
-        running.progress = checkpoint.progress
-        running.best_weights = checkpoint.best_weights
-        running.resumed_from = checkpoint.progress.epoch
+        self._state = self._state.put(training.member_index, checkpoint.state)
+        training.progress = checkpoint.progress
+        training.best_weights = checkpoint.best_weights
+        training.resumed_from = checkpoint.progress.epoch
 
     def _identity(self, member: FleetMember) -> dict[str, Any]:
         """Return what a checkpoint must have in common with a member for it to continue from it."""
@@ -482,8 +504,7 @@ class _FleetFit:
             "backend": backend_name(),
         }
         if member.initial_weights:
-            digest, _ = member.initial_weights
-            identity["started_from"] = digest
+            identity["started_from"] = member.initial_weights.model_sha256
         return identity
 
     @contextmanager
@@ -496,11 +517,11 @@ class _FleetFit:
             self._seconds[stage] += time.perf_counter() - started
 
 
-def _divergence(running: _Running) -> DivergedError | None:
+def _divergence(training: _MemberTraining) -> DivergedError | None:
     """Return the error of a member whose last losses are not finite; None otherwise."""
-    if not running.progress.history:
+    if not training.progress.history:
         return None
-    last = running.progress.history[-1]
+    last = training.progress.history[-1]
     if last.is_finite:
         return None
     stage = "training"
@@ -509,7 +530,7 @@ def _divergence(running: _Running) -> DivergedError | None:
         stage = "validation"
         loss = last.validation_loss
     return DivergedError(
-        where=str(running.member.data.series),
+        where=str(training.member.data.series),
         rule=f"the {stage} loss must be a finite number",
         got=f"{loss} in epoch {last.epoch}",
         fix="Lower learning_rate, set clip_norm, or train with param:precision float32",

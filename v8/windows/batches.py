@@ -131,17 +131,17 @@ class EpochOrders:
     """The shuffled train windows of a fleet, epoch after epoch; it holds anchors but no tables.
 
     Args:
-        fleet: One or many series of one profile.
+        series_data: One or many series of one profile.
         seeds: Seed of the order of each series.
         first_epochs: The number of each series' next epoch, from 1; they differ after a resume.
     """
 
     def __init__(
-        self, fleet: Sequence[SeriesData], seeds: Sequence[int], first_epochs: Sequence[int]
+        self, series_data: Sequence[SeriesData], seeds: Sequence[int], first_epochs: Sequence[int]
     ) -> None:
-        self._anchors = [data.anchors["train"] for data in fleet]
+        self._anchors = [data.anchors["train"] for data in series_data]
         self._seeds = list(seeds)
-        self._batch_size = fleet[0].profile.training.windows_per_step
+        self._batch_size = series_data[0].profile.training.windows_per_step
         self._later = [first - min(first_epochs) for first in first_epochs]
         self.start = min(first_epochs)
         """Number of the next epoch of the series with the fewest epochs; `indices` counts from it."""
@@ -165,39 +165,41 @@ class EpochOrders:
 class FleetWindows:
     """The windows of one or many series of one profile."""
 
-    def __init__(self, fleet: Sequence[SeriesData]) -> None:
-        self._fleet = list(fleet)
-        self.num_rows = padded_rows(max(len(data.inputs_NF) for data in fleet))
+    def __init__(self, series_data: Sequence[SeriesData]) -> None:
+        self._series_data = list(series_data)
+        self.num_rows = padded_rows(max(len(data.inputs_NF) for data in series_data))
         """Rows of the tables."""
 
-    def tables(self, place: Callable[[NDArray[Any]], Any] = np.asarray) -> Tables:
+    def tables(self, to_device: Callable[[NDArray[Any]], Any] = np.asarray) -> Tables:
         """Stack the tables of the series, again in each call: they may take gigabytes.
 
-        Each is passed to `place`, which may copy it to a device, before the next one is created.
+        Each is passed to `to_device`, which may copy it to a device, before the next one is created.
         """
-        first = self._fleet[0]
+        first = self._series_data[0]
         close_F, is_anchored_F = _anchoring(first)
-        inputs_MNF = place(self._stacked([data.inputs_NF for data in self._fleet]))
+        inputs_MNF = to_device(self._stacked([data.inputs_NF for data in self._series_data]))
         targets_MNHC = {}
         for task in first.targets_NHC:
-            targets_MNHC[task] = place(self._stacked([data.targets_NHC[task] for data in self._fleet]))
-        weights_MN = place(self._stacked([data.weight_N for data in self._fleet]))
+            targets_MNHC[task] = to_device(
+                self._stacked([data.targets_NHC[task] for data in self._series_data])
+            )
+        weights_MN = to_device(self._stacked([data.weight_N for data in self._series_data]))
         return Tables(
             inputs_MNF=inputs_MNF,
             targets_MNHC=targets_MNHC,
             weights_MN=weights_MN,
-            steps_T=place(np.arange(1 - first.profile.lookback_bars, 1, dtype=np.int32)),
-            close_F=place(close_F),
-            is_anchored_F=place(is_anchored_F),
+            steps_T=to_device(np.arange(1 - first.profile.lookback_bars, 1, dtype=np.int32)),
+            close_F=to_device(close_F),
+            is_anchored_F=to_device(is_anchored_F),
         )
 
     def epochs(self, seeds: Sequence[int], first_epochs: Sequence[int]) -> EpochOrders:
         """Return the orders of the coming epochs."""
-        return EpochOrders(self._fleet, seeds, first_epochs)
+        return EpochOrders(self._series_data, seeds, first_epochs)
 
     def span_indices(self, span: str, batch_size: int) -> Indices:
         """Return the indices (S, B, M), int32, of one pass over a span of every series, in time order."""
-        return batched_indices([data.anchors[span] for data in self._fleet], batch_size)
+        return batched_indices([data.anchors[span] for data in self._series_data], batch_size)
 
     def training_batches(
         self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int

@@ -41,7 +41,7 @@ class SeriesData:
 
     profile: Profile
     table: FeatureTable  # raw columns, at least `table_columns(profile)`
-    split: Split
+    split: Split  # rows of each span
     spans: Mapping[str, Span]  # the complete windows of `train`, `validation` and `test`
     scaling: Scaling
     inputs_NF: NDArray[np.float32]  # scaled features of every row
@@ -98,7 +98,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    closes = {}
+    closes = {}  # that features are measured from: of the series itself, whose origin is "", and of others
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
         if name in table.columns:
@@ -186,14 +186,14 @@ def rows_needed(profile: Profile) -> int:
 
 
 def window_anchors(
-    segment: NDArray[np.int32], span: tuple[int, int], lookback_bars: int, horizon_bars: int
+    segment: NDArray[np.int32], rows: tuple[int, int], lookback_bars: int, horizon_bars: int
 ) -> NDArray[np.int64]:
-    """List the last known row of every complete window of a span, ascending, int64; empty when nothing fits.
+    """List the last known row of every complete window of some rows, ascending, int64; empty without any.
 
-    The segment numbers the unbroken piece that each row belongs to, shape (N,), ascending; the lookback
+    The segment numbers the unbroken segment that each row belongs to, shape (N,), ascending; the lookback
     includes the anchor.
     """
-    first, end = span
+    first, end = rows
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
     unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
     return anchors[unbroken]
