@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
+from v8.cli.wrapping import for_stream
 from v8.errors import V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared
 from v8.evaluation.significance import reading_marks
@@ -313,13 +314,13 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, unwrapped."""
+    """Print lines; on a terminal they break at spaces, elsewhere they stay whole."""
     print_all_lines(lines)
 
 
 def print_all_lines(lines: Iterable[str]) -> None:
     """Print lines that are already together in a list, as `print_lines` does."""
-    sys.stdout.writelines(f"{for_terminal(line)}\n" for line in lines)
+    sys.stdout.writelines(f"{for_stream(for_terminal(line), sys.stdout)}\n" for line in lines)
     sys.stdout.flush()
 
 
@@ -331,7 +332,7 @@ def print_json(content: Any) -> None:
 
 def print_message(text: str) -> None:
     """Print a message, which is no result, to standard error."""
-    sys.stderr.write(f"{for_terminal(text)}\n")
+    sys.stderr.write(f"{for_stream(for_terminal(text), sys.stderr)}\n")
     sys.stderr.flush()
 
 

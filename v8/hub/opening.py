@@ -243,7 +243,14 @@ def open_place(
         raise ArtifactError(
             where=str(source),
             rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
-            got="no such folder",
-            fix=folder_advice(Path(source)),
+            got="a file" if Path(source).is_file() else "no such folder",
+            fix=_advice(Path(source)),
         )
     return _Repository(source, models, revision, is_offline)
+
+
+def _advice(path: Path) -> str:
+    """Say what a path that is no folder is probably meant to be: `user/name` may be a repository."""
+    if _REPO.fullmatch(str(path)) and not path.parent.exists():
+        return f"If it is a repository on the Hub, write param:repo {path}"
+    return folder_advice(path)
