@@ -29,7 +29,7 @@ from v8.net import reporting_waiting_to
 from v8.safe_text import for_terminal
 from v8.version import VERSION, commit
 
-_UsageError: Any = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 """Base class of the errors that click, or the copy of it within typer, raises for a wrong command line."""
 
 _MAX_WORD_LETTERS: Final = 4_096
@@ -69,7 +69,7 @@ class _Command(TyperCommand):
         ctx.meta[WORDS] = tuple(args)
         try:
             values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-        except _UsageError as error:
+        except UsageError as error:
             error.ctx = error.ctx or ctx  # some of them do not say to which command they belong
             raise
         ctx.meta[VALUES] = values
@@ -108,7 +108,7 @@ def _errors_on_one_line() -> Iterator[None]:
         raise
     except V8Error as error:
         _exit(error)
-    except _UsageError as error:
+    except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         _exit(usage_error(error, (*_CORE_COMMANDS, *annexes.commands())))

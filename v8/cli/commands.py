@@ -307,7 +307,7 @@ def export(
 
 def publish(
     repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
-    run_argument: Path | None = Argument(None, metavar="[RUN]", help="A run folder such as runs/frontier."),
+    run_argument: Path | None = Argument(None, metavar="RUN", help="A run folder such as runs/frontier."),
     run: cli.RunOption = None,
     space: str | None = Option(None, metavar="USER/NAME", help="Publish the page of the models in --repo."),
     private: bool = Option(False, "--private", help="Make a new repository one that only you can see."),
@@ -348,7 +348,7 @@ def publish(
 
 
 def pull(
-    repo_argument: str | None = Argument(None, metavar="[USER/NAME]", help="The same as --repo."),
+    repo_argument: str | None = Argument(None, metavar="USER/NAME", help="The same as --repo."),
     repo: str | None = Option(None, metavar="USER/NAME", help="Where from; needed."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all."),
     revision: cli.RevisionOption = None,

@@ -64,7 +64,7 @@ PlaceArgument = Annotated[
     Path | None, Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models.")
 ]
 RunOption = Annotated[Path | None, Option("--run", metavar="RUN", help="RUN, named by an option.")]
-ProfileArgument = Annotated[str | None, Argument(metavar="[PROFILE]", help="The same as --profile.")]
+ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", help="The same as --profile.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
 
