@@ -89,7 +89,15 @@ def backtest(
         "out": folder,
         **source,
     }
-    return _forecasts("v8.backtest", ["backtest"], options, "forecasts", folder, column, progress=progress)
+    return _forecasts(
+        "v8.backtest",
+        ["backtest"],
+        options,
+        file_option="forecasts",
+        folder=folder,
+        column=column,
+        progress=progress,
+    )
 
 
 @in_python
@@ -141,18 +149,25 @@ def export(
     >>> nixtla = table.rename(columns={"series": "unique_id", "open_time": "ds"})  # doctest: +SKIP
     """
     options = {"series": series_list(series), "source": source, "data_dir": data_dir, "tables": tables}
-    words = ["export", str(run)]
-    return _forecasts("v8.export", words, options, "out", Path(run), column, progress=progress)
+    return _forecasts(
+        "v8.export",
+        ["export", str(run)],
+        options,
+        file_option="out",
+        folder=Path(run),
+        column=column,
+        progress=progress,
+    )
 
 
 def _forecasts(
     called: str,
     words: Sequence[str],
     options: dict[str, Any],
+    *,
     file_option: str,
     folder: Path,
     column: str | None,
-    *,
     progress: bool,
 ) -> pd.DataFrame:
     """Run a command that writes a table of forecasts, and read it in the layout of `export`."""

@@ -435,7 +435,9 @@ def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
     if (_RUNS / name / RUN_FILE).is_file():
         return f"Did you mean {_RUNS / name}"
     if name in profile_names():
-        return f"That is a profile: train it with `{command('run', '--profile', name)}`, and name {_RUNS / name}"
+        return (
+            f"That is a profile: train it with `{command('run', '--profile', name)}`, and name {_RUNS / name}"
+        )
     return otherwise
 
 

@@ -36,7 +36,6 @@ _MAX_WORD_LETTERS: Final = 4_096
 """Most letters of one word of a command line; no path is longer."""
 
 
-
 class _Commands(TyperGroup):
     """All commands: checks their words, prints every error as one line, and exits with its code."""
 

@@ -118,7 +118,9 @@ def _no_such_option(error: Any, place: str) -> ProfileError:
     # "-series" is read as "-s -e ...", and the error names the first of them.
     whole = next((word for word in words if word.startswith(name) and not word.startswith("--")), name)
     meant = _meant_option(whole.partition("=")[0], error.ctx, place)
-    fix = f"{meant}; {lists}" if meant else lists
+    if meant:
+        meant += "?" if meant.startswith("Did you mean") else ";"
+    fix = f"{meant} {lists}" if meant else lists
     return ProfileError(where=place, rule="takes only its own options", got=shown(whole), fix=fix)
 
 

@@ -48,7 +48,7 @@ def search(
         progress: Whether to print what the command prints.
 
     Returns:
-        A row for each trial that ended, and the last for the start; the index `trial` counts from 1 ("start"):
+        A row for each trial that ended, and the last for the start; the index `trial` counts from 1:
 
         * `state`: "winner", "complete" or "pruned"; missing for the start. `profile`: its name, text.
         * `folds`: folds that were finished.
