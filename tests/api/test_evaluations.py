@@ -83,9 +83,9 @@ def test_a_leaderboard_has_a_row_for_each_run_series_and_task(trained_run: Any) 
 
 
 def test_leaderboards_refuse_what_holds_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="runs=: needs one run with a finished series .* got no folder"):
+    with pytest.raises(ArtifactError, match=r"runs=: needs one run with a finished series .* got no folder"):
         v8.leaderboard([])
-    with pytest.raises(ArtifactError, match="must be the folder of one run, which holds run.json"):
+    with pytest.raises(ArtifactError, match=r"must be the folder of one run, which holds run\.json"):
         v8.leaderboard(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of newcomers: each answer says where, the rule, what was got and how to mend it, and does not mislead.
+"""Mistakes of newcomers: each answer says where, the rule, what was got and how to mend it.
 
 Each row is a command line as somebody wrote it and what the answer must hold: its end, which mends it, and
 where it needs saying the beginning. None of them needs TensorFlow or a network, and none writes anything.

@@ -47,7 +47,7 @@ def backtest(
     out: str | Path | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Evaluate a profile over many folds, fitted again for each, and return every forecast of their test spans.
+    """Evaluate a profile over many folds, fitted again for each; return every forecast of their test spans.
 
     It is the command `backtest` with `--forecasts`: the same call again continues an interrupted one, and
     only forecasts again when all folds are trained.
