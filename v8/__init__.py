@@ -73,5 +73,5 @@ def __getattr__(name: str) -> _typing.Any:
         return getattr(_importlib.import_module(_MODULES[name]), name)
     if name in _OF_ANNEXES:
         _load_plugins()
-        return _importlib.import_module("v8.annexes").python_function(name, _OF_ANNEXES[name])
+        return _importlib.import_module("v8.api.commands").function_of_annex(name, _OF_ANNEXES[name])
     raise AttributeError(f"module 'v8' has no attribute {name!r}")

@@ -19,11 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import yaml
-
-from v8.errors import ProfileError
 
 PACKAGE: Final = "v8"
 FILE: Final = "annex.yaml"
@@ -60,25 +58,14 @@ def commands() -> dict[str, AddedCommand]:
     return added
 
 
-def python_function(name: str, package: str) -> Callable[..., Any]:
-    """Return a function that an annex adds to `import v8`.
-
-    Args:
-        name: Of the function.
-        package: The annex, for the error: without it the function raises a `ProfileError` when it is called.
-    """
+def python_function(name: str) -> Callable[..., Any] | None:
+    """Return the function that an annex adds to `import v8` under a name; None without that annex."""
     for annex in annexes().values():
         place = annex.get("python", {}).get(name)
         if place:
             function: Callable[..., Any] = pkgutil.resolve_name(place)
             return function
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        rule = f"needs the package {package}"
-        fix = "Install v8 as a whole"
-        raise ProfileError(where=f"v8.{name}", rule=rule, got="an installation without it", fix=fix)
-
-    return refuse
+    return None
 
 
 def entries(registry: str) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def functions_of(annex: str) -> list[str]:
 
 
 def refusals(checkout: Path, *names: str) -> dict[str, str]:
-    """Call functions of `import v8` in the copied checkout, and return the errors that they raise, by name."""
+    """Call functions of `import v8` in the copied checkout; return the errors that they raise, by name."""
     code = (
         "import json, v8\n"
         "said = {}\n"
@@ -154,7 +154,7 @@ def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> 
             ("run", "--track", "tensorboard"),
             "--track tensorboard: needs a tracker, and v8 is installed without any",
         ),
-        (("run", "--engine", "ray"), "--engine: a engine is one of local"),
+        (("run", "--engine", "ray"), "--engine: an engine is one of local"),
         (("backtest", "--worth"), "--worth: needs the package v8.trading"),
         (("predict", "runs/none", "--source", "yfinance"), "--source yfinance: a source is one of vision"),
         (("update", "runs/none"), "needs one of its commands; got update"),

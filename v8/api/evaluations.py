@@ -252,7 +252,7 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     (3, 3)
     """
     folders = [runs] if isinstance(runs, str | Path) else list(runs)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for folder in folders:
         for fold, run in _runs_of(Path(folder)):
             record = read_run(run)

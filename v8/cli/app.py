@@ -49,7 +49,7 @@ class _Commands(TyperGroup):
         for group in GROUPS:
             rows = []
             for name, each in self.commands.items():
-                if each.rich_help_panel == group:
+                if getattr(each, "rich_help_panel", None) == group:
                     limit = formatter.width - 6 - _LONGEST_NAME
                     rows.append((name.ljust(_LONGEST_NAME), each.get_short_help_str(limit)))
             if rows:
@@ -154,7 +154,7 @@ app = typer.Typer(
 GROUPS: Final = ("Train", "Forecast", "Evaluate", "Share", "Inspect")
 """Groups of commands, in the order of `--help`."""
 
-_CORE_COMMANDS: Final = {
+_CORE_COMMANDS: Final[dict[str, tuple[str, Callable[..., None]]]] = {
     "run": ("Train", commands.run),
     "predict": ("Forecast", commands.predict),
     "report": ("Evaluate", commands.report),
@@ -177,7 +177,7 @@ _ORDER: Final = (
 
 def _all_commands() -> dict[str, tuple[str, Callable[..., None]]]:
     """Return group and function of all commands by name, in the order of `--help`."""
-    found: dict[str, tuple[str, Callable[..., None]]] = dict(_CORE_COMMANDS)
+    found = dict(_CORE_COMMANDS)
     for name, added in annexes.commands().items():
         found[name] = (added.group, pkgutil.resolve_name(added.call))
     known = [name for name in _ORDER if name in found]
