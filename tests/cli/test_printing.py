@@ -320,3 +320,16 @@ def test_what_is_no_terminal_gets_whole_lines(
     monkeypatch.setenv("COLUMNS", "40")
     print_lines("word " * 30)
     assert capsys.readouterr().out == "word " * 30 + "\n"
+
+
+def test_the_line_of_a_series_and_the_verdict_of_its_run_say_the_same(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    verdict = score(0.93, 0.2, 0.3, beside="range_paths")
+    outcome = SeriesOutcome(ONE, seconds=2.0, comparisons=(verdict.naive,))
+    (line,) = plain_lines(capsys, make_plan(ONE), [SeriesStarted(ONE), outcome])[1:]
+    print_leaderboard([board_row(str(ONE), ohlc=verdict)], Path())
+    lines = capsys.readouterr().out.splitlines()
+    words = "7.0 % lower error than the naive forecast"
+    assert line == f"BTCUSDT-1h: candles: {words}, 2.00 s (1 of 1 ended)"
+    assert lines[1].startswith(f"Candles: {words}, 86.0 % higher than the best baseline")
