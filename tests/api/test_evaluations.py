@@ -118,13 +118,24 @@ def test_an_error_of_the_command_names_arguments_and_not_flags() -> None:
             lambda: v8.backtest("frontier", "demo"),
             r"candles=: comes first .* Write \(\"vision\", \"frontier\"\)",
         ),
+        (
+            lambda: v8.train("frontier", "demo"),
+            r"candles=: comes first .* Write \(\"vision\", \"frontier\"\)",
+        ),
+        (lambda: v8.load("runs/fronteir"), r"got no such folder\. Did you mean runs/frontier\."),
+        (lambda: v8.Run("frontier"), r"got no such folder\. Did you mean runs/frontier\."),
         (lambda: v8.backtest("demo", column="cloze"), "column=: is one of open, .* Did you mean close"),
         (lambda: v8.search("demo", "alignd"), "profile= alignd: a shipped profile is one of .* mean aligned"),
         (lambda: v8.compare("frontier"), "v8.compare, profiles=: is a list"),
     ],
 )
-def test_a_wrong_call_is_refused_before_any_process_starts(call: Any, message: str) -> None:
-    with pytest.raises(ProfileError, match=message):
+def test_a_wrong_call_is_refused_before_any_process_starts(
+    call: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/frontier").mkdir(parents=True)
+    Path("runs/frontier/run.json").write_text("{}")
+    with pytest.raises((ProfileError, ArtifactError), match=message):
         call()
 
 

@@ -265,6 +265,7 @@ def train(
     >>> run.series
     ('BTCUSDT-1h',)
     """
+    _require_no_profile(candles)
     run_options, keys = _divided(options)
     load_plugins(run_options.get("plugin", ()))
     require_no_own_entries("v8.train")
@@ -375,17 +376,22 @@ def _with_others(
 
 def source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
     """Return the candle source of a call as options of a run; frames are stored first."""
+    _require_no_profile(candles)
     if isinstance(candles, str) and candles in SOURCES:
         return {"source": candles}
     if isinstance(candles, str | Path):
-        if candles in profile_names():
-            rule = "comes first and says where candles come from; the profile comes second"
-            fix = f'Write ("vision", "{candles}")'
-            raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
         if not Path(candles).is_dir():
             SOURCES.find(str(candles), where="candles=")  # suggests the nearest
         return {"source": "files", "data_dir": candles}
     return {"source": "files", "data_dir": _stored(_frames(candles, names))}
+
+
+def _require_no_profile(candles: RawCandles) -> None:
+    """Refuse the name of a profile where candles belong: the order of two arguments is easily confused."""
+    if isinstance(candles, str) and candles in profile_names():
+        rule = "comes first and says where candles come from; the profile comes second"
+        fix = f'Write ("vision", "{candles}")'
+        raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
 
 
 def _frames(

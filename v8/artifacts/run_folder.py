@@ -422,7 +422,7 @@ def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
     That is the folder next to it with the most similar name, the run of a profile of that name, or a series;
     `otherwise` if it is like none of these.
     """
-    name = str(path)
+    name = path.name if path.parent == Path.cwd() else str(path)
     if is_series_like(name):
         return f"Name the run first, such as runs/frontier, and then param:series {name}"
     try:
