@@ -423,7 +423,7 @@ def test_what_only_looks_like_a_number_is_refused_as_text(name: str, value: str,
 def test_bytes_that_are_no_text_and_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(config_path("aligned").read_text("utf-8"), "utf-16")
-    assert "must be YAML" in refused(path)
+    assert "must be a text file in UTF-8; got byte 0xff at position 0" in refused(path)
     path.write_text(config_path("aligned").read_text("utf-8"), "utf-8-sig")
     assert load_profile(str(path)).digest == load_profile("aligned").digest
     path.unlink()

@@ -4,7 +4,9 @@ An annex is a folder of this package with a file `annex.yaml`, which says what i
 
     sentence: what it is for
     needs: [ledger]                                # other annexes that it does not work without
-    commands: {forecast: v8.ledger.commands:forecast}    # the function of every command that it adds
+    commands:                                            # every command that it adds: in which group of
+      forecast: {group: Forecast, call: v8.ledger.commands:forecast}    # `--help`, and its function
+    python: {worth: v8.trading.python:worth}             # every function that it adds to `import v8`
     sources: [{name: yfinance, ...}]               # entries of a registry, as in the core's own YAML files
     hooks: {backtest_section: v8.trading.printing:backtest_section}    # functions that the core looks for
 
@@ -14,6 +16,7 @@ the folder of an annex removes what it adds and the annexes that need it, and no
 
 import pkgutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -38,12 +41,31 @@ def annexes() -> Mapping[str, Mapping[str, Any]]:
     return {name: annex for name, annex in contents.items() if contents.keys() >= {*annex.get("needs", ())}}
 
 
-def commands() -> dict[str, str]:
-    """Return the functions of the commands that annexes add, as `module:function`, by the command's name."""
-    places: dict[str, str] = {}
+@dataclass(frozen=True)
+class AddedCommand:
+    """A command that an annex adds."""
+
+    group: str  # of commands in `--help`
+    call: str  # its function, as `module:function`
+
+
+def commands() -> dict[str, AddedCommand]:
+    """Return the commands that annexes add, by name."""
+    added = {}
     for annex in annexes().values():
-        places.update(annex.get("commands", {}))
-    return places
+        for name, content in annex.get("commands", {}).items():
+            added[name] = AddedCommand(**content)
+    return added
+
+
+def python_function(name: str) -> Callable[..., Any] | None:
+    """Return the function that an annex adds to `import v8` under a name; None without that annex."""
+    for annex in annexes().values():
+        place = annex.get("python", {}).get(name)
+        if place:
+            function: Callable[..., Any] = pkgutil.resolve_name(place)
+            return function
+    return None
 
 
 def entries(registry: str) -> list[dict[str, Any]]:

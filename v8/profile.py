@@ -29,6 +29,7 @@ from v8.storage import digest_json
 from v8.tasks import TASKS
 
 PROFILE_FORMAT = 2  # version of the key set below; part of the digest
+_CHANGE_IT: Final = "Change it in the profile"
 MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
 MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four
 MOST_VALUES: Final = 10_000  # in a list; a profile has some hundred
@@ -412,7 +413,25 @@ class Profile(Settings, metaclass=_CheckedModel):
         changes: dict[str, Any] = {"training": training}
         if newest_bars is not None:
             changes["newest_bars"] = newest_bars
-        return self.but(name=self.name, **changes)
+        try:
+            return self.but(name=self.name, **changes)
+        except ProfileError as error:
+            raise _of_parameter(error) from error
+
+
+_BUDGET_KEYS: Final = {"newest_bars": "bars", "training.epochs": "epochs", "training.precision": "precision"}
+"""Parameters of a run that replace keys of its profile, by key."""
+
+
+def _of_parameter(error: ProfileError) -> ProfileError:
+    """Let an error about a key name the parameter whose value it refuses."""
+    parameter = _BUDGET_KEYS.get(error.where.rpartition(", key ")[2])
+    if parameter is None:
+        return error
+    fix = f"Write another value after param:{parameter}, or leave it out"
+    fix = fix if error.fix == _CHANGE_IT else error.fix
+    where = f"param:{parameter}, for the key {error.where.rpartition(' ')[2]}"
+    return ProfileError(where=where, rule=error.rule, got=error.got, fix=fix)
 
 
 def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
@@ -429,7 +448,7 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
     if path.suffix not in (".yaml", ".yml"):
         names = profile_names()
         if name_or_path not in names:
-            suggestion = advice(name_or_path, names, "Choose one of these")
+            suggestion = advice(path.name, names, "Choose one of these")
             raise ProfileError(
                 where=f"{where} {name_or_path}",
                 rule=f"a shipped profile is one of {', '.join(names)}",
@@ -437,7 +456,10 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
                 fix=f"{suggestion}; a file of your own needs its .yaml ending",
             )
         path = config_path(name_or_path)
-    return checked_profile(read_yaml(path), where=str(path))
+    fix = "Check the path"
+    if path.stem in profile_names():
+        fix = f"Did you mean {where} {path.stem}, which is shipped"
+    return checked_profile(read_yaml(path, fix), where=str(path))
 
 
 def checked_profile(content: Any, *, where: str, context: str = "") -> Profile:
@@ -524,6 +546,10 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
                 got += f", line {mark.line + 1}"
         rule = "must be YAML of plain values, each key once"
         fix = "Correct the file at that line"
+        if isinstance(error, UnicodeDecodeError):
+            rule = "must be a text file in UTF-8"
+            got = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
+            fix = "Save it as UTF-8, or name the file that was meant"
         raise ProfileError(where=str(path), rule=rule, got=got, fix=fix) from error
     if not isinstance(content, dict):
         got = type(content).__name__
@@ -663,8 +689,7 @@ def _plain(content: Any, *, location: str, key: str = "", depth: int = 0) -> Any
         }
         return plain if is_mapping else tuple(plain.values())
     got = f"a {shown(type(content).__name__)}"
-    fix = "Change it in the profile"
-    raise ProfileError(where=under_key(location, shown(key)), rule=rule, got=got, fix=fix)
+    raise ProfileError(where=under_key(location, shown(key)), rule=rule, got=got, fix=_CHANGE_IT)
 
 
 def _without_arrays(content: Any) -> Any:
@@ -699,7 +724,7 @@ def _fix(error: ValidationError) -> str:
         fix = "Add it; configs/aligned.yaml shows every key"
     else:
         choices = re.findall("'([^']+)'", first.get("ctx", {}).get("expected", ""))
-        fix = advice(str(first["input"]), choices, "Change it in the profile")
+        fix = advice(str(first["input"]), choices, _CHANGE_IT)
     num_others = sum(fault["loc"] not in same_fault for fault in error.errors())
     return f"{fix} ({num_others} more to fix after this one)" if num_others else fix
 

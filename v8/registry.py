@@ -158,7 +158,8 @@ class Registry(dict[str, T], Generic[T]):
         """
         if name not in self:
             suggestion = nearest(name, self) or self._named_by_description(name)
-            rule = f"a {self.kind} is one of {', '.join(self)}"
+            article = "an" if self.kind[:1] in "aeiou" else "a"
+            rule = f"{article} {self.kind} is one of {', '.join(self)}"
             fix = f"Did you mean {suggestion}" if suggestion else "Choose one of these"
             if not self:
                 rule = f"needs a {self.kind}, and v8 is installed without any"

@@ -27,6 +27,18 @@ def number(value: float | None) -> str:
     return ABSENT if value is None else f"{round(value, 3) + 0.0:,.3f}"
 
 
+def column(values: Iterable[float | None]) -> list[str]:
+    """Write the numbers of one column with equal decimals: three digits of the largest, at most 3 decimals.
+
+    >>> column([-1192.7241, 35.2, None]), column([12.34, 0.5]), column([0.0421, -0.1])
+    (['-1,193', '35', '–'], ['12.3', '0.5'], ['0.042', '-0.100'])
+    """
+    numbers = list(values)
+    largest = max((abs(value) for value in numbers if value is not None), default=0.0)
+    decimals = 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+    return [ABSENT if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in numbers]
+
+
 def digits(value: float) -> str:
     """Write a positive number with at least two significant digits.
 

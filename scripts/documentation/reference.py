@@ -377,6 +377,8 @@ def _called(value: Any) -> Any:
     """Return the function behind a package that can be called."""
     if value.__name__ == "v8.windows":
         return import_module("v8.api.windows").windows
+    if value.__name__ == "v8.search":
+        return import_module("v8.search.python").search
     return import_module("v8.api.forecaster").features if value.__name__ == "v8.features" else value
 
 

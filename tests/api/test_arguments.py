@@ -41,6 +41,46 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             | dict.fromkeys(("fresh", "progress", "evaluate"), False)
             | dict.fromkeys(OPTIONS),
         ),
+        "v8.backtest": (
+            v8.backtest,
+            {
+                "candles": "demo",
+                "profile": profile,
+                "series": series,
+                "folds": 2,
+                "column": "close",
+                "out": "b",
+            }
+            | {"history": None, "bars": None, "epochs": None, "progress": False},
+        ),
+        "v8.export": (
+            v8.export,
+            {"run": trained_run.path, "series": series, "column": "close", "source": None, "data_dir": None}
+            | {"tables": None, "progress": False},
+        ),
+        "v8.leaderboard": (v8.leaderboard, {"runs": [trained_run.path]}),
+        "v8.worth": (
+            v8.worth,
+            {"run": trained_run.path, "series": series, "fee_bps": 1.0, "spread_bps": 1.0, "target_pct": 40.0}
+            | {"max_leverage": 2.0, "source": None, "data_dir": None, "tables": None, "progress": False},
+        ),
+        "v8.search": (
+            v8.search,
+            {"candles": "demo", "profile": profile, "trials": 1, "hours": None, "ranges": None, "folds": 3}
+            | {"later": 2, "series": series, "history": None, "bars": None, "out": "s", "progress": False},
+        ),
+        "v8.compare": (
+            v8.compare,
+            {"profiles": [profile], "candles": "demo", "series": series, "bars": None, "epochs": None}
+            | {
+                "full": False,
+                "repeat": 1,
+                "baseline": None,
+                "out": "c",
+                "overwrite": False,
+                "progress": False,
+            },
+        ),
         "v8.plugin": (v8.plugin, {"file": "halfway.py"}),
         "v8.features": (v8.features, {**candles, "profile": profile, "series": series, "covariates": None}),
         "v8.windows": (
@@ -217,6 +257,7 @@ def test_other_options_of_the_command_are_arguments_of_train() -> None:
     ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "options")}
     shell = set(inspect.signature(with_plugins(run_command)).parameters) - {"source", "data_dir", "dry_run"}
     shell -= {"is_list", "opens", "lang"}  # what a terminal shows, and in which language
+    shell -= {"profile_argument"}  # the same as --profile
     assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
 
 

@@ -14,12 +14,15 @@ import pytest
 DOORS = (
     "v8",
     "v8.api.arguments",
+    "v8.api.commands",
+    "v8.api.evaluations",
     "v8.api.forecaster",
     "v8.api.runs",
     "v8.api.windows",
 )
 PACKAGES = {
     "features": lambda: import_module("v8.api.forecaster").features,
+    "search": lambda: import_module("v8.search.python").search,
     "windows": lambda: import_module("v8.api.windows").windows,
 }
 """Functions behind packages that can be called."""

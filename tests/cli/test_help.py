@@ -9,7 +9,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from v8.cli.app import app
+from v8.cli.app import GROUPS, app
 
 COMMANDS = typer.main.get_command(app).commands
 CALLED = "python -m v8 "
@@ -43,5 +43,26 @@ def test_help_fits_80_columns_and_names_no_type_behind_a_flag(name: str | None) 
 def test_every_command_is_listed_with_a_whole_sentence() -> None:
     told = shown()
     assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
-    assert "..." not in told.partition("Commands:")[2]
+    assert "..." not in told.partition("\nTrain:\n")[2]
     assert "A row is one bar ahead" not in told  # what stands below the first sentence
+
+
+def test_commands_are_in_groups_of_what_they_are_for() -> None:
+    text = shown().partition("Options:")[2]
+    groups = re.findall(r"^([A-Z]\w+):$", text, re.MULTILINE)
+    assert tuple(groups) == GROUPS
+    by_group = {
+        group: re.findall(r"^  ([a-z-]+)  ", part, re.MULTILINE)
+        for group, part in zip(groups, re.split(r"^[A-Z]\w+:$", text, flags=re.MULTILINE)[1:], strict=True)
+    }
+    assert by_group == {
+        "Train": ["run", "update", "search"],
+        "Forecast": ["predict", "forecast", "app"],
+        "Evaluate": ["report", "backtest", "compare-profiles", "worth", "track"],
+        "Share": ["publish", "pull", "export"],
+        "Inspect": ["data", "features", "doctor"],
+    }
+
+
+def test_no_command_is_in_a_group_that_is_not_printed() -> None:
+    assert {each.rich_help_panel for each in COMMANDS.values()} <= {*GROUPS}

@@ -48,11 +48,11 @@ def require_one_line(done: Result) -> str:
         (["run", f"--{LONG}"], "run: takes only its own options; got --xxx"),
         ([LONG], ": needs one of its commands; got xxx"),
         (["x" * 5_000], "each at most 4,096 letters; got xxx"),
-        (["data", "--bars", LONG], "got invalid value for '--bars': "),
-        (["data", "--bars", "1e999"], "got invalid value for '--bars': "),
-        (["data", "--bars", "nan"], "got invalid value for '--bars': "),
-        (["data", "--bars", "-5"], "got invalid value for '--bars': "),
-        (["data", "--bars", "0"], "got invalid value for '--bars': "),
+        (["data", "--bars", LONG], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["data", "--bars", "1e999"], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["data", "--bars", "nan"], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["data", "--bars", "-5"], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["data", "--bars", "0"], "--bars: is a whole number from 1 to 10,000,000; got "),
         (["forecast"], "forecast: needs one place of models: a run folder, or --repo; got neither"),
         (["forecast", "a", "--repo", "b/c"], "needs one place of models: a run folder, or --repo; got both"),
         (["forecast", "a", *DEMO], "a ledger is about the future; got a simulated market"),
@@ -61,12 +61,12 @@ def require_one_line(done: Result) -> str:
             "--ledger: is a file in a folder that exists; got no folder no/such. Make it first: mkdir",
         ),
         (["track", "a", "--format", "xml"], "--format: is one of table, json, csv; got 'xml'"),
-        (["predict", "a", "--bars", "0"], "got invalid value for '--bars': "),
-        (["compare-profiles", "--bars", "0"], "got invalid value for '--bars': "),
-        (["data", "--bars", "9" * 4_090], "got invalid value for '--bars': "),
+        (["predict", "a", "--bars", "0"], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["compare-profiles", "--bars", "0"], "--bars: is a whole number from 1 to 10,000,000; got "),
+        (["data", "--bars", "9" * 4_090], "--bars: is a whole number from 1 to 10,000,000; got "),
         (["run", "--epochs", "9" * 20], "training.epochs: input should be less than or equal to 100000"),
-        (["run", "--epochs", "-1"], "got invalid value for '--epochs': "),
-        (["run", "--epochs", "0"], "got invalid value for '--epochs': "),
+        (["run", "--epochs", "-1"], "--epochs: is a whole number of at least 1; got "),
+        (["run", "--epochs", "0"], "--epochs: is a whole number of at least 1; got "),
         (["train"], "needs one of its commands; got train. Did you mean `"),
         (["run", "--sourc", "demo"], "got --sourc. Did you mean --source?"),
         (["export"], "export: needs RUN; got none. Write for example "),
@@ -128,8 +128,8 @@ def test_a_path_that_is_too_long_is_one_line(words: list[str]) -> None:
 
 def test_runs_that_is_a_file_is_one_line() -> None:
     done = call("run", *DEMO, "--smoke", "--series", "BTCUSDT-15m", "--runs", "../a-file")
-    assert "got Not a directory" in require_one_line(done)
-    assert (done.exit_code, Path("../a-file").read_text()) == (6, "mine")
+    assert "--runs: is the folder of all run folders; got the file ../a-file." in require_one_line(done)
+    assert (done.exit_code, Path("../a-file").read_text()) == (2, "mine")
 
 
 def test_ten_thousand_series_are_counted_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import time
 import webbrowser
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard
+from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_lines
 from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BaselineComparison
 from v8.evaluation.verdict import Verdict
@@ -121,10 +122,12 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
     lines = plain_lines(capsys, make_plan(ONE, TWO, THREE, FOUR), events)
     # All of it takes milliseconds here; tests/runs/test_pace.py sets the clock.
     assert [line for line in lines if "ended" in line] == [
-        "BTCUSDT-1h 0.966 of naive, 0.999 of range_paths, 12 s (1 of 4 ended, 1 still training)",
-        "XRPUSDT-1h 1.002 of naive, 4.50 s (2 of 4 ended, 1 still training, a few seconds left)",
-        "ETHUSDT-1h 1 min 0 s (3 of 4 ended, 1 still training, a few seconds left)",
-        "ADAUSDT-1h 1 min 30 s (4 of 4 ended)",
+        "BTCUSDT-1h: candles: 3.4 % lower error than the naive forecast, 12 s "
+        "(1 of 4 ended, 1 still training)",
+        "XRPUSDT-1h: candles: 0.2 % higher error than the naive forecast, 4.50 s "
+        "(2 of 4 ended, 1 still training, a few seconds left)",
+        "ETHUSDT-1h: finished, 1 min 0 s (3 of 4 ended, 1 still training, a few seconds left)",
+        "ADAUSDT-1h: finished, 1 min 30 s (4 of 4 ended)",
     ]
 
 
@@ -274,7 +277,7 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
     print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)], Path())
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "series naive × har" in lines  # the last line of the header
+    assert "series naive har" in lines  # the last line of the header
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
         "Bollinger bands: 30.0 % lower error than the naive forecast, "
@@ -290,3 +293,43 @@ def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixtur
         "Below 1 the model has the lower error. Nothing is known yet: "
         "the test spans hold too few windows to test."
     )
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_prose_on_a_terminal_breaks_at_spaces_whatever_its_width(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    screen = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = [board_row(f"{coin}USDT-1h", bands=score(0.8, 0.01, 0.02, beside="har")) for coin in "AB"]
+    print_leaderboard(rows, Path())
+    print_lines("Forecast: python -m v8 predict runs/a-name-that-is-long --source files --data-dir candles")
+    text = re.sub(r"\x1b\[\d+m", "", screen.getvalue())
+    lines = [line.rstrip() for line in text.splitlines()]
+    command = "python -m v8 predict runs/a-name-that-is-long --source files --data-dir candles"
+    assert any(line.endswith(command) for line in lines), "a command is one line"
+    assert max(len(line) for line in lines if command not in line) <= width
+    prose = " ".join(lines)
+    for sentence in ("on candles that training had not seen:", "20.0 % lower error than the naive forecast,"):
+        assert sentence in prose
+
+
+def test_what_is_no_terminal_gets_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_lines("word " * 30)
+    assert capsys.readouterr().out == "word " * 30 + "\n"
+
+
+def test_the_line_of_a_series_and_the_verdict_of_its_run_say_the_same(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    verdict = score(0.93, 0.2, 0.3, beside="range_paths")
+    outcome = SeriesOutcome(ONE, seconds=2.0, comparisons=(verdict.naive,))
+    (line,) = plain_lines(capsys, make_plan(ONE), [SeriesStarted(ONE), outcome])[1:]
+    print_leaderboard([board_row(str(ONE), ohlc=verdict)], Path())
+    lines = capsys.readouterr().out.splitlines()
+    words = "7.0 % lower error than the naive forecast"
+    assert line == f"BTCUSDT-1h: candles: {words}, 2.00 s (1 of 1 ended)"
+    assert lines[1].startswith(f"Candles: {words}, 86.0 % higher than the best baseline")

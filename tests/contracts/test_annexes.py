@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shutil
@@ -61,8 +62,37 @@ def listed_commands(checkout: Path) -> set[str]:
     """Return the names of the commands that `--help` lists."""
     answer = call(checkout, "--help")
     assert answer.returncode == 0, answer.stderr
-    lines = answer.stdout.partition("Commands:")[2].splitlines()
+    lines = answer.stdout.partition("\nTrain:\n")[2].splitlines()
     return {line.split()[0] for line in lines if re.match(r"  \w", line)}
+
+
+def functions_of(annex: str) -> list[str]:
+    """Name the functions that an annex adds to `import v8`."""
+    return list(annexes()[annex].get("python", {}))
+
+
+def refusals(checkout: Path, *names: str) -> dict[str, str]:
+    """Call functions of `import v8` in the copied checkout; return the errors that they raise, by name."""
+    code = (
+        "import json, v8\n"
+        "said = {}\n"
+        f"for name in {names!r}:\n"
+        "    try:\n"
+        "        getattr(v8, name)()\n"
+        "    except v8.errors.V8Error as error:\n"
+        "        said[name] = str(error)\n"
+        "print(json.dumps(said))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "V8_HOME": str(checkout / "home")}
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", f"import v8.errors\n{code}"],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(json.loads(answer.stdout))
 
 
 def copy_without(checkout: Path, folder: Path, *annexes_left_out: str) -> Path:
@@ -93,9 +123,15 @@ def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() ->
 @pytest.mark.process
 @pytest.mark.parametrize("annex", sorted(annexes()))
 def test_without_one_annex_all_other_commands_are_there(checkout: Path, annex: str, tmp_path: Path) -> None:
-    left = listed_commands(copy_without(checkout, tmp_path / "less", annex))
+    less = copy_without(checkout, tmp_path / "less", annex)
+    left = listed_commands(less)
     assert listed_commands(checkout) - left == commands_of(annex)
     assert {"run", "predict", "backtest", "doctor"} <= left
+    for name in functions_of(annex):
+        rule = (
+            f"v8.{name}: needs the package v8.{annex}; got an installation without it. Install v8 as a whole."
+        )
+        assert refusals(less, name) == {name: rule}
 
 
 @pytest.mark.nightly
@@ -118,7 +154,7 @@ def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> 
             ("run", "--track", "tensorboard"),
             "--track tensorboard: needs a tracker, and v8 is installed without any",
         ),
-        (("run", "--engine", "ray"), "--engine: a engine is one of local"),
+        (("run", "--engine", "ray"), "--engine: an engine is one of local"),
         (("backtest", "--worth"), "--worth: needs the package v8.trading"),
         (("predict", "runs/none", "--source", "yfinance"), "--source yfinance: a source is one of vision"),
         (("update", "runs/none"), "needs one of its commands; got update"),

@@ -63,7 +63,7 @@ def test_a_command_is_one_of_ours_and_the_same_in_both(name: str) -> None:
     if name == "train":
         assert context.params["profile"] in profile_names()
     else:
-        assert Path(context.params["run"]).parent == Path("runs")
+        assert Path(context.params["run_argument"]).parent == Path("runs")
 
 
 def test_the_page_without_tensorflow_is_the_other_one_with_its_runtime() -> None:

@@ -50,7 +50,11 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     # There was something to look at as soon as one series was finished, and each says what it is worth.
     lines = done.stdout.splitlines()
     (told,) = (number for number, line in enumerate(lines) if line.endswith(f"after each series: {page}"))
-    ended = [number for number, line in enumerate(lines) if " of naive, " in line and " ended" in line]
+    ended = [
+        number
+        for number, line in enumerate(lines)
+        if " than the naive forecast, " in line and " ended" in line
+    ]
     assert len(ended) == 2
     assert ended[0] < told < ended[1]
     assert folder == f"Run folder: {place.run}"

@@ -12,7 +12,15 @@ from wandering import wandering
 
 from v8.evaluation.evaluation import MODEL
 from v8.reports.markup import DEMO_WARNING
-from v8.trading.page import sentences, trading_page, trading_section, write_trading_results
+from v8.trading.page import (
+    TITLE,
+    figure_tables,
+    gains_table,
+    sentences,
+    trading_page,
+    trading_section,
+    write_trading_results,
+)
 from v8.trading.rules import (
     NAIVE,
     PERFECT_FORESIGHT,
@@ -82,3 +90,11 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert all(sentence in page for sentence in sentences(known))
     section = "".join(trading_section(known))  # of a back-test, too
     assert "Perfect foresight knows what comes and pays nothing" in section
+
+
+def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:
+    for table in (gains_table(known.pooled, TITLE), *figure_tables(known)):
+        num_gains = len(table.rows) - (4 if table.title == TITLE else 0)  # below them are p-values and words
+        for place in range(1, len(table.columns)):
+            numbers = [str(row[place]) for row in table.rows[:num_gains]]
+            assert len({len(cell.partition(".")[2]) for cell in numbers if cell != "–"}) == 1, numbers

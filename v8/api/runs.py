@@ -29,7 +29,7 @@ from v8.market.companions import Companions, UserTable
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import SOURCES
 from v8.plugins import load_plugins, require_no_own_entries
-from v8.profile import Profile, key_places
+from v8.profile import Profile, key_places, profile_names
 from v8.records import read_plain
 from v8.reports.outputs import REPORT_FILE
 from v8.runs.options import RunOptions
@@ -266,6 +266,7 @@ def train(
     >>> run.series
     ('BTCUSDT-1h',)
     """
+    _require_no_profile(candles)
     run_options, keys = _divided(options)
     load_plugins(run_options.get("plugin", ()))
     require_no_own_entries("v8.train")
@@ -277,10 +278,10 @@ def train(
     candles = _with_others(candles, names, loaded, covariates or {})
     if covariates and loaded.covariates:
         run_options["tables"] = _stored_tables(companions.tables)
-    run_options |= _source_of(candles, names)
+    run_options |= source_of(candles, names)
     complete_options = RunOptions(
         **run_options,
-        profile=str(_profile_file(profile)),
+        profile=str(profile_file(profile)),
         runs=Path(runs),
         series=tuple(names),
         fresh=fresh,
@@ -374,8 +375,9 @@ def _with_others(
     return dict(frames) | {f"{symbol}-{timeframe}": frame for symbol, frame in others.items()}
 
 
-def _source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
+def source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
     """Return the candle source of a call as options of a run; frames are stored first."""
+    _require_no_profile(candles)
     if isinstance(candles, str) and candles in SOURCES:
         return {"source": candles}
     if isinstance(candles, str | Path):
@@ -383,6 +385,14 @@ def _source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
             SOURCES.find(str(candles), where="candles=")  # suggests the nearest
         return {"source": "files", "data_dir": candles}
     return {"source": "files", "data_dir": _stored(_frames(candles, names))}
+
+
+def _require_no_profile(candles: RawCandles) -> None:
+    """Refuse the name of a profile where candles belong: the order of two arguments is easily confused."""
+    if isinstance(candles, str) and candles in profile_names():
+        rule = "comes first and says where candles come from; the profile comes second"
+        fix = f'Write ("vision", "{candles}")'
+        raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
 
 
 def _frames(
@@ -426,7 +436,7 @@ def _stored_tables(tables: Sequence[UserTable]) -> Path:
     return folder
 
 
-def _profile_file(profile: str | Path | Profile) -> str | Path:
+def profile_file(profile: str | Path | Profile) -> str | Path:
     """Return the name or file of a profile; a `Profile` is written to a file under `V8_HOME`."""
     if not isinstance(profile, Profile):
         return profile

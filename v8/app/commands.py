@@ -15,7 +15,8 @@ APP_PACKAGES: Final = ("starlette", "uvicorn")
 
 
 def serve(
-    run: cli.RunArgument = None,
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
     repo: cli.RepoOption = None,
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
@@ -39,7 +40,7 @@ def serve(
         v8 app runs/frontier
         v8 app --repo you/models --port 0
     """
-    place = cli.one_place("app", run, repo)
+    place = cli.one_place("app", cli.maybe_run(run_argument, run), repo)
     for name in APP_PACKAGES:
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))

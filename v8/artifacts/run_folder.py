@@ -32,10 +32,10 @@ from v8.former_names import with_current_names
 from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
-from v8.market.series import Series, by_series, is_series_name
+from v8.market.series import Series, by_series, is_series_like, is_series_name
 from v8.networks.loops import Loops
 from v8.plugins import loaded, other_plugins
-from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of
+from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of, profile_names
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.registry import nearest
 from v8.storage import FolderLock, Pace, expanded, sweep, write_json
@@ -45,6 +45,7 @@ RUN_FILE = "run.json"
 ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be (G10)
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
 _MOST_NEIGHBOURS = 10_000  # most entries of a folder that are searched for a similar name
+_RUNS = Path("runs")  # folder of all run folders, unless a command names another
 _MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
 Status = Literal["pending", "running", "done", "failed"]
@@ -416,20 +417,35 @@ def read_run(path: Path) -> RunRecord:
 
 
 def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
-    """Suggest the folder next to a path that does not exist whose name is most similar to its own."""
+    """Say what a path that does not exist is probably meant to be.
+
+    That is the folder next to it with the most similar name, the run of a profile of that name, or a series;
+    `otherwise` if it is like none of these.
+    """
+    name = path.name if path.parent == Path.cwd() else str(path)
+    if is_series_like(name):
+        return f"Name the run first, such as runs/frontier, and then param:series {name}"
     try:
         names = [file.name for file in islice(path.parent.iterdir(), _MOST_NEIGHBOURS) if file.is_dir()]
     except OSError:
-        return otherwise
+        names = []
     suggestion = nearest(path.name, names)
-    return f"Did you mean {path.parent / suggestion}" if suggestion else otherwise
+    if suggestion:
+        return f"Did you mean {path.parent / suggestion}"
+    if (_RUNS / name / RUN_FILE).is_file():
+        return f"Did you mean {_RUNS / name}"
+    if name in profile_names():
+        return (
+            f"That is a profile: train it with `{command('run', '--profile', name)}`, and name {_RUNS / name}"
+        )
+    return otherwise
 
 
 def _no_run_error(path: Path) -> ArtifactError:
     """Return the error for a path that is not the folder of a run."""
     runs = sorted(str(file.parent) for file in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
     if not path.is_dir():
-        got = "no such folder"
+        got = "a file" if path.exists() else "no such folder"
     elif runs:
         got = f"a folder of runs: {listed(runs)}"
     else:

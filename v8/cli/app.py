@@ -9,7 +9,6 @@ import inspect
 import io
 import os
 import pkgutil
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,40 +20,20 @@ from typer.core import TyperCommand, TyperGroup
 from v8 import annexes
 from v8.cli import commands
 from v8.cli.options import with_plugins
+from v8.cli.usage import VALUES, WORDS, usage_error
+from v8.cli.wrapping import for_stream
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
 from v8.net import reporting_waiting_to
-from v8.registry import nearest
 from v8.safe_text import for_terminal
 from v8.version import VERSION, commit
 
-_UsageError: Any = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 """Base class of the errors that click, or the copy of it within typer, raises for a wrong command line."""
 
 _MAX_WORD_LETTERS: Final = 4_096
 """Most letters of one word of a command line; no path is longer."""
-
-
-_NO_SUCH_COMMAND: Final = re.compile(r"No such command '(.*?)'(\.|$)")
-_OTHER_WORDS: Final = {
-    "train": "run",
-    "fit": "run",
-    "evaluate": "report",
-    "eval": "report",
-    "download": "data",
-    "fetch": "data",
-    "compare": "compare-profiles",
-    "serve": "app",
-    "server": "app",
-    "upload": "publish",
-    "push": "publish",
-    "tune": "search",
-    "retrain": "update",
-    "record": "track",
-    "cv": "backtest",
-}
-"""What other programs call the commands."""
 
 
 class _Commands(TyperGroup):
@@ -65,6 +44,18 @@ class _Commands(TyperGroup):
             _require_printable(args)
             return super().make_context(info_name, args, parent, **extra)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by group, each with the first sentence of its help."""
+        for group in GROUPS:
+            rows = []
+            for name, each in self.commands.items():
+                if getattr(each, "rich_help_panel", None) == group:
+                    limit = formatter.width - 6 - _LONGEST_NAME
+                    rows.append((name.ljust(_LONGEST_NAME), each.get_short_help_str(limit)))
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         with _errors_on_one_line(), reporting_waiting_to(_print_waiting):
             return super().invoke(ctx)
@@ -74,7 +65,13 @@ class _Command(TyperCommand):
     """One command; refuses an empty text as a value, which a shell passes where a variable is not set."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[WORDS] = tuple(args)
+        try:
+            values, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        except UsageError as error:
+            error.ctx = error.ctx or ctx  # some of them do not say to which command they belong
+            raise
+        ctx.meta[VALUES] = values
         for parameter in self.get_params(ctx):
             _require_no_empty_text(parameter, values.get(parameter.name))
         return super().parse_args(ctx, args)
@@ -110,53 +107,24 @@ def _errors_on_one_line() -> Iterator[None]:
         raise
     except V8Error as error:
         _exit(error)
-    except _UsageError as error:
+    except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        _exit(_usage_error(error))
+        _exit(usage_error(error, (*_CORE_COMMANDS, *annexes.commands())))
     except OSError as error:  # of a file that no other code of ours handles: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _usage_error(error: Any) -> ProfileError:
-    """Put an error of click's about the words of a command line into our form."""
-    place = error.ctx.command_path if error.ctx else command()
-    lists = f"`{place} --help` lists them"
-    kind = type(error).__name__
-    if kind == "NoSuchOption":
-        options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts]
-        suggestion = nearest(error.option_name, options)
-        fix = f"Did you mean {suggestion}? {lists}" if suggestion else lists
-        return ProfileError(
-            where=place, rule="takes only its own options", got=shown(error.option_name), fix=fix
-        )
-    if kind == "MissingParameter":
-        name = str(error.param.metavar or error.param.opts[0])
-        example = " runs/frontier" if name == "RUN" else f" {name}"
-        fix = f"Write for example {place}{example}"
-        return ProfileError(where=place, rule=f"needs {name}", got="none", fix=fix)
-    message = error.format_message().removeprefix("Got ").rstrip(".?")
-    unknown_command = _NO_SUCH_COMMAND.match(message)
-    if unknown_command:
-        name = unknown_command[1]
-        meant = _OTHER_WORDS.get(name) or nearest(name, [*_CORE_COMMANDS, *annexes.commands()])
-        fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
-        return ProfileError(where=place, rule="needs one of its commands", got=shown(name), fix=fix)
-    got = f"{message[:1].lower()}{message[1:]}"
-    return ProfileError(
-        where=place, rule="takes the words that its --help lists", got=got, fix=f"Call {place} --help"
-    )
-
-
 def _print_waiting(text: str) -> None:
     """Print what is waited for to standard error, as one line."""
-    typer.echo(for_terminal(text), err=True)
+    typer.echo(for_stream(for_terminal(text), sys.stderr), err=True)
 
 
 def _exit(error: V8Error) -> NoReturn:
-    sys.stderr.write(f"error: {error}\n")
+    text = for_stream(f"error: {error}", sys.stderr)
+    sys.stderr.write(f"{text}\n")
     raise typer.Exit(error.exit_code) from error
 
 
@@ -179,55 +147,61 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain help breaks no word, and names no type behind a flag
     pretty_exceptions_enable=False,
 )
-_CORE_COMMANDS: Final = {
-    function.__name__: function
-    for function in (
-        commands.run,
-        commands.data,
-        commands.features,
-        commands.report,
-        commands.export,
-        commands.publish,
-        commands.pull,
-        commands.predict,
-        commands.backtest,
-        commands.doctor,
-    )
+GROUPS: Final = ("Train", "Forecast", "Evaluate", "Share", "Inspect")
+"""Groups of commands, in the order of `--help`."""
+
+_CORE_COMMANDS: Final[dict[str, tuple[str, Callable[..., None]]]] = {
+    "run": ("Train", commands.run),
+    "predict": ("Forecast", commands.predict),
+    "report": ("Evaluate", commands.report),
+    "backtest": ("Evaluate", commands.backtest),
+    "publish": ("Share", commands.publish),
+    "pull": ("Share", commands.pull),
+    "export": ("Share", commands.export),
+    "data": ("Inspect", commands.data),
+    "features": ("Inspect", commands.features),
+    "doctor": ("Inspect", commands.doctor),
 }
-"""The commands of the core by name; annexes add the others (`v8.annexes`)."""
+"""The commands of the core by name, each with its group; annexes add the others (`v8.annexes`)."""
 
 _ORDER: Final = (
-    *("run", "data", "features", "report", "export", "worth", "publish", "pull", "predict"),
-    *("update", "forecast", "track", "backtest", "compare-profiles", "search", "app", "doctor"),
+    *("run", "update", "search", "predict", "forecast", "app"),
+    *("report", "backtest", "compare-profiles", "worth", "track"),
 )
-"""The order in which `--help` lists commands that are there; others come last."""
+"""The order in which `--help` lists commands of a group that are there; others come last."""
 
 
-def _all_commands() -> dict[str, Callable[..., None]]:
-    """Return the functions of all commands by name, in the order of `--help`."""
-    functions: dict[str, Callable[..., None]] = dict(_CORE_COMMANDS)
-    for name, place in annexes.commands().items():
-        functions[name] = pkgutil.resolve_name(place)
-    known = [name for name in _ORDER if name in functions]
-    others = [name for name in functions if name not in _ORDER]
-    return {name: functions[name] for name in (*known, *others)}
+def _all_commands() -> dict[str, tuple[str, Callable[..., None]]]:
+    """Return group and function of all commands by name, in the order of `--help`."""
+    found = dict(_CORE_COMMANDS)
+    for name, added in annexes.commands().items():
+        found[name] = (added.group, pkgutil.resolve_name(added.call))
+    known = [name for name in _ORDER if name in found]
+    others = [name for name in found if name not in _ORDER]
+    return {name: found[name] for name in (*known, *others)}
 
 
-def _register(name: str, function: Callable[..., None]) -> None:
+def _register(name: str, group: str, function: Callable[..., None]) -> None:
     """Add a command to the command line: its docstring is its help, the examples in it come last."""
     text, _, examples = str(inspect.getdoc(function)).partition("\n\nExamples:\n")
     summary = text.partition("\n\n")[0]
     # \b keeps click from joining the lines. An example is printed with the program's name as it was called.
     epilog = "\b\nExamples:\n" + examples.replace("    v8", f"  {command()}")
-    add_command = app.command(name, cls=_Command, help=text, short_help=summary, epilog=epilog)
+    add_command = app.command(
+        name, cls=_Command, help=text, short_help=summary, epilog=epilog, rich_help_panel=group
+    )
     add_command(with_plugins(function))
 
 
-for _name, _function in _all_commands().items():
-    _register(_name, _function)
+for _name, (_group, _function) in _all_commands().items():
+    _register(_name, _group, _function)
+
+_LONGEST_NAME: Final = max(map(len, _all_commands()))
+"""Letters of the longest name of a command."""
 
 
 def _print_version(is_asked: bool) -> None:

@@ -3,6 +3,7 @@
 These modules are imported inside the commands, so that `--help` and usage errors answer quickly.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +14,14 @@ from typer import Argument, Exit, Option, echo
 
 from v8 import annexes
 from v8.cli import options as cli
+from v8.cli.usage import meant_word
 from v8.errors import DataError, ProfileError, SeriesError
 from v8.invocation import command
 from v8.market.series import load_universe
 from v8.market.sources.source import CandleSource
 from v8.net import report_waiting
 from v8.profile import load_profile, network_outputs
+from v8.registry import advice
 from v8.runs.options import (
     PreparedRun,
     RunOptions,
@@ -29,15 +32,17 @@ from v8.runs.options import (
 )
 from v8.runs.trackers import TRACKERS
 
+_DEFAULT_PROFILE: Final[str] = RunOptions.model_fields["profile"].default
 _ONCE_FLAGS: Final = ("--redo", "--drop")
 """Flags of `run` with a value that hold for one call only."""
 
 
 def run(
-    profile: str = Option(
-        RunOptions.model_fields["profile"].default,
+    profile_argument: cli.ProfileArgument = None,
+    profile: str | None = Option(
+        None,
         metavar="NAME|FILE",
-        help="What to train: a shipped name or a file; --list says for whom each is.",
+        help="A shipped name or a file; --list says for whom each is. Default: frontier.",
     ),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
@@ -80,7 +85,7 @@ def run(
 
     Examples:
         v8 run --profile frontier --dry-run
-        v8 run --profile frontier --series BTCUSDT-15m
+        v8 run frontier --series BTCUSDT-15m
         v8 run --source files --data-dir candles
         v8 run --profile frontier --publish you/models
     """
@@ -89,10 +94,11 @@ def run(
 
         print_profiles()
         return
+    _check_places(runs, publish)
     _start_run(
         PreparedRun.from_options(
             RunOptions(
-                profile=profile,
+                profile=cli.one_profile("run", profile_argument, profile) or _DEFAULT_PROFILE,
                 series=tuple(series or ()),
                 universe=universe,
                 source=source,
@@ -137,6 +143,21 @@ def _start_run(prepared: PreparedRun, *, dry_run: bool, opens: bool) -> NoReturn
     raise Exit(carry_out(prepared, opens=opens).exit_code)
 
 
+def _check_places(runs: Path, repo: str | None) -> None:
+    """Refuse a folder of runs that is a file, and a repository that is no USER/NAME, before any work.
+
+    Raises `ProfileError` for them.
+    """
+    if runs.is_file():
+        rule = "is the folder of all run folders"
+        fix = "Name a folder; it is made if it is missing"
+        raise ProfileError(where="--runs", rule=rule, got=f"the file {runs}", fix=fix)
+    if repo and not re.fullmatch(r"[^/\s]+/[^/\s]+", repo):
+        rule = "is USER/NAME, a repository on the Hub"
+        fix = f"Write for example --publish you/{repo.strip('/').rpartition('/')[2] or 'models'}"
+        raise ProfileError(where="--publish", rule=rule, got=repr(repo), fix=fix)
+
+
 def _words_to_continue() -> str:
     """Return the command line that continues this run, ready to be pasted.
 
@@ -175,7 +196,7 @@ def data(
     named_series = chosen_series(series, universe)
     if action not in (None, "update"):
         rule = "takes the word update, or none"
-        fix = "Name series with --series"
+        fix = meant_word(action, command("data")) or advice(action, ["update"], "Leave it out")
         raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
     if action and (source not in {"vision", "live"} or data_dir):
         rule = "brings the store of --source live up to date"
@@ -200,6 +221,7 @@ def data(
 
 
 def features(
+    profile_argument: cli.ProfileArgument = None,
     series: cli.SeriesOption = None,
     profile: str | None = Option(None, metavar="NAME|FILE", help="Explain features of a profile instead."),
 ) -> None:
@@ -209,6 +231,7 @@ def features(
         v8 features --profile frontier
         v8 features --series BTCUSDT-15m
     """
+    profile = cli.one_profile("features", profile_argument, profile)
     if profile is not None and series:
         rule = "explains features, which are the same for every series"
         raise contradiction("--profile", "--series", rule)
@@ -228,12 +251,15 @@ def features(
     print_store(chosen)
 
 
-def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
+def report(
+    run_argument: cli.RunArgument = None, run: cli.RunOption = None, lang: cli.LangOption = None
+) -> None:
     """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts.
 
     Examples:
         v8 report runs/frontier
     """
+    run = cli.one_run("report", run_argument, run)
     if run.is_dir():
         report_waiting(f"Reading the models of {run}.")
 
@@ -243,8 +269,9 @@ def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
 
 
 def export(
-    run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
-    out: Path | None = Option(None, metavar="FILE", help="Where to, such as forecasts.parquet."),
+    run_argument: cli.PlaceArgument = None,
+    run: cli.RunOption = None,
+    out: Path | None = Option(None, metavar="FILE", help="Needed: where to, such as forecasts.parquet."),
     models: str | None = Option(None, metavar="onnx", help="Write model.onnx of every model instead."),
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
@@ -267,11 +294,12 @@ def export(
         v8 export runs/frontier --models onnx
         v8 export you/models --models onnx --out models
     """
+    run = cli.one_run("export", run_argument, run)
     if models is not None:
         raise Exit(_export_models(models, run, out, series, (source, data_dir, tables)))
     if out is None:
-        fix = "Write for example --out forecasts.parquet"
-        raise ProfileError(where=command("export"), rule="needs --out, a file", got="none", fix=fix)
+        fix = f"Write for example {command('export', str(run), '--out', 'forecasts.parquet')}"
+        raise ProfileError(where=command("export"), rule="needs --out FILE", got="none", fix=fix)
     form = cli.table_form("--out", out, form, is_overwriting=overwrite)
     names = cli.names_of(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
@@ -305,7 +333,8 @@ def _export_models(
 
 def publish(
     repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
-    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/frontier."),
+    run_argument: Path | None = Argument(None, metavar="RUN", help="A run folder such as runs/frontier."),
+    run: cli.RunOption = None,
     space: str | None = Option(None, metavar="USER/NAME", help="Publish the page of the models in --repo."),
     private: bool = Option(False, "--private", help="Make a new repository one that only you can see."),
     dry_run: bool = Option(False, "--dry-run", help="Print what would change on the Hub; send nothing."),
@@ -322,6 +351,7 @@ def publish(
         v8 publish runs/aligned --repo you/aligned --collection Mine
         v8 publish --repo you/models --space you/page
     """
+    run = cli.maybe_run(run_argument, run)
     if (run is None) == (space is None):
         rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
         fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
@@ -344,7 +374,8 @@ def publish(
 
 
 def pull(
-    repo: str = Option(metavar="USER/NAME", help="Where from."),
+    repo_argument: str | None = Argument(None, metavar="USER/NAME", help="The same as --repo."),
+    repo: str | None = Option(None, metavar="USER/NAME", help="Where from; needed."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all."),
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
@@ -355,6 +386,12 @@ def pull(
         v8 pull --repo you/models
         v8 pull --repo you/models --series BTCUSDT-15m --revision main
     """
+    if (repo is None) == (repo_argument is None):
+        rule = "needs the repository on the Hub, once"
+        got = "none" if repo is None else f"{repo_argument} and --repo {repo}"
+        fix = f"Write for example {command('pull', '--repo', 'you/models')}"
+        raise ProfileError(where=command("pull"), rule=rule, got=got, fix=fix)
+    repo = str(repo or repo_argument)
     report_waiting(f"Reading {repo} {'from the cache' if offline else 'on the Hub'}.")
 
     from v8.cli.hub import pull_models
@@ -363,7 +400,8 @@ def pull(
 
 
 def predict(
-    folder: Path | None = Argument(None, metavar="FOLDER", help="A run folder, or one series' folder."),
+    folder: Path | None = Argument(None, metavar="RUN", help="A run folder, or one series' folder."),
+    run: cli.RunOption = None,
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("What to forecast; where it has no model, by others."),
     is_all: bool = Option(False, "--all", help="Use the models of all series that are there."),
@@ -390,7 +428,7 @@ def predict(
         v8 predict runs/frontier --source files --data-dir candles
         v8 predict runs/frontier --series BTCUSDT-15m --paths 512
     """
-    place = cli.one_place("predict", folder, repo)
+    place = cli.one_place("predict", cli.maybe_run(folder, run), repo)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
@@ -414,8 +452,9 @@ def predict(
 
 
 def backtest(
-    profile: str = Option(
-        "frontier", metavar="NAME|FILE", help="What to evaluate: a shipped name or a file."
+    profile_argument: cli.ProfileArgument = None,
+    profile: str | None = Option(
+        None, metavar="NAME|FILE", help="What to evaluate: a shipped name or a file. Default: frontier."
     ),
     folds: int = Option(6, metavar="K", min=1, max=1_000, help="Seasons, spread over all history."),
     series: cli.SeriesOption = None,
@@ -443,6 +482,7 @@ def backtest(
         v8 backtest --profile frontier --series BTCUSDT-1h --folds 8
         v8 backtest --profile mine.yaml --forecasts forecasts.parquet
     """
+    profile = cli.one_profile("backtest", profile_argument, profile) or _DEFAULT_PROFILE
     loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     make_section = _section_about_trading() if is_worth else None
     named_series = chosen_series(series, universe)
@@ -494,7 +534,10 @@ def _section_about_trading() -> Callable[[Path, CandleSource], Any]:
 
 
 def doctor(
-    profile: str = Option("frontier", metavar="NAME|FILE", help="Whose network is measured."),
+    profile_argument: cli.ProfileArgument = None,
+    profile: str | None = Option(
+        None, metavar="NAME|FILE", help="Whose network is measured. Default: frontier."
+    ),
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
     seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
@@ -504,7 +547,7 @@ def doctor(
         v8 doctor
         v8 doctor --profile aligned --json
     """
-    chosen = load_profile(profile)
+    chosen = load_profile(cli.one_profile("doctor", profile_argument, profile) or _DEFAULT_PROFILE)
     network_outputs(chosen)  # raises an error if the profile has no network to measure
     report_waiting("Asking for the driver, and starting what computes.")
 

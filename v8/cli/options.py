@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
+from v8.cli.usage import meant_word
 from v8.errors import ProfileError
 from v8.invocation import command
 from v8.language import Language
@@ -20,7 +21,8 @@ from v8.net import report_waiting
 from v8.own_files import require_own
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE
-from v8.runs.options import chosen_series, set_tables_folder
+from v8.registry import advice
+from v8.runs.options import chosen_series, contradiction, set_tables_folder
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -60,7 +62,11 @@ RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branc
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
 RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
 RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
-ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
+PlaceArgument = Annotated[
+    Path | None, Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models.")
+]
+RunOption = Annotated[Path | None, Option("--run", metavar="RUN", help="RUN, named by an option.")]
+ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", help="The same as --profile.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
 
@@ -102,6 +108,53 @@ def some_bars(sentence: str) -> Any:
     return Option(None, metavar="N", min=1, max=MAX_BARS, help=sentence)
 
 
+def one_profile(name: str, argument: str | None, option: str | None) -> str | None:
+    """Return the profile that a command names, as a word or by `--profile`; None where it names none.
+
+    Args:
+        name: The command.
+        argument: The word.
+        option: The value of the option.
+
+    Raises:
+        ProfileError: If both name one, or the word is plainly something else.
+    """
+    if argument is None or argument == option:
+        return option
+    if option is not None:
+        raise contradiction(f"PROFILE {argument}", f"--profile {option}", "names the profile")
+    place = command(name)
+    meant = meant_word(argument, place)
+    if (Path(argument) / "run.json").is_file():
+        meant = "Name its profile; the command that a run prints when it is interrupted continues it"
+    if meant and Path(argument).suffix not in (".yaml", ".yml"):
+        got = f"the run folder {argument}" if "Name its" in meant else repr(argument)
+        raise ProfileError(where=place, rule="takes the name or file of a profile", got=got, fix=meant)
+    return argument
+
+
+def maybe_run(argument: Path | None, option: Path | None) -> Path | None:
+    """Return the run that a command names, as a word or by `--run`; None where it names none.
+
+    Raises `ProfileError` if both name one.
+    """
+    if argument and option and argument != option:
+        raise contradiction(f"RUN {argument}", f"--run {option}", "names the run")
+    return argument or option
+
+
+def one_run(name: str, argument: Path | None, option: Path | None) -> Path:
+    """Return the run that a command of this name takes; see `maybe_run`.
+
+    Raises `ProfileError` if it names none.
+    """
+    run = maybe_run(argument, option)
+    if run is None:
+        fix = f"Write for example {command(name, 'runs/frontier')}"
+        raise ProfileError(where=command(name), rule="needs RUN", got="none", fix=fix)
+    return run
+
+
 def require_folder_of(flag: str, file: Path) -> None:
     """Refuse a file in a folder that does not exist: v8 creates no folder for a misspelt path.
 
@@ -117,9 +170,10 @@ def no_folder(flag: str, rule: str, folder: Path) -> ProfileError:
     return ProfileError(where=flag, rule=rule, got=f"no folder {folder}", fix=fix)
 
 
-def require_one_of(flag: str, value: str, choices: Collection[str], fix: str = "Choose one") -> None:
+def require_one_of(flag: str, value: str, choices: Collection[str]) -> None:
     """Raise a `ProfileError` if the value of a flag is not among its choices."""
     if value not in choices:
+        fix = advice(value, choices, "Choose one")
         raise ProfileError(where=flag, rule=f"is one of {', '.join(choices)}", got=repr(value), fix=fix)
 
 
@@ -175,7 +229,8 @@ def require_picture(file: Path, *, is_overwriting: bool) -> None:
     """
     if file.suffix.lower() != ".png":
         rule = "is a file that ends in .png"
-        raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix="Add the ending")
+        fix = f"Write --plot {shlex.quote(str(file.with_suffix('.png')))}"
+        raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix=fix)
     require_folder_of("--plot", file)
     require_own("--plot", file, is_overwriting=is_overwriting)
 

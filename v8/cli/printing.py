@@ -21,6 +21,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE, read_run
+from v8.baselines.baselines import NAIVE
+from v8.cli.wrapping import for_stream
 from v8.errors import V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared
 from v8.evaluation.significance import reading_marks
@@ -28,13 +30,13 @@ from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.profile import audiences, load_profile
 from v8.reports.outputs import REPORT_FILE
-from v8.reports.verdict import verdict
+from v8.reports.verdict import relative_to_naive, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.safe_text import for_terminal
-from v8.wording import Table, duration, number, plural, spaced
+from v8.wording import Table, duration, plural, spaced
 
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 
@@ -300,8 +302,9 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
             line.append(comparison.marked if comparison else "")
         cells.append(line)
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
-    title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in comparisons)), cells, title))
+    title = f"Leaderboard: the model's mean absolute error as a multiple (×) of another forecast's{demo}"
+    columns = ["series", *(f"{titled(task)} × {spaced(name)}" for task, name in comparisons)]
+    print_table(Table(columns, cells, title))
     best = best_baseline_names(rows)
     if best:
         print_lines(f"Best baselines: {best}.")
@@ -313,13 +316,13 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, unwrapped."""
+    """Print lines; on a terminal they break at spaces, elsewhere they stay whole."""
     print_all_lines(lines)
 
 
 def print_all_lines(lines: Iterable[str]) -> None:
     """Print lines that are already together in a list, as `print_lines` does."""
-    sys.stdout.writelines(f"{for_terminal(line)}\n" for line in lines)
+    sys.stdout.writelines(f"{for_stream(for_terminal(line), sys.stdout)}\n" for line in lines)
     sys.stdout.flush()
 
 
@@ -331,7 +334,7 @@ def print_json(content: Any) -> None:
 
 def print_message(text: str) -> None:
     """Print a message, which is no result, to standard error."""
-    sys.stderr.write(f"{for_terminal(text)}\n")
+    sys.stderr.write(f"{for_stream(for_terminal(text), sys.stderr)}\n")
     sys.stderr.flush()
 
 
@@ -440,8 +443,15 @@ def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
 
 
 def _ending(outcome: events.SeriesOutcome) -> str:
-    """Return the relative errors of a series that ended, or why it failed."""
+    """Return how a series that ended compares with the naive forecast, or why it failed.
+
+    The best baseline is known when all series of the run have ended, so none is named before.
+    """
     if outcome.reason:
         return f"failed: {outcome.reason}"
-    errors = [f"{number(comparison.relative_mae)} of {comparison.name}" for comparison in outcome.comparisons]
-    return f"{outcome.series} {', '.join([*errors, duration(outcome.seconds)])}"
+    took = duration(outcome.seconds)
+    for comparison in outcome.comparisons:
+        if comparison.baseline == NAIVE:
+            error = relative_to_naive(comparison.relative_mae)
+            return f"{outcome.series}: candles: {error}, {took}"
+    return f"{outcome.series}: finished, {took}"

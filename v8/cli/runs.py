@@ -63,6 +63,8 @@ def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     observer = ObserverGroup([printing.RunDisplay(opens=opens), trackers(options.track), report])
     summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
     printing.print_summary(summary, path, report.rows)
+    if options.smoke and report.rows:
+        print_lines("A smoke run shows that all works: its errors, of one epoch, say nothing of the profile.")
     folders = []
     for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
         if folder:

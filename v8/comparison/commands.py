@@ -32,7 +32,12 @@ def all_profiles() -> list[str]:
 
 def compare_profiles(
     profiles: list[str] | None = Option(
-        None, metavar="NAME|FILE|RUN ...", help="Or run folders. Default: all."
+        None,
+        "--profiles",
+        "--profile",
+        "--run",
+        metavar="NAME|FILE|RUN ...",
+        help="Or run folders. Default: all.",
     ),
     more_profiles: list[str] | None = Argument(None, metavar="[NAME|FILE|RUN ...]", help="Further ones."),
     series: list[str] | None = cli.some_series("One; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."),

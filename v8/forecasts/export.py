@@ -29,6 +29,7 @@ from v8.features.table import compute_table
 from v8.hub.opening import ModelPlace, open_place
 from v8.market.candles import Candles
 from v8.market.companions import Companions
+from v8.market.series import series_advice
 from v8.market.sources.source import CachedCandles, CandleSource
 from v8.net import with_progress
 from v8.own_files import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING
@@ -236,7 +237,11 @@ def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
     if unknown or not wanted:
         rule = "must have a finished model of every series that is named"
         got = f"none of {listed(sorted(unknown or names))}" if names else "none at all"
-        raise ArtifactError(where=str(place), rule=rule, got=got, fix="Train it first")
+        fix = "Train it first"
+        if finished and unknown:
+            others = sorted({model.series for model in finished})
+            fix = series_advice(min(unknown), others, f"Train it first, or choose among {listed(others)}")
+        raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix)
     reasons = {}
     for (number, name), reason in missing.items():
         if not names or name in names:

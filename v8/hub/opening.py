@@ -15,7 +15,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.pooled import PooledForecaster
-from v8.artifacts.run_folder import folder_advice, read_run
+from v8.artifacts.run_folder import RUN_FILE, folder_advice, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.layout import MODELS_FOLDER
@@ -248,11 +248,24 @@ def open_place(
             got=f"the revision {revision!r} of a folder",
             fix="Leave it out, or write the repository as user/name from where no such folder exists",
         )
-    if not isinstance(source, str) or not is_repository(source):
+    if not isinstance(source, str) or not is_repository(source) or _is_misspelt_run(Path(source)):
         raise ArtifactError(
             where=str(source),
             rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
-            got="no such folder",
-            fix=folder_advice(Path(source)),
+            got="a file" if Path(source).is_file() else "no such folder",
+            fix=_advice(Path(source)),
         )
     return _Repository(source, models, revision, is_offline)
+
+
+def _advice(path: Path) -> str:
+    """Say what a path that is no folder is probably meant to be: `user/name` may be a repository."""
+    if is_repository(str(path)) and not path.parent.exists():
+        return f"If it is a repository on the Hub, write param:repo {path}"
+    return folder_advice(path)
+
+
+def _is_misspelt_run(path: Path) -> bool:
+    """Return whether a name, which may be a repository's, is nearly that of a run folder next to it."""
+    meant = folder_advice(path, "").removeprefix("Did you mean ")
+    return path.parent.is_dir() and bool(meant) and (Path(meant) / RUN_FILE).is_file()

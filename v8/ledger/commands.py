@@ -16,7 +16,8 @@ LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of fore
 
 
 def forecast(
-    run: cli.RunArgument = None,
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
@@ -36,7 +37,7 @@ def forecast(
         v8 forecast runs/frontier --every --post https://you.example/v8
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
-    place = cli.one_place("forecast", run, repo)
+    place = cli.one_place("forecast", cli.maybe_run(run_argument, run), repo)
     names = cli.names_of(series)
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
@@ -60,7 +61,8 @@ def forecast(
 
 
 def track(
-    run: cli.RunArgument = None,
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     ledger: LedgerOption = DEFAULT_LEDGER,
@@ -75,7 +77,7 @@ def track(
         v8 track --repo you/models --format csv
         v8 track runs/frontier --publish you/record
     """
-    place = cli.one_place("track", run, repo)
+    place = cli.one_place("track", cli.maybe_run(run_argument, run), repo)
     names = cli.names_of(series)
     if publish and names:
         raise contradiction("--publish", "--series", "publishes the forecasts of all series")

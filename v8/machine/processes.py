@@ -71,6 +71,16 @@ class MeasurementRequest(BaseModel):
     environment: dict[str, str] = {}
 
 
+class CommandRequest(BaseModel):
+    """A command of v8 that a child carries out, see `v8.cli.calls`.
+
+    Attributes:
+        words: Of its command line, the name of the command first.
+    """
+
+    words: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """What a child process returned.

@@ -35,6 +35,9 @@ TIMEFRAME_S: Final = {name: int(name[:-1]) * UNIT_S[name[-1]] for name in _TIMEF
 TIMEFRAMES: Final[dict[float, str]] = {bar_s: name for name, bar_s in TIMEFRAME_S.items()}
 """Timeframes by the seconds of one bar."""
 
+_MOST_UNIT_LETTERS: Final = 12
+"""Letters of a misspelt timeframe that are tried to be understood."""
+
 _PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
 
 
@@ -52,7 +55,8 @@ class Series:
             raise ProfileError(where=location, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
         if self.timeframe not in TIMEFRAME_S:
             rule = f"a timeframe is one of {', '.join(TIMEFRAME_S)}"
-            raise ProfileError(where=location, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
+            fix = _timeframe_advice(self.symbol, self.timeframe)
+            raise ProfileError(where=location, rule=rule, got=repr(self.timeframe), fix=fix)
 
     @classmethod
     def parse(cls, text: str) -> "Series":
@@ -109,6 +113,38 @@ def iso(open_s: int | float) -> str:
     return f"{np.datetime_as_string(moment, unit='ms' if open_us % US_PER_S else 's')}Z"
 
 
+_UNIT_NAMES: Final = re.compile(r"(\d+) ?(m|h|d|w)?(?:in|inutes?|ours?|r|rs|ays?|eeks?)?", re.IGNORECASE)
+
+
+def _timeframe_advice(symbol: str, text: str) -> str:
+    """Say which timeframe is probably meant.
+
+    >>> _timeframe_advice("BTCUSDT", "15min"), _timeframe_advice("BTCUSDT", "4H")
+    ('Did you mean BTCUSDT-15m', 'Did you mean BTCUSDT-4h')
+    >>> _timeframe_advice("BTCUSDT", "60"), _timeframe_advice("15M", "BTCUSDT"), _timeframe_advice("A", "7m")
+    ('Did you mean BTCUSDT-1h', 'Did you mean BTCUSDT-15m', 'Choose one of these')
+    """
+    if symbol.lower() in TIMEFRAME_S:
+        return f"Did you mean {text.upper()}-{symbol.lower()}"
+    parts = _UNIT_NAMES.fullmatch(text.strip())
+    if parts and len(text) <= _MOST_UNIT_LETTERS:
+        seconds = int(parts[1]) * UNIT_S[(parts[2] or "m").lower()]
+        if seconds in TIMEFRAMES:
+            return f"Did you mean {symbol}-{TIMEFRAMES[seconds]}"
+    return "Choose one of these"
+
+
+def is_series_like(text: str) -> bool:
+    """Return whether a text is the name of a series, or meant as one.
+
+    >>> is_series_like("btcusdt-15m"), is_series_like("BTCUSDT-15min"), is_series_like("runs/frontier-2")
+    (True, True, False)
+    """
+    symbol, dash, timeframe = text.rpartition("-")
+    is_timeframe = timeframe in TIMEFRAME_S or "Did you mean" in _timeframe_advice("A", timeframe)
+    return bool(dash) and is_symbol(plain_symbol(symbol)) and is_timeframe
+
+
 def series_advice(name: str, series: Sequence[str], otherwise: str) -> str:
     """Suggest the known series with the most similar name, of the same coin only.
 
@@ -116,10 +152,16 @@ def series_advice(name: str, series: Sequence[str], otherwise: str) -> str:
     'Did you mean BTCUSDT-15m'
     >>> series_advice("SOLUSDT-15m", ["BTCUSDT-15m"], "Fetch it")
     'Fetch it'
+    >>> series_advice("PEPEUSD-15m", ["BTCUSDT-15m"], "Fetch it")
+    'Did you mean PEPEUSDT-15m? Exchanges quote coins in USDT, hardly any in USD'
     """
     coin = _coin(name)
     candidates = [candidate for candidate in series if coin and _coin(candidate) == coin]
-    return advice(name, candidates, otherwise)
+    suggestion = advice(name, candidates, otherwise)
+    symbol, _, timeframe = name.rpartition("-")
+    if suggestion == otherwise and symbol == f"{coin}USD":
+        return f"Did you mean {symbol}T-{timeframe}? Exchanges quote coins in USDT, hardly any in USD"
+    return suggestion
 
 
 def _coin(name: str) -> str:

@@ -11,7 +11,8 @@ from v8.runs.options import chosen_series, require_tables
 
 
 def update(
-    run: cli.ThisRunArgument,
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
     when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
     max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
     start: str = Option("anew", "--from", metavar="anew|champion", help="Weights that training begins from."),
@@ -35,6 +36,7 @@ def update(
         v8 update runs/frontier --max-age 7 --publish you/models
         v8 update runs/aligned --from champion
     """
+    run = cli.one_run("update", run_argument, run)
     named_series = chosen_series(series)
 
     from v8.ledger.database import Ledger

@@ -26,7 +26,7 @@ def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
 
     Raises `ProfileError` if one of them is wrong, or they contradict each other.
     """
-    require_one_of("--when", when, STALENESS_RULES, fix="Choose one of these")
+    require_one_of("--when", when, STALENESS_RULES)
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
         fix = "Write for example param:max_age 7, or leave it out"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from typer import Argument, Option, echo
+from typer import Option, echo
 
 from v8.cli import options as cli
 from v8.invocation import command
@@ -13,7 +13,10 @@ from v8.runs.options import chosen_series, require_tables, served_series
 
 
 def search(
-    profile: str = Argument("frontier", metavar="NAME|FILE", help="What to start from."),
+    profile_argument: cli.ProfileArgument = None,
+    profile: str | None = Option(
+        None, metavar="NAME|FILE", help="What to start from: a shipped name or a file. Default: frontier."
+    ),
     trials: int = Option(
         20, metavar="N", min=1, max=100_000, help="Trials in all, those of earlier calls included."
     ),
@@ -40,6 +43,7 @@ def search(
         v8 search frontier --trials 50 --hours 8
         v8 search mine.yaml --ranges ranges.yaml --series BTCUSDT-15m
     """
+    profile = cli.one_profile("search", profile_argument, profile) or "frontier"
     loaded = load_profile(profile).with_budget(newest_bars=bars)
     require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
     named_series = chosen_series(series)

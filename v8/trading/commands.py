@@ -1,14 +1,13 @@
 """The command `worth`: its flags."""
 
-from pathlib import Path
-
-from typer import Argument, Option
+from typer import Option
 
 from v8.cli import options as cli
 
 
 def worth(
-    run: Path = Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models."),
+    run_argument: cli.PlaceArgument = None,
+    run: cli.RunOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     fee_bps: float = Option(10.0, metavar="BPS", min=0, max=1_000, help="Fee of a trade, in 1/100 of 1 %."),
     spread_bps: float = Option(2.0, metavar="BPS", min=0, max=1_000, help="Between bid and ask."),
@@ -30,6 +29,7 @@ def worth(
         v8 worth runs/frontier
         v8 worth backtests/frontier --fee-bps 5 --spread-bps 1
     """
+    run = cli.one_run("worth", run_argument, run)
     names = cli.names_of(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 

@@ -27,7 +27,7 @@ from v8.trading.rules import (
     RuleResult,
     TradingResults,
 )
-from v8.wording import ABSENT, Table, between, frame_csv, number, p_value, spaced
+from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, spaced
 
 WORTH_FORMAT: Final = 2  # version of the keys of `worth.json`
 
@@ -87,21 +87,45 @@ def rules_table(results: Iterable[RuleResult], title: str = "") -> Table:
     return Table(_HEAD, [_cells(result) for result in results], title)
 
 
+def gains_table(results: Iterable[RuleResult], title: str) -> Table:
+    """Return for a terminal what each rule gains, a column for each: its numbers have one unit."""
+    results = list(results)
+    names = list(dict.fromkeys(name for result in results for name in result.gains))
+    names.sort(key=lambda name: name == PERFECT_FORESIGHT)
+    columns = [""]
+    rows = [[term(spaced(name))] for name in names]
+    last_rows = [["best other way"], ["model − best, 95 %"], ["p"], ["verdict"]]
+    for result in results:
+        rule = TRADING_RULES[result.rule]
+        columns.append(f"{term(rule.title)}, {term(rule.unit)}")
+        for row, cell in zip(rows, column(result.gains.get(name) for name in names), strict=True):
+            row.append(cell)
+        best = result.best
+        best_name = term(spaced(best.baseline))
+        interval = between(column(result.interval)) if result.interval else ABSENT
+        cells = [best_name, interval, p_value(best.corrected_p_value), in_words(best.outcome, best_name)]
+        for row, cell in zip(last_rows, cells, strict=True):
+            row.append(cell)
+    return Table(columns, [*rows, *last_rows], title)
+
+
 def _cells(result: RuleResult) -> list[str]:
     gains = result.gains
     best = result.best
     rule = TRADING_RULES[result.rule]
     best_name = term(spaced(best.baseline))
+    names = (MODEL, NAIVE, best.baseline, rule.without_forecast, PERFECT_FORESIGHT)
+    model, naive, of_best, without_forecast, foresight = column(gains.get(name) for name in names)
     return [
         f"{term(rule.title)}, {term(rule.unit)}",
         result.series or say("all"),
-        number(gains[MODEL]),
-        number(gains[NAIVE]),
+        model,
+        naive,
         best_name,
-        number(gains.get(best.baseline)),
-        number(gains.get(rule.without_forecast)),
-        number(gains.get(PERFECT_FORESIGHT)),
-        between(map(number, result.interval)) if result.interval else ABSENT,
+        of_best,
+        without_forecast,
+        foresight,
+        between(column(result.interval)) if result.interval else ABSENT,
         p_value(best.corrected_p_value),
         in_words(best.outcome, best_name),
     ]
@@ -110,7 +134,9 @@ def _cells(result: RuleResult) -> list[str]:
 def figure_tables(results: TradingResults) -> Iterator[Table]:
     """Yield the figures of each rule by forecaster, means over windows."""
     for rule, figures in results.figures.items():
-        rows = [[term(spaced(str(name))), *map(number, values)] for name, values in figures.items()]
+        written = [column(figures.loc[label]) for label in figures.index]
+        names = [term(spaced(str(name))) for name in figures]
+        rows = [[name, *cells] for name, *cells in zip(names, *written, strict=True)]
         yield Table(["", *figures.index], rows, TRADING_RULES[rule].title)
 
 

@@ -1,0 +1,146 @@
+"""Back-tests, exports, leaderboards, searches, comparisons and worth as frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from wandering import wandering
+
+import v8
+from v8 import annexes
+from v8.api.commands import run_command
+from v8.api.evaluations import long_forecasts
+from v8.comparison.python import read_figures
+from v8.errors import ArgumentError, ArtifactError, ProfileError
+from v8.search.python import read_trials
+from v8.trading.page import write_trading_results
+from v8.trading.python import read_gains
+from v8.trading.rules import TradingTerms, evaluate_trading
+
+
+def test_forecasts_are_long_and_their_cutoff_is_the_newest_known_candle() -> None:
+    """The candle of 01:00 closes at 02:00, when the next one opens: then the forecast is issued."""
+    written = pd.DataFrame(
+        {
+            "series": ["BTCUSDT-1h"] * 2,
+            "fold": [1, 1],
+            "issued_at": ["2024-01-01T02:00:00Z"] * 2,
+            "step": [1, 2],
+            "open_time": ["2024-01-01T02:00:00Z", "2024-01-01T03:00:00Z"],
+            "close": [10.0, 11.0],
+            "close_q5": [9.0, 9.5],
+            "close_actual": [10.5, 10.0],
+            "close_naive": [10.0, 10.0],
+            "volatility": [0.1, 0.2],
+            "volatility_actual": [0.1, 0.3],
+            "volatility_naive": [0.1, 0.1],
+        }
+    )
+    table = long_forecasts(written, "close")
+    assert table.columns.tolist() == [
+        *("series", "open_time", "cutoff", "issued_at", "fold", "step", "column"),
+        *("y", "model", "naive", "model_q5"),
+    ]
+    assert table["cutoff"].unique().tolist() == [pd.Timestamp("2024-01-01 01:00", tz="UTC")]
+    assert (table["open_time"] - table["cutoff"]).tolist() == [pd.Timedelta("1h"), pd.Timedelta("2h")]
+    assert table["y"].tolist() == [10.5, 10.0] and table["model_q5"].tolist() == [9.0, 9.5]
+    both = long_forecasts(written, None)
+    assert both.groupby("column", sort=False).size().to_dict() == {"close": 2, "volatility": 2}
+    assert both.query("column == 'volatility'")["model_q5"].isna().all()
+    with pytest.raises(ArgumentError, match="column=: is one of close, volatility; got 'open'"):
+        long_forecasts(written, "open")
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_an_export_is_the_table_of_the_command_and_gives_the_errors_that_were_evaluated(
+    trained_run: Any,
+) -> None:
+    table = v8.export(trained_run.path, data_dir=trained_run.candles_dir)
+    assert table.attrs == {"folder": str(trained_run.path), "is_complete": True}
+    errors = v8.Run(trained_run.path)["BTCUSDT-15m"].evaluation.query("column == 'close'")
+    for forecaster in ("model", "naive"):
+        evaluated = errors.query("forecaster == @forecaster").set_index("step")["mae_price"]
+        own = (table[forecaster] - table["y"]).abs().groupby(table["step"]).mean()
+        np.testing.assert_allclose(own, evaluated, rtol=1e-6)
+
+
+@pytest.mark.tf
+def test_a_leaderboard_has_a_row_for_each_run_series_and_task(trained_run: Any) -> None:
+    table = v8.leaderboard([trained_run.path, str(trained_run.path)])
+    assert table[["run", "series", "task"]].drop_duplicates().shape == (3, 3)
+    assert table["task"].tolist() == ["ohlc", "ohlc", "bands", "bands", "volatility", "volatility"]
+    verdicts = v8.Run(trained_run.path)["BTCUSDT-15m"].about.verdicts
+    for task, rows in table.groupby("task"):
+        assert set(rows["relative_mae"]) == {verdicts[str(task)].naive.relative_mae}
+        assert set(rows["best_baseline"]) == {verdicts[str(task)].best.name}
+        assert set(rows["verdict"]) == {verdicts[str(task)].best.verdict}
+    assert table["p_value"].dtype == float and str(table["newest_candle"].dt.tz) == "UTC"
+
+
+def test_leaderboards_refuse_what_holds_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"runs=: needs one run with a finished series .* got no folder"):
+        v8.leaderboard([])
+    with pytest.raises(ArtifactError, match=r"must be the folder of one run, which holds run\.json"):
+        v8.leaderboard(tmp_path)
+
+
+def test_gains_trials_and_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
+    results = evaluate_trading([wandering(60)], TradingTerms())
+    write_trading_results(tmp_path, results)
+    gains = read_gains(tmp_path)
+    pooled = gains.query("series == 'all'").set_index("rule")
+    assert pooled["model"].to_dict() == pytest.approx(
+        {one.rule: one.gains["model"] for one in results.pooled}
+    )
+    assert gains.attrs == {"folder": str(tmp_path)}
+    (tmp_path / "trials.csv").write_text("trial,state,folds,objective\n1,winner,3,0.9\nstart,,3,1.0\n")
+    trials = read_trials(tmp_path)
+    assert trials.index.tolist() == ["1", "start"] and trials.loc["start", "objective"] == 1.0
+    (tmp_path / "compare.csv").write_text("profile,figure,unit,median\na,train_s,s,1.5\n")
+    assert read_figures(tmp_path)["median"].tolist() == [1.5]
+
+
+@pytest.mark.process
+def test_an_error_of_the_command_names_arguments_and_not_flags() -> None:
+    with pytest.raises(ProfileError, match=r"export: needs out= FILE; got none\. Write for example"):
+        run_command("v8.export", ["export", "runs/frontier"], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: v8.backtest("frontier", "demo"),
+            r"candles=: comes first .* Write \(\"vision\", \"frontier\"\)",
+        ),
+        (
+            lambda: v8.train("frontier", "demo"),
+            r"candles=: comes first .* Write \(\"vision\", \"frontier\"\)",
+        ),
+        (lambda: v8.load("runs/fronteir"), r"got no such folder\. Did you mean runs/frontier\."),
+        (lambda: v8.Run("frontier"), r"got no such folder\. Did you mean runs/frontier\."),
+        (lambda: v8.backtest("demo", column="cloze"), "column=: is one of open, .* Did you mean close"),
+        (lambda: v8.search("demo", "alignd"), "profile= alignd: a shipped profile is one of .* mean aligned"),
+        (lambda: v8.compare("frontier"), "v8.compare, profiles=: is a list"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_any_process_starts(
+    call: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/frontier").mkdir(parents=True)
+    Path("runs/frontier/run.json").write_text("{}")
+    with pytest.raises((ProfileError, ArtifactError), match=message):
+        call()
+
+
+def test_a_function_of_an_absent_annex_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annexes, "annexes", dict)
+    message = "v8.worth: needs the package v8.trading; got an installation without it. Install v8 as a whole"
+    with pytest.raises(ProfileError, match=message):
+        v8.worth("runs/frontier")

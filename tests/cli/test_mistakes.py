@@ -1,0 +1,197 @@
+"""Mistakes of newcomers: each answer says where, the rule, what was got and how to mend it.
+
+Each row is a command line as somebody wrote it and what the answer must hold: its end, which mends it, and
+where it needs saying the beginning. None of them needs TensorFlow or a network, and none writes anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from v8.cli.app import app
+from v8.errors import UnknownSeriesError
+from v8.market.series import Series, load_universe
+from v8.market.sources.source import with_nearest
+
+CALLED = "python -m v8"
+ONE_NAME = "Symbol and timeframe are one name: --series BTCUSDT-15m"
+
+MISTAKES = [
+    # A word of another program.
+    ("train frontier", "got train. Did you mean `{v8} run`? `{v8} --help` lists them."),
+    ("version", "Did you mean `{v8} --version`? `{v8} --help` lists them."),
+    (
+        "--profile frontier",
+        "Write the command first, such as `{v8} run --profile ...`; `{v8} --help` lists them.",
+    ),
+    ("run help", "Call {v8} run --help."),
+    # Series.
+    ("run --series BTCUSDT", "Write for example BTCUSDT-15m."),
+    ("run --series BTCUSDT --timeframe 15m", f"got --timeframe. {ONE_NAME}; `{{v8}} run --help` lists them."),
+    ("run --series BTCUSDT 15m", f"got '15m'. {ONE_NAME}."),
+    ("run --series BTCUSDT-15min", "got '15min'. Did you mean BTCUSDT-15m."),
+    ("run --series 15m-BTCUSDT", "Did you mean BTCUSDT-15m."),
+    ("run --series BTCUSDT-1h,ETHUSDT-1h", "Repeat it: --series BTCUSDT-1h --series ETHUSDT-1h."),
+    ("run --series BTCUSDT-1h ETHUSDT-1h", "got 'ETHUSDT-1h'. Write --series ETHUSDT-1h."),
+    ("run --series", "run, --series: needs a value; got none. Write --series BTCUSDT-15m, or leave it out."),
+    ("run -series BTCUSDT-1h", "got -series. Write --series, with two dashes; `{v8} run --help` lists them."),
+    ("data BTCUSDT-15m", "Write --series BTCUSDT-15m."),
+    # Profiles.
+    ("run profile=aligned", "Write --profile aligned."),
+    ("run --profile alignd", "Did you mean aligned; a file of your own needs its .yaml ending."),
+    (
+        "run --profile aligned.yaml",
+        "got No such file or directory. Did you mean --profile aligned, which is shipped.",
+    ),
+    ("run aligned --profile stable", "got --profile stable together with it. Leave one of them out."),
+    (
+        "run --profile broken.yaml",
+        "got mapping values are not allowed here, line 2. Correct the file at that line.",
+    ),
+    (
+        "run --profile binary.yaml",
+        "must be a text file in UTF-8; got byte 0xff at position 0. Save it as UTF-8, or",
+    ),
+    ("run runs/frontier", "got the run folder runs/frontier. Name its profile; "),
+    (
+        "run --lookback 30",
+        "lookback_bars is a key of profiles: write it into a copy of the profile's file, and",
+    ),
+    ("run --task volatility", "tasks is a key of profiles: "),
+    ("run --config aligned", "Did you mean --profile? `{v8} run --help` lists them."),
+    # Numbers, choices, dates.
+    (
+        "run --epochs 0",
+        "run, --epochs: is a whole number of at least 1; got '0'. Write for example --epochs 1.",
+    ),
+    ("run --epochs 1.5", "is a whole number of at least 1; got '1.5'."),
+    ("run --bars -10 --source demo", "--bars, for the key newest_bars: "),
+    (
+        "worth runs/frontier --fee-bps -1",
+        "--fee-bps: is a number from 0 to 1,000; got '-1'. Write for example",
+    ),
+    (
+        "run --since 2030-01-01",
+        "--bars N takes the newest N candles; dates are not named; `{v8} run --help` lists",
+    ),
+    (
+        "run --since 2024-02-01 --until 2024-01-01",
+        "--bars N takes the newest N candles; dates are not named;",
+    ),
+    ("run --fresh --resume", "got --resume together with it. Leave one of them out."),
+    ("run --smoke=yes", "run, --smoke: takes no value; got one. Write --smoke alone."),
+    ("run --lang de", "--lang: is one of 'en', 'zh-TW'; got 'de'. Choose one of these."),
+    ("predict runs/frontier --format JSON", "got 'JSON'. Did you mean json."),
+    ("predict runs/frontier --plot a.jpg", "got 'a.jpg'. Write --plot a.png."),
+    # Sources and files.
+    ("run --source binance", "Write --source vision (its public archive) or live (with the newest candles)."),
+    ("run --source candles", "got a folder. Write --source files --data-dir candles."),
+    ("run --source files", "got no --data-dir. Add --data-dir FOLDER."),
+    (
+        "run --source files --data-dir nothere",
+        "got nothere, which is no folder. Check the path of --data-dir.",
+    ),
+    (
+        "run --runs broken.yaml --source demo",
+        "got the file broken.yaml. Name a folder; it is made if it is missing.",
+    ),
+    # Runs.
+    ("report", "needs RUN; got none. Write for example {v8} report runs/frontier."),
+    ("report runs/fronteir", "got no such folder. Did you mean runs/frontier."),
+    ("report empty", "got a folder without one. Train one with `{v8} run`."),
+    ("report runs", "got a folder of runs: runs/frontier. Name one of its runs, such as runs/frontier."),
+    ("report broken.yaml", "got a file. Train one with `{v8} run`."),
+    ("report frontier", "Did you mean runs/frontier."),
+    ("report stable", "That is a profile: train it with `{v8} run --profile stable`, and name runs/stable."),
+    ("report BTCUSDT-15m", "Name the run first, such as runs/frontier, and then --series BTCUSDT-15m."),
+    (
+        "report runs/frontier --run runs/other",
+        "got --run runs/other together with it. Leave one of them out.",
+    ),
+    # The Hub, and what is written.
+    (
+        "export runs/frontier",
+        "needs --out FILE; got none. Write for example {v8} export runs/frontier --out f",
+    ),
+    (
+        "export f.csv runs/frontier",
+        "takes RUN and options; got also runs/frontier. Leave it out; `{v8} export",
+    ),
+    (
+        "pull",
+        "needs the repository on the Hub, once; got none. Write for example {v8} pull --repo you/models.",
+    ),
+    (
+        "publish runs/frontier",
+        "needs --repo USER/NAME; got none. Write for example {v8} publish runs/frontier --r",
+    ),
+    ("run --publish models", "got 'models'. Write for example --publish you/models."),
+]
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder as newcomers have it: a run, an empty folder, files that are something else."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/frontier", "empty", "candles"):
+        Path(folder).mkdir(parents=True)
+    Path("runs/frontier/run.json").write_text("{}")
+    Path("broken.yaml").write_text("name: x\n  bad: [\n")
+    Path("binary.yaml").write_bytes(b"\xff\xfe\x00")
+    before = sorted(Path().rglob("*"))
+    yield
+    assert sorted(Path().rglob("*")) == before, "nothing is written"
+
+
+def call(line: str) -> Any:
+    done = CliRunner().invoke(app, shlex.split(line), prog_name=CALLED)
+    assert isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+@pytest.mark.parametrize(("line", "said"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_the_answer_mends_the_mistake(line: str, said: str) -> None:
+    done = call(line)
+    (answer,) = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert said.format(v8=CALLED) in answer
+    assert done.exit_code in (2, 3)
+    assert answer.count("; got ") == 1, "where: rule; got what. How to mend it."
+
+
+def test_a_coin_in_dollars_is_asked_about_on_every_source() -> None:
+    for name, meant in (("BTCUSD-15m", "BTCUSDT-15m"), ("PEPEUSD-1h", "PEPEUSDT-1h")):
+        unknown = UnknownSeriesError(where=name, rule="is there", got="none", fix="Check it")
+        error = with_nearest(unknown, Series.parse(name), "vision", load_universe())
+        assert error.fix.startswith(f"Did you mean {meant}")
+
+
+WAYS = [
+    ("PROFILE", ["run", "backtest", "search", "doctor", "features"], "--profile"),
+    (
+        "RUN",
+        ["report", "export", "worth", "publish", "predict", "forecast", "track", "update", "app"],
+        "--run",
+    ),
+]
+
+
+@pytest.mark.parametrize(("metavar", "names", "option"), WAYS)
+def test_profiles_and_runs_are_named_the_same_way_in_every_command(
+    metavar: str, names: list[str], option: str
+) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name in names:
+        arguments = [each for each in commands[name].params if each.param_type_name == "argument"]
+        assert [each.metavar for each in arguments] == [metavar], name
+        assert option in {word for each in commands[name].params for word in each.opts}, name
+    assert {name for name, each in commands.items() if any(option in one.opts for one in each.params)} == {
+        *names,
+        "compare-profiles",
+    }

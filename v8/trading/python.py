@@ -1,0 +1,83 @@
+"""What the annex adds to Python: `v8.worth`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+from pydantic import Field
+
+from v8.api.arguments import in_python
+from v8.api.commands import option_words, run_command, series_list
+
+Bps = Annotated[float, Field(ge=0, le=1_000)]
+
+
+@in_python
+def worth(
+    run: str | Path,
+    *,
+    series: str | Sequence[str] | None = None,
+    fee_bps: Bps = 10.0,
+    spread_bps: Bps = 2.0,
+    target_pct: Annotated[float, Field(ge=1, le=1_000)] = 40.0,
+    max_leverage: Annotated[float, Field(ge=0.01, le=100)] = 2.0,
+    source: str | None = None,
+    data_dir: str | Path | None = None,
+    tables: str | Path | None = None,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Return what forecasts of the test spans of a run or a back-test would have earned, after costs.
+
+    It is the command `worth`, which writes worth.html, worth.json and worth.csv into the folder.
+
+    Args:
+        run: A folder of a run, of a back-test, or of pulled models.
+        series: Such as "BTCUSDT-15m", or several; None for all.
+        fee_bps: Fee of a trade, basis points (1/100 of 1 %).
+        spread_bps: Between bid and ask, basis points.
+        target_pct: Volatility of a year that a position aims at, percent.
+        max_leverage: Largest position, as a multiple of the wealth.
+        source: Where the candles come from; None for the source of the run.
+        data_dir: Folder of candle files; None for the run's.
+        tables: Folder of the covariates' tables; None for the run's.
+        progress: Whether to print what the command prints.
+
+    Returns:
+        A row for each trading rule over all series (`series` is "all"), and one for each rule and series:
+
+        * `rule`, `series`, `unit` (of the gains), `best_other` (the best of the others), `outcome`: text.
+        * `days`: days of the test spans, int64.
+        * `model`, `naive`, `ewma`, `har`, `range_paths`, `buy and hold`, `market order`,
+          `perfect_foresight`: the gain of a day, float; NaN where a rule has no such forecaster.
+        * `difference_low_95`, `difference_high_95`: interval of the model's gain minus that of the best of
+          the others, in the same unit; NaN where there are too few days.
+        * `p_naive`, `p_best`: p-values, corrected for all rows of the table, 0 to 1.
+
+    Raises:
+        ArtifactError: If a model is missing, cannot be trusted, or uses future values.
+        DataError: If the source has other candles than those that the models were made from.
+
+    >>> import v8
+    >>> v8.worth("runs/frontier").query("series == 'all'")[["rule", "model", "naive"]]  # doctest: +SKIP
+    """
+    options = {
+        "series": series_list(series),
+        "fee_bps": fee_bps,
+        "spread_bps": spread_bps,
+        "target_pct": target_pct,
+        "max_leverage": max_leverage,
+        "source": source,
+        "data_dir": data_dir,
+        "tables": tables,
+    }
+    run_command("v8.worth", ["worth", str(run), *option_words(options)], progress=progress)
+    return read_gains(Path(run))
+
+
+def read_gains(folder: Path) -> pd.DataFrame:
+    """Read `worth.csv` of a folder."""
+    table = pd.read_csv(folder / "worth.csv")
+    table["series"] = table["series"].astype(object).fillna("all")
+    table.attrs["folder"] = str(folder)
+    return table
