@@ -65,7 +65,7 @@ def build() -> None:
         if subprocess.run(words, check=False).returncode:
             sys.exit(f"docs/{language}: the builder warned, see above")
         is_root = language == ENGLISH  # whose page for what is not there serves every language
-        leave = None if is_root else shutil.ignore_patterns("404.html", "sitemap*")
+        leave = None if is_root else shutil.ignore_patterns("404.html")
         target = SITE if is_root else SITE / language
         shutil.copytree(settings.parent / "site", target, ignore=leave, dirs_exist_ok=True)
     print(f"Site: {SITE / 'index.html'}")

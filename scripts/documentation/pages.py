@@ -8,14 +8,19 @@ in English, with a note at the top.
 
 from __future__ import annotations
 
+import configparser
+import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from documentation.reference import REPOSITORY, pages
+from v8.version import VERSION
 
 DOCS: Final = REPOSITORY / "docs"
 ENGLISH = "en"
@@ -81,6 +86,31 @@ def _staged(language: str, out: Path, written: dict[str, str]) -> Path:
         for file in (out / "docs").rglob("*.md"):
             file.write_text(NOT_TRANSLATED + file.read_text("utf-8"), "utf-8")
         shutil.copytree(DOCS / language, out / "docs", dirs_exist_ok=True)
-    for asset in ("site.css",):
-        shutil.copy(DOCS / asset, out / "docs" / asset)
-    return Path(shutil.copy(DOCS / f"{language}.toml", out / "zensical.toml"))
+    shutil.copy(DOCS / "site.css", out / "docs" / "site.css")
+    shutil.copytree(DOCS / "theme", out / "theme")
+    settings = out / "zensical.toml"
+    settings.write_text(_settings(language, repository_address()), "utf-8")
+    return settings
+
+
+def _settings(language: str, address: str) -> str:
+    """Return the settings of a language, with the version and the address of the repository."""
+    text = (DOCS / f"{language}.toml").read_text("utf-8").replace("v8 VERSION", f"v8 {VERSION}")
+    if not address:
+        return text
+    name = urlsplit(address).path.strip("/") or urlsplit(address).netloc
+    return text.replace(
+        "[project]\n", f"[project]\nrepo_url = {json.dumps(address)}\nrepo_name = {json.dumps(name)}\n", 1
+    )
+
+
+def repository_address() -> str:
+    """Return where the repository lies for readers of the site; empty if nothing says so.
+
+    The environment variable V8_REPOSITORY_URL comes before `url` in setup.cfg. Only an address that begins
+    with https:// is one.
+    """
+    setup = configparser.ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg", "utf-8")
+    address = os.environ.get("V8_REPOSITORY_URL") or setup.get("metadata", "url", fallback="")
+    return address if address.startswith("https://") else ""
