@@ -1,6 +1,6 @@
 """Build the site, check its links, or serve it; `scripts/docs` installs what it needs and calls this.
 
-    scripts/docs build | check | serve [PORT] | translated PAGE...
+    scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]
 
 The pages are put together in `build/docs`, one build a language; the site lies in `build/site`.
 """
@@ -23,7 +23,7 @@ from documentation.reference import REPOSITORY
 
 SITE: Final = REPOSITORY / "build" / "site"
 PORT: Final = 8010
-USAGE: Final = "usage: scripts/docs build | check | serve [PORT] | translated PAGE..."
+USAGE: Final = "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]"
 
 
 def main(words: list[str]) -> None:
@@ -43,6 +43,14 @@ def main(words: list[str]) -> None:
         case ["translated", _, *_]:
             for page in words[1:]:
                 mark_translated(page)
+        case ["pictures", *run] if len(run) <= 1:
+            from documentation.pictures import make_pictures
+
+            make_pictures(Path(run[0]) if run else None)
+        case ["notebooks", *names]:
+            from documentation.notebooks import execute
+
+            execute(names)
         case _:
             sys.exit(USAGE)
 

@@ -229,10 +229,9 @@ def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, ma
 
 
 def tutorial(kind: str) -> list[str]:
-    """Return the tutorial's blocks of a kind."""
-    return [
-        text for found, text in BLOCK.findall((ENGLISH / "tutorial.md").read_text("utf-8")) if found == kind
-    ]
+    """Return the tutorial's blocks of a kind, also those in tabs, whose lines are indented."""
+    text = re.sub(r"^ {4}", "", (ENGLISH / "tutorial.md").read_text("utf-8"), flags=re.MULTILINE)
+    return [block for found, block in BLOCK.findall(text) if found == kind]
 
 
 @pytest.mark.tf
@@ -250,7 +249,7 @@ def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: P
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["forecast"]) == 3
     assert untold(json.loads(done.stdout), "predict --format json") == []
-    assert len(lines) == 5  # the others print the same forecast otherwise
+    assert len(lines) == 6  # the others print or show the same forecast otherwise
 
 
 @pytest.mark.tf
@@ -258,6 +257,32 @@ def test_the_python_of_the_tutorial_runs(
     smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(smoke.parent.parent)
-    (block,) = tutorial("python")
-    exec(compile(block, "tutorial.md", "exec"), {})
+    train, predict, look, train_real = tutorial("python")
+    assert "v8.train" in train
+    assert "v8.train" in train_real
+    exec(compile(predict, "tutorial.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3  # titles, rows
+    exec(compile(look, "tutorial.md", "exec"), {})
     assert "model  ohlc" in capsys.readouterr().out
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_the_number_that_the_page_on_evaluation_checks_by_hand_is_the_published_one(
+    trained_run: Any, smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ENGLISH / "explanation/evaluation.md").read_text("utf-8")
+    blocks = dict(BLOCK.findall(page))
+    (export,) = (line for line in blocks["console"].splitlines() if " export " in line)
+    words = [*shlex.split(export)[1:], "--data-dir", str(trained_run.candles_dir)]
+    done = called(*words, "--source", "files", cwd=smoke.parent.parent, tf=True)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(smoke.parent.parent)
+    exec(compile(blocks["python"], "evaluation.md", "exec"), {})
+    told, published, again, volatility = capsys.readouterr().out.splitlines()
+    number = told.split(" = ")[1]
+    assert re.fullmatch(r"[01]\.[0-9]{8}", number)
+    assert published == f"leaderboard.csv: {number}"
+    assert float(again.split(": ")[1]) == pytest.approx(float(number), abs=2e-6)
+    by_hand, recorded = map(float, volatility.split())
+    assert by_hand == pytest.approx(recorded, rel=1e-5)
