@@ -18,12 +18,16 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from documentation.links import broken_links
+from documentation.notebooks import execute
 from documentation.pages import ENGLISH, lagging, mark_translated, stage
+from documentation.pictures import make_pictures
 from documentation.reference import REPOSITORY
 
 SITE: Final = REPOSITORY / "build" / "site"
 PORT: Final = 8010
-USAGE: Final = "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]"
+USAGE: Final = (
+    "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]"
+)
 
 
 def main(words: list[str]) -> None:
@@ -44,12 +48,8 @@ def main(words: list[str]) -> None:
             for page in words[1:]:
                 mark_translated(page)
         case ["pictures", *run] if len(run) <= 1:
-            from documentation.pictures import make_pictures
-
             make_pictures(Path(run[0]) if run else None)
         case ["notebooks", *names]:
-            from documentation.notebooks import execute
-
             execute(names)
         case _:
             sys.exit(USAGE)

@@ -60,7 +60,9 @@ def make_pictures(run: Path | None) -> None:
     folder = run or _trained(REPOSITORY / "build" / "pictures")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        sys.exit(f"pictures: need a browser on the PATH; got none of {', '.join(BROWSERS)}. Install chromium.")
+        sys.exit(
+            f"pictures: need a browser on the PATH; got none of {', '.join(BROWSERS)}. Install chromium."
+        )
     report = folder / REPORT.address
     _draw(browser, REPORT, report.resolve().as_uri())
     with _app(folder) as address:
