@@ -26,7 +26,8 @@ from documentation.reference import REPOSITORY
 SITE: Final = REPOSITORY / "build" / "site"
 PORT: Final = 8010
 USAGE: Final = (
-    "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]"
+    "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN]"
+    " | notebooks [NAME...]"
 )
 
 

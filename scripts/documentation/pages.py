@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from documentation import notebooks
 from documentation.reference import REPOSITORY, pages
 from v8.version import VERSION
 
@@ -72,6 +73,7 @@ def mark_translated(page: str) -> None:
 def stage(out: Path) -> list[Path]:
     """Put the pages of each language into a folder with its settings, and return the files of settings."""
     written = {path: write() for path, write in pages().items()}
+    written |= {f"notebooks/{name}.md": notebooks.page(name) for name in notebooks.names()}
     return [_staged(language, out / language, written) for language in LANGUAGES]
 
 
@@ -79,6 +81,9 @@ def _staged(language: str, out: Path, written: dict[str, str]) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(DOCS / ENGLISH, out / "docs")
     shutil.copytree(DOCS / "research", out / "docs" / "research")
+    (out / "docs" / "notebooks").mkdir()
+    for name in notebooks.names():
+        shutil.copy(notebooks.NOTEBOOKS / f"{name}.ipynb", out / "docs" / "notebooks")
     for path, text in written.items():
         (out / "docs" / path).parent.mkdir(parents=True, exist_ok=True)
         (out / "docs" / path).write_text(text, "utf-8")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from documentation import links, pages, reference
+from documentation import links, notebooks, pages, reference
 from editions import differences, strange_words
 from forked import called
 from outputs import write_outputs
@@ -159,6 +159,7 @@ def test_every_link_between_pages_leads_to_a_page() -> None:
     known = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")} | reference.pages().keys()
     research = sorted((REPOSITORY / "docs/research").glob("*.md"))
     known |= {f"research/{page.name}" for page in research}
+    known |= {f"notebooks/{name}.md" for name in notebooks.names()}
     # A page with its place on the site; the logs of research lie in a folder of the English pages there.
     places = [(page, page.relative_to(root)) for root in (ENGLISH, CHINESE) for page in root.rglob("*.md")]
     places += [(page, Path("research", page.name)) for page in research]
@@ -173,7 +174,8 @@ def test_the_navigation_names_every_page_in_both_languages() -> None:
         named = set(re.findall(r'"([\w/-]+\.md)"', (REPOSITORY / f"docs/{language}.toml").read_text("utf-8")))
         own = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.md")}
         logs = {f"research/{page.name}" for page in (REPOSITORY / "docs/research").glob("*.md")}
-        assert named == own | logs | reference.pages().keys()
+        gallery = {f"notebooks/{name}.md" for name in notebooks.names()}
+        assert named == own | logs | gallery | reference.pages().keys()
 
 
 def test_no_translation_lags_behind() -> None:
