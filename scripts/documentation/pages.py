@@ -13,11 +13,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+import yaml
 
 from documentation import notebooks
 from documentation.reference import REPOSITORY, pages
@@ -27,8 +29,11 @@ DOCS: Final = REPOSITORY / "docs"
 ENGLISH = "en"
 CHINESE = "zh-TW"
 LANGUAGES: Final = (ENGLISH, CHINESE)
-TRANSLATED: Final = ("index.md", "tutorial.md", "how-to")
-"""What has to be there in every language; research, reference and explanation are English."""
+TRANSLATED: Final = ("index.md", "tutorial.md", "how-to", "explanation", "reference")
+"""What has to be there in every language; research, notebooks and what the code writes are English."""
+
+INTRODUCED: Final = ("explanation/figures.md",)
+"""Pages of these folders that are English, too, with a translated title and introduction."""
 
 NOT_TRANSLATED: Final = '!!! note ""\n\n    這一頁目前只有英文。\n\n'
 """Stands above English pages among Chinese ones."""
@@ -40,7 +45,22 @@ def english_pages() -> list[str]:
     """List the pages that every language needs, by their path below its folder."""
     roots = (DOCS / ENGLISH / name for name in TRANSLATED)
     files = (file for root in roots for file in (sorted(root.rglob("*.md")) if root.is_dir() else [root]))
-    return [file.relative_to(DOCS / ENGLISH).as_posix() for file in files]
+    names = (file.relative_to(DOCS / ENGLISH).as_posix() for file in files)
+    return [name for name in names if name not in INTRODUCED]
+
+
+def introductions() -> dict[str, dict[str, str]]:
+    """Return the Chinese title and introduction of each page that is English otherwise."""
+    texts: dict[str, dict[str, str]] = yaml.safe_load(
+        (DOCS / CHINESE / "introductions.yaml").read_text("utf-8")
+    )
+    return texts
+
+
+def _introduced(text: str, introduction: Mapping[str, str]) -> str:
+    """Replace the title and the first paragraph of an English page."""
+    _, _, *rest = text.split("\n\n", 2)
+    return "\n\n".join([f"# {introduction['title']}", introduction["text"], *rest])
 
 
 def digest(page: str) -> str:
@@ -88,9 +108,15 @@ def _staged(language: str, out: Path, written: dict[str, str]) -> Path:
         (out / "docs" / path).parent.mkdir(parents=True, exist_ok=True)
         (out / "docs" / path).write_text(text, "utf-8")
     if language != ENGLISH:
+        introduced = introductions()
         for file in (out / "docs").rglob("*.md"):
-            file.write_text(NOT_TRANSLATED + file.read_text("utf-8"), "utf-8")
-        shutil.copytree(DOCS / language, out / "docs", dirs_exist_ok=True)
+            text = file.read_text("utf-8")
+            introduction = introduced.get(file.relative_to(out / "docs").as_posix())
+            file.write_text(
+                _introduced(text, introduction) if introduction else NOT_TRANSLATED + text, "utf-8"
+            )
+        unshown = shutil.ignore_patterns("introductions.yaml")
+        shutil.copytree(DOCS / language, out / "docs", ignore=unshown, dirs_exist_ok=True)
     shutil.copy(DOCS / "site.css", out / "docs" / "site.css")
     shutil.copytree(DOCS / "theme", out / "theme")
     settings = out / "zensical.toml"
