@@ -72,12 +72,12 @@ def executed(name: str) -> dict[str, Any]:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    notebook = nbformat.from_dict(content)
+    notebook = nbformat.reads(json.dumps(content), as_version=4)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=TIMEOUT_S, resources={"metadata": {"path": folder}})
         client.execute(env=environment)
-    made: dict[str, Any] = json.loads(nbformat.writes(notebook))
+    made: dict[str, Any] = json.loads(json.dumps(notebook))
     for cell in made["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":

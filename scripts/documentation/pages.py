@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -90,9 +90,15 @@ def mark_translated(page: str) -> None:
     file.write_text(f"---\ntranslates: {digest(page)}\n---\n\n{text}", "utf-8")
 
 
-def stage(out: Path) -> list[Path]:
-    """Put the pages of each language into a folder with its settings, and return the files of settings."""
-    written = {path: write() for path, write in pages().items()}
+def stage(out: Path, write: Mapping[str, Callable[[], str]] | None = None) -> list[Path]:
+    """Put the pages of each language into a folder with its settings, and return the files of settings.
+
+    Args:
+        out: The folder.
+        write: Who writes each page that the code writes, by its path; None for all that there are.
+    """
+    writers = pages() if write is None else write
+    written = {path: write_page() for path, write_page in writers.items()}
     written |= {f"notebooks/{name}.md": notebooks.page(name) for name in notebooks.names()}
     return [_staged(language, out / language, written) for language in LANGUAGES]
 
@@ -143,5 +149,5 @@ def repository_address() -> str:
     """
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
-    address = os.environ.get("V8_REPOSITORY_URL") or setup.get("metadata", "url", fallback="")
+    address = os.environ.get("V8_REPOSITORY_URL") or setup.get("metadata", "url", fallback="") or ""
     return address if address.startswith("https://") else ""

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from v8.families import FAMILIES
 from v8.features import ta_features
 from v8.features.indicators import FEATURES
 from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
+from v8.version import VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = REPOSITORY / "docs/en"
@@ -200,6 +202,48 @@ def test_a_translation_says_the_same_as_its_page(page: str) -> None:
     chinese = (CHINESE / page).read_text("utf-8").partition("---\n\n")[2]
     assert not (told := differences((ENGLISH / page).read_text("utf-8"), chinese)), "\n".join(told)
     assert not (strange := [*strange_words(chinese)]), "\n".join(strange)
+
+
+def test_what_stays_english_has_a_title_and_an_introduction_in_chinese(tmp_path: Path) -> None:
+    introductions = pages.introductions()
+    gallery = {f"notebooks/{name}.md" for name in notebooks.names()}
+    assert introductions.keys() == reference.pages().keys() | gallery | set(pages.INTRODUCED)
+    for page, introduction in introductions.items():
+        assert introduction.keys() == {"title", "text"}, page
+        assert not (strange := [*strange_words(f"# {introduction['title']}\n\n{introduction['text']}")]), (
+            strange
+        )
+    settings = pages.stage(
+        tmp_path, write={"reference/commands.md": lambda: "# Commands\n\nWords.\n\n| a |\n"}
+    )
+    english, chinese = (file.parent / "docs" for file in settings)
+    assert (english / "reference/commands.md").read_text("utf-8").startswith("# Commands\n\nWords.")
+    title, text, rest = (chinese / "reference/commands.md").read_text("utf-8").split("\n\n")
+    assert title == "# 指令"
+    assert text.startswith("從原始碼資料夾")
+    assert rest == "| a |\n"
+    figures = (chinese / "explanation/figures.md").read_text("utf-8")
+    assert figures.startswith("# 實測數據，附指令與機器\n\n這一頁是測量的紀錄")
+    assert "## GPUs on paper" in figures
+    assert (chinese / "research/frontier.md").read_text("utf-8").startswith(pages.NOT_TRANSLATED)
+    assert not (chinese / "introductions.yaml").exists()
+
+
+def test_the_site_names_its_version_and_a_repository_that_has_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("V8_REPOSITORY_URL", raising=False)
+    for setting, expected in (
+        ("", None),
+        ("ssh://forge.example/you/v8", None),
+        ("https://forge.example/you/v8", "https://forge.example/you/v8"),
+    ):
+        monkeypatch.setenv("V8_REPOSITORY_URL", setting)
+        for file in pages.stage(tmp_path, write={}):
+            project = tomllib.loads(file.read_text("utf-8"))["project"]
+            assert project["site_name"].startswith(f"v8 {VERSION} ")
+            assert project.get("repo_url") == expected
+            assert project.get("repo_name") == ("you/v8" if expected else None)
 
 
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
