@@ -72,7 +72,8 @@ def executed(name: str) -> dict[str, Any]:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    notebook = nbformat.reads(json.dumps(content), as_version=4)
+    read: Any = nbformat.reads  # it has no type hints
+    notebook = read(json.dumps(content), as_version=4)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=TIMEOUT_S, resources={"metadata": {"path": folder}})
