@@ -1,6 +1,6 @@
 """Build the site, check its links, or serve it; `scripts/docs` installs what it needs and calls this.
 
-    scripts/docs build | check | serve [PORT] | translated PAGE...
+    scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN] | notebooks [NAME...]
 
 The pages are put together in `build/docs`, one build a language; the site lies in `build/site`.
 """
@@ -18,12 +18,17 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from documentation.links import broken_links
+from documentation.notebooks import execute
 from documentation.pages import ENGLISH, lagging, mark_translated, stage
+from documentation.pictures import make_pictures
 from documentation.reference import REPOSITORY
 
 SITE: Final = REPOSITORY / "build" / "site"
 PORT: Final = 8010
-USAGE: Final = "usage: scripts/docs build | check | serve [PORT] | translated PAGE..."
+USAGE: Final = (
+    "usage: scripts/docs build | check | serve [PORT] | translated PAGE... | pictures [RUN]"
+    " | notebooks [NAME...]"
+)
 
 
 def main(words: list[str]) -> None:
@@ -43,6 +48,10 @@ def main(words: list[str]) -> None:
         case ["translated", _, *_]:
             for page in words[1:]:
                 mark_translated(page)
+        case ["pictures", *run] if len(run) <= 1:
+            make_pictures(Path(run[0]) if run else None)
+        case ["notebooks", *names]:
+            execute(names)
         case _:
             sys.exit(USAGE)
 
@@ -65,7 +74,7 @@ def build() -> None:
         if subprocess.run(words, check=False).returncode:
             sys.exit(f"docs/{language}: the builder warned, see above")
         is_root = language == ENGLISH  # whose page for what is not there serves every language
-        leave = None if is_root else shutil.ignore_patterns("404.html", "sitemap*")
+        leave = None if is_root else shutil.ignore_patterns("404.html")
         target = SITE if is_root else SITE / language
         shutil.copytree(settings.parent / "site", target, ignore=leave, dirs_exist_ok=True)
     print(f"Site: {SITE / 'index.html'}")

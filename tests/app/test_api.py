@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from ledger_entries import ISSUER, made_entry, made_score
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
 from v8.app.answers import candles, description, labels_of, metrics
 from v8.app.places import LedgerReader
@@ -262,3 +264,42 @@ def test_the_page_of_the_api_explains_every_field(served: Any, browser: Any) -> 
     assert browser.value("document.documentElement.dataset.errors") == "0"
     assert browser.complaints == []
     assert browser.strangers(served.url) == []
+
+
+@pytest.mark.process
+@pytest.mark.tf
+def test_the_form_of_the_api_page_sends_requests_and_shows_answers(served: Any, browser: Any) -> None:
+    def sent(status: str) -> str:
+        browser.value("document.querySelector('#reference form').requestSubmit()")
+        browser.wait(f"document.querySelector('#try-status').innerText.startsWith('Status {status},')")
+        return str(browser.value("document.querySelector('#try-answer').textContent"))
+
+    browser.look(390)
+    browser.open(f"{served.url}/api", "document.documentElement.dataset.shown")
+    assert json.loads(sent("200"))["series"] == BTC
+    command = browser.value("document.querySelector('#try-command').textContent")
+    assert command == f"curl '{served.url}/api/forecast/{BTC}'"
+    change = "dispatchEvent(new Event('{}', {{bubbles: true}}))"
+    browser.value(
+        "const address = document.querySelector('#try-address'); address.value = '/api/candles/{series}';"
+        f"address.{change.format('change')}"
+    )
+    assert len(json.loads(sent("200"))["candles"]) == 60  # the example of the description
+    browser.value(
+        "const series = document.querySelector('#reference input[name=series]'); series.value = \"a'b/NOPE\";"
+        f"series.{change.format('input')}"
+    )
+    command = browser.value("document.querySelector('#try-command').textContent")
+    assert command == f"curl '{served.url}/api/candles/a%27b%2FNOPE?limit=60'"
+    assert json.loads(sent("404"))["error"]["where"]
+    assert browser.value("document.documentElement.scrollWidth") <= 390
+    assert browser.value("document.documentElement.dataset.errors") == "0"
+
+
+def test_the_description_is_valid_openapi() -> None:
+    validate(description(), cls=OpenAPIV31SpecValidator)
+    broken = copy.deepcopy(description())
+    del broken["paths"]["/api/series"]["get"]["responses"]
+    broken["paths"]["/api/series"]["get"]["parameters"] = [{"name": "limit", "in": "nowhere"}]
+    with pytest.raises(OpenAPIValidationError):
+        validate(broken, cls=OpenAPIV31SpecValidator)

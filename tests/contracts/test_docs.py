@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from documentation import links, pages, reference
+from documentation import links, notebooks, pages, reference
 from editions import differences, strange_words
 from forked import called
 from outputs import write_outputs
@@ -26,6 +27,7 @@ from v8.families import FAMILIES
 from v8.features import ta_features
 from v8.features.indicators import FEATURES
 from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
+from v8.version import VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = REPOSITORY / "docs/en"
@@ -159,6 +161,7 @@ def test_every_link_between_pages_leads_to_a_page() -> None:
     known = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")} | reference.pages().keys()
     research = sorted((REPOSITORY / "docs/research").glob("*.md"))
     known |= {f"research/{page.name}" for page in research}
+    known |= {f"notebooks/{name}.md" for name in notebooks.names()}
     # A page with its place on the site; the logs of research lie in a folder of the English pages there.
     places = [(page, page.relative_to(root)) for root in (ENGLISH, CHINESE) for page in root.rglob("*.md")]
     places += [(page, Path("research", page.name)) for page in research]
@@ -173,7 +176,8 @@ def test_the_navigation_names_every_page_in_both_languages() -> None:
         named = set(re.findall(r'"([\w/-]+\.md)"', (REPOSITORY / f"docs/{language}.toml").read_text("utf-8")))
         own = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.md")}
         logs = {f"research/{page.name}" for page in (REPOSITORY / "docs/research").glob("*.md")}
-        assert named == own | logs | reference.pages().keys()
+        gallery = {f"notebooks/{name}.md" for name in notebooks.names()}
+        assert named == own | logs | gallery | reference.pages().keys()
 
 
 def test_no_translation_lags_behind() -> None:
@@ -198,6 +202,48 @@ def test_a_translation_says_the_same_as_its_page(page: str) -> None:
     chinese = (CHINESE / page).read_text("utf-8").partition("---\n\n")[2]
     assert not (told := differences((ENGLISH / page).read_text("utf-8"), chinese)), "\n".join(told)
     assert not (strange := [*strange_words(chinese)]), "\n".join(strange)
+
+
+def test_what_stays_english_has_a_title_and_an_introduction_in_chinese(tmp_path: Path) -> None:
+    introductions = pages.introductions()
+    gallery = {f"notebooks/{name}.md" for name in notebooks.names()}
+    assert introductions.keys() == reference.pages().keys() | gallery | set(pages.INTRODUCED)
+    for page, introduction in introductions.items():
+        assert introduction.keys() == {"title", "text"}, page
+        assert not (strange := [*strange_words(f"# {introduction['title']}\n\n{introduction['text']}")]), (
+            strange
+        )
+    settings = pages.stage(
+        tmp_path, write={"reference/commands.md": lambda: "# Commands\n\nWords.\n\n| a |\n"}
+    )
+    english, chinese = (file.parent / "docs" for file in settings)
+    assert (english / "reference/commands.md").read_text("utf-8").startswith("# Commands\n\nWords.")
+    title, text, rest = (chinese / "reference/commands.md").read_text("utf-8").split("\n\n")
+    assert title == "# 指令"
+    assert text.startswith("從原始碼資料夾")
+    assert rest == "| a |\n"
+    figures = (chinese / "explanation/figures.md").read_text("utf-8")
+    assert figures.startswith("# 實測數據，附指令與機器\n\n這一頁是測量的紀錄")
+    assert "## GPUs on paper" in figures
+    assert (chinese / "research/frontier.md").read_text("utf-8").startswith(pages.NOT_TRANSLATED)
+    assert not (chinese / "introductions.yaml").exists()
+
+
+def test_the_site_names_its_version_and_a_repository_that_has_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("V8_REPOSITORY_URL", raising=False)
+    for setting, expected in (
+        ("", None),
+        ("ssh://forge.example/you/v8", None),
+        ("https://forge.example/you/v8", "https://forge.example/you/v8"),
+    ):
+        monkeypatch.setenv("V8_REPOSITORY_URL", setting)
+        for file in pages.stage(tmp_path, write={}):
+            project = tomllib.loads(file.read_text("utf-8"))["project"]
+            assert project["site_name"].startswith(f"v8 {VERSION} ")
+            assert project.get("repo_url") == expected
+            assert project.get("repo_name") == ("you/v8" if expected else None)
 
 
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
@@ -229,10 +275,9 @@ def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, ma
 
 
 def tutorial(kind: str) -> list[str]:
-    """Return the tutorial's blocks of a kind."""
-    return [
-        text for found, text in BLOCK.findall((ENGLISH / "tutorial.md").read_text("utf-8")) if found == kind
-    ]
+    """Return the tutorial's blocks of a kind, also those in tabs, whose lines are indented."""
+    text = re.sub(r"^ {4}", "", (ENGLISH / "tutorial.md").read_text("utf-8"), flags=re.MULTILINE)
+    return [block for found, block in BLOCK.findall(text) if found == kind]
 
 
 @pytest.mark.tf
@@ -250,7 +295,7 @@ def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: P
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["forecast"]) == 3
     assert untold(json.loads(done.stdout), "predict --format json") == []
-    assert len(lines) == 5  # the others print the same forecast otherwise
+    assert len(lines) == 6  # the others print or show the same forecast otherwise
 
 
 @pytest.mark.tf
@@ -258,6 +303,32 @@ def test_the_python_of_the_tutorial_runs(
     smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(smoke.parent.parent)
-    (block,) = tutorial("python")
-    exec(compile(block, "tutorial.md", "exec"), {})
+    train, predict, look, train_real = tutorial("python")
+    assert "v8.train" in train
+    assert "v8.train" in train_real
+    exec(compile(predict, "tutorial.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3  # titles, rows
+    exec(compile(look, "tutorial.md", "exec"), {})
     assert "model  ohlc" in capsys.readouterr().out
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_the_number_that_the_page_on_evaluation_checks_by_hand_is_the_published_one(
+    trained_run: Any, smoke: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ENGLISH / "explanation/evaluation.md").read_text("utf-8")
+    blocks = dict(BLOCK.findall(page))
+    (export,) = (line for line in blocks["console"].splitlines() if " export " in line)
+    words = [*shlex.split(export)[1:], "--data-dir", str(trained_run.candles_dir)]
+    done = called(*words, "--source", "files", cwd=smoke.parent.parent, tf=True)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(smoke.parent.parent)
+    exec(compile(blocks["python"], "evaluation.md", "exec"), {})
+    told, published, again, volatility = capsys.readouterr().out.splitlines()
+    number = told.split(" = ")[1]
+    assert re.fullmatch(r"[01]\.[0-9]{8}", number)
+    assert published == f"leaderboard.csv: {number}"
+    assert float(again.split(": ")[1]) == pytest.approx(float(number), abs=2e-6)
+    by_hand, recorded = map(float, volatility.split())
+    assert by_hand == pytest.approx(recorded, rel=1e-5)

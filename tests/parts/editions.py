@@ -67,13 +67,20 @@ class Section:
 def sections_of(text: str) -> list[Section]:
     """Part an edition at its headings."""
     sections: list[Section] = []
-    for kind, group in groupby(_kinds_and_lines(text), key=lambda line: line[0]):
+    for kind, group in groupby(_kinds_and_lines(_without_tabs(text)), key=lambda line: line[0]):
         lines = tuple(line for _, line in group)
         if kind == "heading":
             sections.append(Section(lines[0].count("#"), lines[0].lstrip("# "), ()))
         elif kind not in ("blank", "end of code"):
             sections[-1] = replace(sections[-1], blocks=(*sections[-1].blocks, _block(kind, lines)))
     return sections
+
+
+def _without_tabs(text: str) -> str:
+    """Put what stands in tabs, which is indented, below each other; titles of tabs are words, and go."""
+    if '\n=== "' not in text:
+        return text
+    return re.sub(r'^(?:=== ".*"\n| {4})', "", text, flags=re.MULTILINE)
 
 
 def _kinds_and_lines(text: str) -> Iterator[tuple[str, str]]:

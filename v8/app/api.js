@@ -38,6 +38,55 @@
   const parameters = (all) => all.flatMap(({ name, in: position, description }) =>
     position === "query" ? [element("br"), code("?" + name + "="), " " + description] : []);
 
+  // A form that sends a request to one of the addresses and shows the answer; the same request for a terminal above it.
+  const MAX_LETTERS = 20000;
+  const tryForm = (paths) => {
+    const entries = Object.entries(paths).filter(([, { get }]) => !("text/event-stream" in get.responses["200"].content));
+    const select = element("select", entries.map(([path]) => element("option", path, { value: path })), { id: "try-address" });
+    select.value = "/api/forecast/{series}";
+    const inputs = element("span");
+    const command = element("pre", "", { id: "try-command" });
+    const output = element("pre", "", { id: "try-answer", tabindex: "0" });
+    const status = element("p", "", { id: "try-status", role: "status" });
+    const address = () => {
+      let path = select.value;
+      const query = new URLSearchParams();
+      for (const input of inputs.querySelectorAll("input")) {
+        if (input.dataset.in === "path") path = path.replace("{" + input.name + "}", encodeURIComponent(input.value.trim()));
+        else if (input.value.trim()) query.set(input.name, input.value.trim());
+      }
+      return path + (query.size ? "?" + query : "");
+    };
+    // Within single quotes a shell reads everything but a single quote as it is.
+    const showCommand = () => { command.textContent = "curl '" + (location.origin + address()).replaceAll("'", "%27") + "'"; };
+    const showInputs = () => {
+      const own = (paths[select.value].get.parameters || []).filter((parameter) => parameter.in !== "header");
+      inputs.replaceChildren(...own.map((parameter) => element("label", [parameter.name + " ", element("input", [], {
+        name: parameter.name, value: parameter.example ?? "", "data-in": parameter.in, title: parameter.description })])));
+      showCommand();
+    };
+    const send = async () => {
+      status.textContent = "Waiting for the answer.";
+      output.textContent = "";
+      const answer = await fetch(address());
+      const text = await answer.text();
+      const isJson = (answer.headers.get("content-type") || "").startsWith("application/json");
+      const shown = isJson ? JSON.stringify(JSON.parse(text), null, 2) : text;
+      status.textContent = "Status " + answer.status + ", " + text.length.toLocaleString("en") + " letters"
+        + (shown.length > MAX_LETTERS ? "; the beginning:" : ":");
+      output.textContent = shown.slice(0, MAX_LETTERS);
+    };
+    const form = element("form", [element("label", "Address", { for: "try-address" }), select, inputs, element("button", "Send", { type: "submit" })]);
+    select.addEventListener("change", showInputs);
+    inputs.addEventListener("input", showCommand);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      send().catch(() => { status.textContent = "The server does not answer."; });
+    });
+    showInputs();
+    return [form, command, status, output];
+  };
+
   const draw = ({ info, paths, components }) => {
     const routes = Object.entries(paths).map(([path, { get }]) => [path, get, Object.entries(get.responses["200"].content)[0]]);
     const faults = Object.entries(Object.values(paths)[0].get.responses).filter(([status]) => status !== "200");
@@ -45,6 +94,10 @@
     return [
       element("p", info.description),
       element("p", ["For programs: ", element("a", "/openapi.json", { href: "/openapi.json" }), " (OpenAPI 3.1), from which clients can be generated."]),
+      element("h2", "Try it", { id: "try" }),
+      element("p", ["Send a request to this server and read the answer; the line with curl does the same in a terminal. If the server has a token, add ",
+        code("--header \"Authorization: Bearer $V8_APP_TOKEN\""), "."]),
+      ...tryForm(paths),
       element("h2", "Addresses"),
       table(["address", "what it answers", "form"], routes.map(([path, get, [media, { schema }]]) => [
         path.includes("{") ? code(path) : element("a", code(path), { href: path }),
