@@ -83,6 +83,10 @@ _FEATURE_NOTES: Final = {
     ),
     "^atr:": "The true range of a bar is max(high, previous close) - min(low, previous close).",
     "^volume_norm:": "A window of bars without any volume gives volume_norm 1.",
+    "multiples of recent_range": (
+        "Logarithms are natural. Where recent_range is 0, because the price has not moved for 240 bars, "
+        "ranges and realised deviations are 1, moves and rolled columns 0."
+    ),
     "of the candles of ": (
         "What is of {others} is computed from those candles alone: whatever its definition names, "
         "recent_range too, is theirs."
