@@ -40,6 +40,7 @@ from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
 from v8.evaluation.significance import ALPHA, LOSES
 from v8.evaluation.verdict import Verdict, Verdicts
+from v8.features.standalone import obstacle
 from v8.former_names import with_current_names
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
@@ -68,6 +69,11 @@ _QUALITY_NOTE: Final = (
     "without a network that has the lowest error here. The model beats a baseline or loses to it where the "
     "difference is statistically significant (Diebold-Mariano test, p below {alpha:g}); otherwise it is "
     "not significant."
+)
+
+_STANDALONE_NOTE: Final = (
+    " The run and the published repository hold `features.py`, which computes it with numpy and pandas: "
+    "`features.compute(candles)`."
 )
 
 _FEATURE_NOTES: Final = {
@@ -284,6 +290,7 @@ def artifact_readme(metadata: Metadata) -> str:
         beside=f"\n{note}\n" if note else "",
         num_features=len(metadata.features),
         outputs=_outputs(metadata),
+        standalone="" if obstacle(metadata.names) else _STANDALONE_NOTE,
         features=_features(metadata),
         warmup=metadata.needed_bars - metadata.lookback_bars,
         notes=feature_notes,

@@ -130,4 +130,4 @@ def _times(column: Any) -> Any:
     largest = float(column.abs().max())
     units = {"s": 1e11, "ms": 1e14, "us": 1e17, "ns": np.inf}
     unit = next(name for name, limit in units.items() if largest < limit)
-    return pd.to_datetime(column, unit=unit, utc=True)
+    return pd.to_datetime(column, unit=unit, utc=True)  # type: ignore[call-overload]

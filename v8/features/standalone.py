@@ -130,9 +130,9 @@ def _steps(features: Iterable[str]) -> list[str]:
 def _inputs(features: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the columns of candles that are read, by symbol; the series' own has the empty symbol."""
     raw = {column for name in features for column in ancestry(name).raw_columns} - {OPEN_TIME}
-    own = [name for name in OHLCV if name in raw or name == "close"]
+    own: list[str] = [name for name in OHLCV if name in raw or name == "close"]
     own += sorted(name for name in raw if split_origin(name)[0] == "csv")
-    inputs = {"": tuple(own)}
+    inputs: dict[str, tuple[str, ...]] = {"": tuple(own)}
     for symbol in neighbours(features):
         inputs[symbol] = tuple(name for name in OHLCV if f"{symbol}.{name}" in raw)
     return inputs
