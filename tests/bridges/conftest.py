@@ -1,6 +1,5 @@
 """Series of a simulated market, for bridges that forecast spans."""
 
-from made_series import (  # noqa: F401 - fixtures of this folder
-    make_market_span,
-    profile_of,
-)
+from made_series import make_market_span, profile_of
+
+__all__ = ["make_market_span", "profile_of"]

@@ -102,7 +102,7 @@ def test_the_shapes_of_both_pipelines_are_read_and_timesfm_answers_alike(series:
 
 def test_candles_are_coherent_whatever_a_model_says(series: MadeSeries) -> None:
     rng = np.random.default_rng(1)
-    close = np.exp(rng.normal(0.0, 0.02, (len(series.test), 3)))
+    close = rng.normal(0.0, 0.02, (len(series.test), 3))
     forecasts = foundation.tasks_of(series.test, close, np.full_like(close, 0.001))
     opened, high, low, closed = np.moveaxis(forecasts[TASK_OHLC], -1, 0)
     assert (high >= np.maximum(opened, closed) * (1 - 1e-12)).all()
@@ -121,12 +121,13 @@ def test_the_context_ends_at_the_last_known_bar_and_begins_after_a_gap(series: M
     span = series.test
     close, log_range = contexts(span, 512)
     assert close.shape == log_range.shape == (len(span), 512)
-    assert (close[:, -1] == 1.0).all()
+    assert (close[:, -1] == 0.0).all()
     first_anchor = int(span.anchors[0])
     assert np.isnan(close[0, : 512 - first_anchor - 1]).all()
     assert np.isfinite(close[0, 512 - first_anchor - 1 :]).all()
     prices = span.table.column("close").astype(np.float64)
-    np.testing.assert_allclose(close[0, -2], prices[first_anchor - 1] / prices[first_anchor], rtol=1e-6)
+    ratio = np.log(prices[first_anchor - 1] / prices[first_anchor])
+    np.testing.assert_allclose(close[0, -2], ratio, rtol=1e-6)
 
 
 def test_too_many_windows_and_wrong_numbers_are_refused(
@@ -139,9 +140,10 @@ def test_too_many_windows_and_wrong_numbers_are_refused(
     with pytest.raises(ProfileError, match="V8_FOUNDATION_WINDOWS: is a whole number from 1; got 'many'"):
         forecast_span(chronos, series.test, "chronos")
     monkeypatch.delenv("V8_FOUNDATION_WINDOWS")
-    lost = ChronosModel(LastValue(), lambda values: np.full_like(values, np.nan))
-    with pytest.raises(SeriesError, match="forecasts finite closes above zero"):
-        forecast_span(lost, series.test, "chronos")
+    for value in (np.nan, np.inf, 30.0):
+        lost = ChronosModel(LastValue(), lambda values, value=value: np.full_like(values, value))
+        with pytest.raises(SeriesError, match="apart at most; got others"):
+            forecast_span(lost, series.test, "chronos")
 
 
 @pytest.fixture

@@ -8,14 +8,15 @@ The variables name local folders with weights; nothing is downloaded here. A var
 its baseline out. Both are evaluated like every other baseline, on every window of a span.
 
 A model is asked about two series of each window, whose newest values are those of the last known bar: the
-close, as a share of the last close, and the log range, log(high / low). It answers with their medians for the
-coming bars; nothing is fitted. A bar opens at the close before it and is laid around its open and close, with
-the forecast range, at least the distance between them. Bands and volatility are the naive forecast's with the
-variance of the coming bars added, which follows from their ranges (`v8.tasks.RANGE_TO_VARIANCE`).
+close, as its log ratio to the last close, and the log range, log(high / low). It answers with their medians
+for the coming bars; nothing is fitted. A bar opens at the close before it and is laid around its open and
+close, with the forecast range, at least the distance between them. Bands and volatility are the naive
+forecast's with the variance of the coming bars added, which follows from their ranges
+(`v8.tasks.RANGE_TO_VARIANCE`).
 
 All windows of a span are asked in batches of equal size, the last one filled up, because other sizes of a
-batch round differently. Before it begins, the plug-in says how many windows it asks about, and afterwards what
-that took; more than `V8_FOUNDATION_WINDOWS` are refused.
+batch round differently. Before it begins, the plug-in says how many windows it asks about, and afterwards
+what that took; more than `V8_FOUNDATION_WINDOWS` are refused.
 
 Chronos: Ansari et al. 2024, arXiv:2403.07815, and 2025, arXiv:2510.15821. TimesFM: Das et al. 2024,
 arXiv:2310.10688.
@@ -50,6 +51,7 @@ WINDOWS_VARIABLE: Final = "V8_FOUNDATION_WINDOWS"
 DEVICE_VARIABLE: Final = "V8_FOUNDATION_DEVICE"
 
 CONTEXT_BARS: Final = 512  # bars of a window that a model reads, unless the variable says otherwise
+LARGEST_MOVE: Final = 10.0  # of a close or a range, as a logarithm: no candle moves that far
 MOST_WINDOWS: Final = 20_000  # of one span, unless the variable says otherwise
 BATCH_WINDOWS: Final = 64
 _PATCH_BARS: Final = 32  # TimesFM reads contexts that are multiples of it
@@ -172,27 +174,27 @@ def forecast_span(model: FoundationModel, span: Span, name: str) -> TaskForecast
             f"{name} is asked about {len(span):,} windows of {span.table.series}, two series each."
         )
     close_NT, range_NT = contexts(span, context_bars())
-    close_NH = medians_of(model, close_NT, span.horizon_bars)
+    log_close_NH = medians_of(model, close_NT, span.horizon_bars)
     range_NH = np.maximum(medians_of(model, range_NT, span.horizon_bars), 0.0)
     if len(span) > BATCH_WINDOWS:
         seconds = time.monotonic() - begun_s
         report_waiting(
             f"{name} took {seconds:,.0f} s for them, {1e3 * seconds / len(span):,.1f} ms a window."
         )
-    if not (np.isfinite(close_NH).all() and np.isfinite(range_NH).all() and (close_NH > 0).all()):
+    if max(np.abs(log_close_NH).max(), range_NH.max()) > LARGEST_MOVE or np.isnan(log_close_NH).any():
         raise SeriesError(
             where=f"{span.table.series}, baseline {name}",
-            rule="forecasts finite closes above zero and finite ranges",
+            rule=f"forecasts closes and ranges that lie a factor e^{LARGEST_MOVE:g} apart at most",
             got="others",
             fix="Check the folder of the model, or leave the baseline out",
         )
-    return tasks_of(span, close_NH, range_NH)
+    return tasks_of(span, log_close_NH, range_NH)
 
 
 def contexts(span: Span, num_bars: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return what a model reads of each window, closes and log ranges, both (N, T), NaN before a gap.
 
-    Closes are shares of the last known one, so that float32 keeps their digits.
+    Closes are log ratios to the last known one, so that float32 keeps their digits.
     """
     table = span.table
     rows = span.anchors[:, None] + np.arange(1 - num_bars, 1)
@@ -200,11 +202,11 @@ def contexts(span: Span, num_bars: int) -> tuple[NDArray[np.float32], NDArray[np
     is_missing = (rows < 0) | (table.segment[known] != table.segment[span.anchors][:, None])
     close = table.column(CLOSE).astype(np.float64)
     log_range = np.log(table.column(HIGH).astype(np.float64) / table.column(LOW).astype(np.float64))
-    shares = close[known] / close[span.anchors][:, None]
+    ratios = np.log(close[known] / close[span.anchors][:, None])
     ranges = log_range[known]
-    shares[is_missing] = np.nan
+    ratios[is_missing] = np.nan
     ranges[is_missing] = np.nan
-    return shares.astype(np.float32), ranges.astype(np.float32)
+    return ratios.astype(np.float32), ranges.astype(np.float32)
 
 
 def medians_of(model: FoundationModel, context_NT: NDArray[np.float32], horizon_bars: int) -> FloatArray:
@@ -218,16 +220,15 @@ def medians_of(model: FoundationModel, context_NT: NDArray[np.float32], horizon_
     return np.concatenate(forecasts)
 
 
-def tasks_of(span: Span, close_NH: FloatArray, range_NH: FloatArray) -> TaskForecasts:
-    """Turn closes, shares of the last one, and log ranges into the tasks of the profile.
+def tasks_of(span: Span, log_close_NH: FloatArray, range_NH: FloatArray) -> TaskForecasts:
+    """Turn closes, log ratios to the last one, and log ranges into the tasks of the profile.
 
     Tasks that are neither candles nor of the Bollinger window are left out.
     """
-    log_close = np.log(close_NH)
-    log_open = np.concatenate([np.zeros_like(log_close[:, :1]), log_close[:, :-1]], axis=1)
-    middle = (log_open + log_close) / 2.0
-    half = np.maximum(range_NH, np.abs(log_close - log_open)) / 2.0
-    candles_NHC = np.stack([log_open, middle + half, middle - half, log_close], axis=-1)
+    log_open_NH = np.concatenate([np.zeros_like(log_close_NH[:, :1]), log_close_NH[:, :-1]], axis=1)
+    middle = (log_open_NH + log_close_NH) / 2.0
+    half = np.maximum(range_NH, np.abs(log_close_NH - log_open_NH)) / 2.0
+    candles_NHC = np.stack([log_open_NH, middle + half, middle - half, log_close_NH], axis=-1)
     steps = np.arange(1, span.horizon_bars + 1)
     mean_range = np.cumsum(2.0 * half, axis=1) / steps
     added = RANGE_TO_VARIANCE * mean_range**2 * future_weights(span.horizon_bars)
