@@ -14,6 +14,7 @@ from v8.errors import DataError, ProfileError
 from v8.extra_sources.hub_dataset import DATASET_VARIABLE, ENDPOINT_VARIABLE, HubSource, read_dataset
 from v8.market.series import Series
 from v8.market.sources.downloads import Downloader
+from v8.market.sources.source import CutOffSource, dataset_of, open_source
 from v8.net import RetryPolicy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -69,6 +70,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def source() -> HubSource:
     patience = RetryPolicy(num_tries=2, sleep=lambda pause_s: None)
     return HubSource(downloader=Downloader(ENDPOINT_VARIABLE, patience=patience), now=lambda: float(NOW_S))
+
+
+def test_model_cards_can_name_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("V8_HUB_DATASET", "someone/candles@v1")
+    source = HubSource()
+    assert dataset_of(source) == "someone/candles"
+    assert dataset_of(CutOffSource(source, {})) == "someone/candles"
+    assert dataset_of(open_source("demo")) is None
 
 
 def test_candles_of_a_dataset_are_checked_like_all_others(hub: Hub) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from v8.artifacts.features_file import features_file
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
 from v8.evaluation.leaderboard import rank_results
@@ -130,6 +131,47 @@ def test_the_python_of_the_card_is_python(run: Path) -> None:
     assert len(blocks) == 2
     for block in blocks:
         compile(block, "card", "exec")
+
+
+def test_the_card_shows_the_lines_of_the_files_that_are_there(run: Path) -> None:
+    files = ["features.py", f"models/{GOOD}/model.onnx", "forecast.png"]
+    card = model_card(REPO, read_run(run), metadata_of(run), {}, files=files)
+    blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    for block in blocks:
+        compile(block, "card", "exec")
+    loader, onnx, exchange, product = blocks
+    assert f'snapshot_download("{REPO}", allow_patterns=["features.py", "models/{GOOD}/*"])' in loader
+    assert f'InferenceSession(f"{{folder}}/models/{GOOD}/model.onnx")' in onnx
+    assert "symbol=BTCUSDT&interval=15m&limit=" in exchange
+    assert "v8.load" in product
+    assert "](forecast.png)" in card
+    assert "](forecast.png)" not in card_of(run)
+
+
+def test_a_card_without_features_py_says_why(run: Path, make_run: Any) -> None:
+    features = [{"name": "ta.adx", "definition": "ta.adx: a number, unitless"}]
+    make_run.change(run, GOOD, features=features)
+    model = read_metadata(run / GOOD)
+    card = model_card(REPO, read_run(run), [model], {})
+    assert "No `features.py` computes them here: ta.adx is computed by the package ta." in card
+    assert features_file(model) == ""
+
+
+def test_the_front_matter_names_datasets_and_the_models_that_training_began_from(
+    run: Path, make_run: Any
+) -> None:
+    from huggingface_hub import ModelCard
+
+    data = ModelCard(card_of(run)).data
+    assert (data.datasets, data.base_model) == (None, None)
+    model = read_metadata(run / GOOD)
+    candles = dict(model.content["candles"]) | {"dataset": "someone/candles"}
+    training = dict(model.content["training"]) | {"started_from": "ab" * 32}
+    make_run.change(run, GOOD, candles=candles, training=training)
+    data = ModelCard(card_of(run)).data
+    assert (data.datasets, data.base_model) == (["someone/candles"], REPO)
+    results = {(one.dataset_type, one.dataset_config) for one in data.eval_results}
+    assert results == {("someone/candles", GOOD), (BAD, None)}
 
 
 def test_models_that_were_held_back_are_listed_with_the_reason(run: Path) -> None:

@@ -42,8 +42,8 @@ def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, mak
     assert [commit.title for commit in hub.commits(REPO)] == ["Publish 40 models of aligned"]
     # 40 PUTs and 40 verifications; whoami, create, look (2), card check, preupload, batch, commit, look (2).
     assert hub.count() == 90
-    # Per series model, metadata, history and README; card, leaderboard, its picture, manifest.
-    assert len(hub.files(REPO)) == 40 * 4 + 4
+    # Per series model, metadata, history and README; card, leaderboard, its picture, features.py, manifest.
+    assert len(hub.files(REPO)) == 40 * 4 + 5
     assert done.url == f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
 
 
@@ -149,7 +149,9 @@ def test_the_card_shows_the_leaderboard_in_a_small_picture(hub: Any, make_run: A
 def test_a_manifest_from_before_there_was_a_picture_is_read(hub: Any, make_run: Any) -> None:
     publish_run(make_run())
     content = json.loads(hub.files(REPO)["manifest.json"])
-    content["files"] = [file for file in content["files"] if file["path"] != "leaderboard.png"]
+    newer = {"leaderboard.png", "features.py"}
+    assert newer <= {file["path"] for file in content["files"]}
+    content["files"] = [file for file in content["files"] if file["path"] not in newer]
     assert Manifest.from_json(content).series == ("BTCUSDT-15m", "ETHUSDT-1h")
 
 

@@ -54,15 +54,15 @@ def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: A
     assert without_signs(done.stderr) == ""  # no progress bars where there is no terminal
     commit = hub.commits(REPO)[0]
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("2 models of aligned for someone/fleet: 12 files, ")
+    assert lines[0].startswith("2 models of aligned for someone/fleet: 13 files, ")
     assert lines[1:6] == [
         "Difference to what is in someone/fleet:",
-        "  added:   2 models, 12 files: BTCUSDT-15m, ETHUSDT-1h",
+        "  added:   2 models, 13 files: BTCUSDT-15m, ETHUSDT-1h",
         "  changed: 0 models, 0 files",
         "  kept:    0 models, 1 file",  # .gitattributes
         "  removed: 0 models, 0 files",
     ]
-    assert lines[6].startswith("Sent 12 files, ")
+    assert lines[6].startswith("Sent 13 files, ")
     assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
 
 

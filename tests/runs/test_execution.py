@@ -180,7 +180,7 @@ def test_what_a_run_took_is_kept_for_the_next_plan(
 def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), HollowEngine())
-    names = ("leaderboard.csv", "report.html", "timing.json")
+    names = ("leaderboard.csv", "report.html", "timing.json", "features.py")
     before = [(plan.path / name).read_bytes() for name in names]
     write_outputs(plan.path)
     assert before == [(plan.path / name).read_bytes() for name in names]

@@ -66,6 +66,8 @@ class CandlesInfo(CandlePin):
     """The candles that the model was made from."""
 
     source: Word  # name of the candle source
+    dataset: Plain | None = None
+    """Dataset of the Hub that they came from, `user/name`; not written where they came from elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +309,7 @@ class MetadataDraft:
     created_at: str  # ISO 8601 in UTC
     candles: Candles  # that the model was made from
     is_publishable: bool  # false for the demo market
+    dataset: str | None  # dataset of the Hub that the candles came from, `user/name`
     profile: Profile
     features: Sequence[FeatureInfo]
     table_digest: str  # of the feature table
@@ -344,6 +347,7 @@ class MetadataDraft:
             "is_demo_market": not self.is_publishable,
             "candles": {
                 "source": self.candles.source,
+                **({"dataset": self.dataset} if self.dataset else {}),
                 "is_publishable": self.is_publishable,
                 **asdict(pin_of(self.candles)),
                 "report": asdict(self.candles.report),

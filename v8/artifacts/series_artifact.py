@@ -41,6 +41,7 @@ from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
 from v8.evaluation.significance import ALPHA, LOSES
 from v8.evaluation.verdict import Verdict, Verdicts
+from v8.features.standalone import obstacle
 from v8.former_names import with_current_names
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
@@ -71,6 +72,11 @@ _QUALITY_NOTE: Final = (
     "not significant."
 )
 
+_STANDALONE_NOTE: Final = (
+    " The run and the published repository hold `features.py`, which computes it with numpy and pandas: "
+    "`features.compute(candles)`."
+)
+
 _FEATURE_NOTES: Final = {
     "sample ": "A sample deviation has the divisor n - 1.",
     "^macd": (
@@ -84,6 +90,10 @@ _FEATURE_NOTES: Final = {
     ),
     "^atr:": "The true range of a bar is max(high, previous close) - min(low, previous close).",
     "^volume_norm:": "A window of bars without any volume gives volume_norm 1.",
+    "multiples of recent_range": (
+        "Logarithms are natural. Where recent_range is 0, because the price has not moved for 240 bars, "
+        "ranges and realised deviations are 1, moves and rolled columns 0."
+    ),
     "of the candles of ": (
         "What is of {others} is computed from those candles alone: whatever its definition names, "
         "recent_range too, is theirs."
@@ -293,6 +303,7 @@ def artifact_readme(metadata: Metadata) -> str:
         beside=f"\n{note}\n" if note else "",
         num_features=len(metadata.features),
         outputs=_outputs(metadata),
+        standalone="" if obstacle(metadata.names) else _STANDALONE_NOTE,
         features=_features(metadata),
         warmup=metadata.needed_bars - metadata.lookback_bars,
         notes=feature_notes,

@@ -60,6 +60,11 @@ class HubSource:
     downloader: Downloader = field(default_factory=partial(Downloader, ENDPOINT_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
+    @property
+    def dataset_name(self) -> str:
+        """The dataset, `user/name`: model cards name it."""
+        return self.dataset.repo
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the dataset; see `CandleSource`."""
         require_num_bars(num_bars, series)

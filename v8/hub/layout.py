@@ -1,9 +1,13 @@
 """The files of a published repository, and the manifest that lists them.
 
     README.md                                          the model card
-    leaderboard.csv, leaderboard.png                   the leaderboard; old repositories have no picture
+    leaderboard.csv, leaderboard.png                   the leaderboard
+    forecast.png                                       forecasts of the end of a test span
+    features.py                                        computes the inputs of the models without v8
     manifest.json                                      sha256 and size of every other file
     models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}, and model.onnx of some
+
+Old repositories lack the pictures and `features.py`; so do some new ones. v8 never downloads that file.
 
 A manifest may come from anybody. So only names of this layout are accepted: no file can be written outside
 the folder it is downloaded to. The client that downloads the files does not check their content;
@@ -23,18 +27,19 @@ from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_
 from v8.artifacts.series_artifact import README_FILE
 from v8.errors import ArtifactError, listed, shown
 from v8.evaluation.leaderboard import LEADERBOARD_FILE
+from v8.features.standalone import FEATURES_FILE
 from v8.invocation import command
 from v8.market.series import by_series, is_series_name
+from v8.reports.card import FORECAST_PICTURE, MODELS_FOLDER
 from v8.storage import digest_file
 
 MANIFEST_FORMAT: Final = 1  # version of the keys of `manifest.json`
 MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
-MODELS_FOLDER: Final = "models"
-
 PICTURE_FILE: Final = "leaderboard.png"
 
-ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE, PICTURE_FILE)
+_OPTIONAL_FILES: Final = (PICTURE_FILE, FORECAST_PICTURE, FEATURES_FILE)
+ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE, *_OPTIONAL_FILES)
 SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 
 MAX_LINE: Final = 200  # most characters of a text in a manifest
@@ -165,9 +170,9 @@ class Manifest(_Strict):
         expected = {CARD_FILE, LEADERBOARD_FILE}
         for series in manifest.series:
             expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-        # Older manifests list no picture; not every model has an ONNX file.
+        # Older manifests lack pictures and features.py; not every model has an ONNX file.
         optional = {f"{series_folder(series)}/{ONNX_FILE}" for series in manifest.series}
-        differing = sorted(expected.symmetric_difference(names) - {PICTURE_FILE} - optional)
+        differing = sorted(expected.symmetric_difference(names) - {*_OPTIONAL_FILES} - optional)
         if differing or names != sorted(set(names)):
             rule = (
                 f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in "

@@ -18,10 +18,10 @@ from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RUN_FILE, folder_advice, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
-from v8.hub.layout import MODELS_FOLDER
 from v8.hub.pull import Pulled, pull
 from v8.invocation import command
 from v8.market.series import is_series_name, series_advice
+from v8.reports.card import MODELS_FOLDER
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 

@@ -8,12 +8,13 @@ changed.
 """
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from v8 import records
 from v8.artifacts import metadata as artifacts
+from v8.artifacts.features_file import features_file
 from v8.artifacts.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
@@ -23,17 +24,24 @@ from v8.artifacts.metadata import (
     read_metadata,
 )
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.artifacts.nested_runs import Decision, read_serving
+from v8.artifacts.nested_runs import Decision, Serving, read_serving
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.runtimes import require_own_onnx
-from v8.artifacts.series_artifact import README_FILE, artifact_readme
+from v8.artifacts.series_artifact import (
+    FORECASTS_FILE,
+    README_FILE,
+    ForecastSample,
+    artifact_readme,
+    read_sample,
+)
 from v8.errors import ArtifactError, PublishError, listed
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
 from v8.evaluation.significance import LOSES
+from v8.features.standalone import FEATURES_FILE
 from v8.hub import layout
 from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
-from v8.reports.card import change_line, distinct_versions, model_card
+from v8.reports.card import FORECAST_PICTURE, change_line, distinct_versions, model_card
 from v8.storage import write_bytes, write_text
 
 
@@ -59,6 +67,7 @@ class Staged(Publication):
     held_back: Mapping[str, str]  # per series that is not published: the reason, as a clause
     changes: Mapping[str, Decision] = field(default_factory=dict)
     """Per series that is served by a later model than the run's first one: the decision about it."""
+    sample: ForecastSample | None = None  # forecasts of the card's picture; None for a card without it
     is_pruning: bool = False  # whether models of the repository that the run does not have are removed
     staying: Mapping[str, Metadata] = field(default_factory=dict)
     """Metadata of the models that stay in the repository although the run does not have them, by series."""
@@ -143,10 +152,16 @@ class Staged(Publication):
 
     def _write_descriptions(self) -> None:
         """Write the leaderboard, its picture, the card and the manifest."""
-        from v8.reports.pictures import draw_leaderboard  # noqa: PLC0415 - matplotlib is slow to import
+        from v8.reports import pictures  # noqa: PLC0415 - matplotlib is slow to import
 
         record = self.record
         models = [model for _, model in sorted({**self.staying, **self.metadata}.items())]
+        code = features_file(models[0])
+        if code:
+            write_text(self.folder / FEATURES_FILE, code)
+        if self.sample is not None:
+            pictures.draw_sample(self.folder / FORECAST_PICTURE, record.profile_name, self.sample)
+        listed_files = (*layout.list_files(self.folder), *self.staying_files)
         is_of_many_runs = bool(self.staying or self.changes)
         card = model_card(
             self.repo,
@@ -155,11 +170,12 @@ class Staged(Publication):
             {name: reason for name, reason in self.held_back.items() if name not in self.staying},
             is_of_many_runs=is_of_many_runs,
             changes=self.changes.values(),
+            files=[file.path for file in listed_files],
         )
         write_text(self.folder / CARD_FILE, card)
         ranked = rank_results(model.result for model in models)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
-        draw_leaderboard(self.folder / layout.PICTURE_FILE, record.profile_name, ranked)
+        pictures.draw_leaderboard(self.folder / layout.PICTURE_FILE, record.profile_name, ranked)
         versions: Mapping[str, str] = record.versions
         if is_of_many_runs:
             versions = distinct_versions(model.versions for model in models)
@@ -278,8 +294,18 @@ def stage_run(
         metadata=metadata,
         held_back=held_back,
         changes={name: decision for name, decision in renewals.items() if decision},
+        sample=_best_sample(serving, metadata.values()),
         is_pruning=is_pruning,
     )
+
+
+def _best_sample(serving: Serving, models: Iterable[Metadata]) -> ForecastSample | None:
+    """Return the sample of forecasts of the best model that has one."""
+    for row in rank_results(model.result for model in models):
+        sample = read_sample(serving.folder(row.series) / FORECASTS_FILE)
+        if sample is not None:
+            return sample
+    return None
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:

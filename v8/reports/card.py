@@ -7,9 +7,9 @@ next to its name.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
@@ -18,6 +18,7 @@ from v8.artifacts.metadata import MachineInfo, Metadata
 from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
+from v8.columns import is_covariate, neighbours
 from v8.errors import shown
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.importance import importance_rows
@@ -30,6 +31,7 @@ from v8.evaluation.leaderboard import (
     rank_results,
 )
 from v8.evaluation.significance import ALPHA
+from v8.features.standalone import FEATURES_FILE, obstacle
 from v8.quantile_levels import interval_names
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.reports.verdict import change_table, verdict
@@ -40,6 +42,19 @@ from v8.wording import ABSENT, Table, count, duration, moment, number, p_value, 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
 TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "finance")
+
+FORECAST_PICTURE: Final = "forecast.png"  # forecasts of the end of a test span
+MODELS_FOLDER: Final = "models"  # holds a folder for each series
+ONNX_FILE: Final = "model.onnx"  # a model for onnxruntime, where somebody exported one
+
+MOST_KLINES: Final = 1_000
+"""Most candles of one answer of the exchange's API."""
+
+_BINANCE_SOURCES: Final = (
+    "vision",
+    "rest",
+    "live",
+)  # sources with candles of the exchange that the card names
 
 _CARD: Final = packaged("v8.reports", "card.md")
 
@@ -72,6 +87,7 @@ def model_card(
     *,
     is_of_many_runs: bool = False,
     changes: Iterable[Decision] = (),
+    files: Collection[str] = (),
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
 
@@ -83,6 +99,8 @@ def model_card(
         held_back: By series that is not published: the reason, a clause.
         is_of_many_runs: Whether the models come from more than one run.
         changes: The decisions by which newer models took the place of older ones.
+        files: Paths of the other files of the repository; the card shows `features.py`, `forecast.png` and
+            `model.onnx` where they are among these.
 
     Raises:
         ArtifactError: If a key of `run.json` is missing or damaged.
@@ -91,12 +109,13 @@ def model_card(
     run_facts = checked(_RunFacts, vars(run), where=RUN_FILE, fix=fix)
     results = [series_metadata.result for series_metadata in metadata]
     first = metadata[0]
+    by_series = {series_metadata.series: series_metadata for series_metadata in metadata}
     rows = rank_results(results)
     horizon = "candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle")
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
     intervals = _intervals(results)
     return _CARD.format(
-        front_matter=_front_matter(run.profile_name, rows),
+        front_matter=_front_matter(repo, run.profile_name, rows, metadata),
         profile=run.profile_name,
         models=plural(len(metadata), "forecaster"),
         lookback=first.lookback_bars,
@@ -110,12 +129,36 @@ def model_card(
         sureness=_PARTS["sure" if intervals else "unsure"],
         changes=_changes(changes),
         held_back=_held_back(held_back),
+        picture=_PARTS["picture"] if FORECAST_PICTURE in files else "",
+        loader=_loader(repo, by_series[rows[0].series], files),
         repo=repo,
         covariates=_covariates(first),
         series=rows[0].series,
         data=_data(metadata),
         making=_making(run, run_facts, metadata, is_of_many_runs=is_of_many_runs),
     )
+
+
+def _loader(repo: str, metadata: Metadata, files: Collection[str]) -> str:
+    """Write the lines that download a model, compute its inputs and forecast, without v8."""
+    series = metadata.series
+    if FEATURES_FILE not in files:
+        part = _PARTS["loader_without_features"]
+        reason = obstacle(metadata.names) or "it was not published"
+        return str(part).format(repo=repo, series=series, obstacle=reason)
+    symbol, _, timeframe = series.rpartition("-")
+    needed = metadata.needed_bars
+    symbols = neighbours(metadata.names)
+    frames = ", ".join(f'"{other}": pd.read_csv("{other}-{timeframe}.csv")' for other in symbols)
+    others = f", {{{frames}}}" if frames else ""
+    text = str(_PARTS["loader"]).format(repo=repo, series=series, needed=f"{needed:,}", others=others)
+    if f"{MODELS_FOLDER}/{series}/{ONNX_FILE}" in files:
+        text += str(_PARTS["onnx"]).format(series=series)
+    has_tables = any(is_covariate(name) for name in metadata.names)
+    if metadata.candles.source in _BINANCE_SOURCES and needed < MOST_KLINES and not has_tables:
+        limit = min(2 * needed, MOST_KLINES)
+        text += str(_PARTS["exchange"]).format(symbol=symbol, timeframe=timeframe, limit=limit)
+    return text
 
 
 def _columns(metadata: Metadata) -> str:
@@ -150,22 +193,36 @@ def _covariates(metadata: Metadata) -> str:
     return f"\n{note}\n" if note else ""
 
 
-def _front_matter(profile: str, rows: Sequence[LeaderboardRow]) -> str:
+def _front_matter(
+    repo: str, profile: str, rows: Sequence[LeaderboardRow], metadata: Sequence[Metadata]
+) -> str:
+    datasets = sorted({one.candles.dataset for one in metadata if one.candles.dataset})
+    options: dict[str, Any] = {"datasets": datasets} if datasets else {}
+    if any(one.training.started_from for one in metadata):
+        # Their training began from the weights of models that were published here before.
+        options |= {"base_model": repo, "base_model_relation": "finetune"}
+    datasets_by_series = {one.series: one.candles.dataset for one in metadata}
     data = ModelCardData(
         library_name="keras",
         license=LICENSE,
         pipeline_tag=PIPELINE,
         tags=list(TAGS),
         model_name=profile,
-        eval_results=[result for row in rows for result in _eval_results(row)],
+        eval_results=[
+            result for row in rows for result in _eval_results(row, datasets_by_series[row.series])
+        ],
+        **options,
     )
     content = data.to_dict()  # type: ignore[no-untyped-call]
     # One metric on each line, so that a change of the card is easy to see.
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
 
 
-def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
-    """Write the results of one series for the Hub's model index: task, data set, and each metric."""
+def _eval_results(row: LeaderboardRow, dataset: str | None) -> Iterator[EvalResult]:
+    """Write the results of one series for the Hub's model index: task, data set, and each metric.
+
+    The Hub's newer format, files in `.eval_results`, takes results on its registered benchmarks only.
+    """
     error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
         metrics = [
@@ -180,7 +237,8 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
                 yield EvalResult(
                     task_type=PIPELINE,
                     task_name="Time series forecasting",
-                    dataset_type=row.series,
+                    dataset_type=dataset or row.series,
+                    dataset_config=row.series if dataset else None,
                     dataset_name=f"{row.series} candles ({row.source})",
                     dataset_split="test",
                     dataset_args={name: row.split["test"][name] for name in ("first_open", "last_open")},

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from v8.artifacts.features_file import features_file
 from v8.artifacts.finished_series import FinishedSeries, read_finished
 from v8.artifacts.metadata import METADATA_FILE
 from v8.artifacts.nested_runs import served_folder
@@ -24,6 +25,7 @@ from v8.errors import ArtifactError, StorageError, V8Error
 from v8.evaluation import leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.evaluation.verdict import Verdicts, verdicts_of
+from v8.features.standalone import FEATURES_FILE
 from v8.invocation import command
 from v8.language import language
 from v8.reports import page
@@ -125,6 +127,7 @@ class RunOutputs:
         self._report_error = report_error
         self._redraws_all = redraws_all
         self._drawn: dict[str, _DrawnSeries] = {}
+        self._features_code = ""  # the text of `features.py`; empty until a series is drawn
         self._pace = Pace()
 
     def is_due(self, num_series: int) -> bool:
@@ -132,7 +135,7 @@ class RunOutputs:
         return self._pace.is_due(max(num_series, len(self._drawn)))
 
     def write(self, *, is_last: bool = True) -> list[LeaderboardRow]:
-        """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
+        """Write `leaderboard.csv`, `report.html`, `timing.json` and `features.py` from what is on disk.
 
         With `is_last` the verdicts are stored with each series, too.
 
@@ -159,6 +162,8 @@ class RunOutputs:
                 )
             writers[REPORT_FILE] = lambda file: write_text(file, page.run_page(record, rows, bodies))
             writers[TIMING_FILE] = lambda file: write_json(file, _timing(record, results))
+            if self._features_code:
+                writers[FEATURES_FILE] = lambda file: write_text(file, self._features_code)
             self._write_files(writers)
             return rows
 
@@ -177,6 +182,7 @@ class RunOutputs:
             self._report_error(error)
         else:
             body = self._draw_body(name, finished, folder, record)
+            self._features_code = self._features_code or features_file(finished.metadata)
             self._drawn[name] = _DrawnSeries(folder, written_ns, finished.metadata.result, body)
         return self._drawn[name]
 

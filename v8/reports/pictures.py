@@ -62,10 +62,15 @@ def write_pictures(
         files.append(file)
     if sample:
         file = folder / "forecasts.png"
-        picture_title = f"{title}: {sample.series}, end of the test span"
-        _write_png(file, _drawn(picture_title, [figures.issued_on_the_way(sample)], inches=(10.0, 4.0)))
+        draw_sample(file, title, sample)
         files.append(file)
     return files
+
+
+def draw_sample(file: Path, title: str, sample: ForecastSample) -> None:
+    """Draw forecasts of the end of a test span, and the candles that came, as PNG, atomically."""
+    picture_title = f"{title}: {sample.series}, end of the test span"
+    _write_png(file, _drawn(picture_title, [figures.issued_on_the_way(sample)], inches=(10.0, 4.0)))
 
 
 def draw_leaderboard(file: Path, title: str, rows: Sequence[LeaderboardRow]) -> None:

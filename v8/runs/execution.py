@@ -21,7 +21,7 @@ from v8.errors import ArtifactError, StorageError, without_credentials
 from v8.hardware import may_have_gpu
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.market.series import Series
-from v8.market.sources.source import CandleSource, folder_of
+from v8.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.profile import Profile
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
@@ -105,7 +105,7 @@ def execute(
     if reading.ready:
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
         device_settings = resolve_device_settings(plan.profile, folder, observer)
-        jobs = make_jobs(plan, reading.ready, device_settings, is_publishable=source.is_publishable)
+        jobs = make_jobs(plan, reading.ready, device_settings, source)
     outcomes = train_jobs(plan.profile, jobs, engine, recorder)
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
@@ -186,7 +186,7 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
 
 
 def make_jobs(
-    plan: Plan, ready: Sequence[CheckedSeries], device_settings: DeviceSettings, *, is_publishable: bool
+    plan: Plan, ready: Sequence[CheckedSeries], device_settings: DeviceSettings, source: CandleSource
 ) -> list[Job]:
     """Return a complete job for every series whose candles are checked."""
     return [
@@ -195,7 +195,8 @@ def make_jobs(
             profile=plan.profile,
             seed=series_seed(plan.profile, checked.candles.series),
             folder=plan.path / str(checked.candles.series),
-            is_publishable=is_publishable,
+            is_publishable=source.is_publishable,
+            dataset=dataset_of(source),
             candle_seconds=checked.read_s,
             device_settings=device_settings,
             is_evaluated=plan.is_evaluated,

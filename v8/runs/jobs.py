@@ -41,6 +41,7 @@ class Job:
     has_onnx: bool = False  # whether to write `model.onnx`, too
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
+    dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
     champion: Path | None = None
     """Folder of the model whose weights training begins from; None draws them."""
 

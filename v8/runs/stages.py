@@ -181,6 +181,7 @@ class SeriesInProgress:
             created_at=now_iso(),
             candles=self._job.candles,
             is_publishable=self._job.is_publishable,
+            dataset=self._job.dataset,
             profile=self._data.profile,
             features=self._features(),
             table_digest=self._data.table.digest,

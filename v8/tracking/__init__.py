@@ -1,1 +1,1 @@
-"""Trackers of experiments: event files for TensorBoard, and runs at Weights & Biases."""
+"""Trackers of experiments: event files for TensorBoard, runs at Weights & Biases and in MLflow."""

@@ -116,6 +116,22 @@ def folder_of(source: "CandleSource") -> Path | None:
     return source.folder.absolute() if isinstance(source, ReadsFolder) else None
 
 
+@runtime_checkable
+class ReadsDataset(Protocol):
+    """A source that reads a dataset of the Hugging Face Hub."""
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset, `user/name`."""
+
+
+def dataset_of(source: "CandleSource") -> str | None:
+    """Return the dataset of the Hub that a source reads, `user/name`; None if it reads none."""
+    if isinstance(source, CutOffSource):
+        return dataset_of(source.source)
+    return source.dataset_name if isinstance(source, ReadsDataset) else None
+
+
 class CachedCandles:
     """A view of a source that returns only the candles cached on this machine; see `CachesCandles`."""
 

@@ -1,0 +1,131 @@
+"""Curves and models for MLflow: one of its runs per series, in an experiment named as the run folder.
+
+    mlflow ui --backend-store-uri runs/aligned/mlflow
+
+`MLFLOW_TRACKING_URI` names a server or another store; without it everything stays in the folder `mlflow` of
+the run. The model of a finished series is logged as `model` in the flavour `python_function`:
+`mlflow.pyfunc.load_model("runs:/RUN_ID/model").predict(candles)` returns the forecast in price units, from a
+frame of closed candles. It loads without v8, by Keras and `features.py`, where v8 can write that file.
+
+Nothing is given away but the curves, the profile, the names of series, source and run folder, and the model:
+MLflow's own telemetry is off, and its client adds no user, code or machine.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 asks for it since it prefers databases
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from v8.artifacts.features_file import features_file
+from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, read_metadata
+from v8.features.standalone import FEATURES_FILE
+from v8.runs.trackers import TrackedRun, TrackerError
+
+MLFLOW_FOLDER: Final = "mlflow"
+MODEL_NAME: Final = "model"  # of the logged model, in the artifacts of a run
+URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
+_LOADER: Final = "mlflow_loader.py"
+_MOST_LETTERS: Final = 500  # of a parameter; older servers refuse longer ones
+
+Result = TypeVar("Result")
+
+
+class MlflowRuns:
+    """Keeps one open run of MLflow per series at work.
+
+    Args:
+        run: What is tracked.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._run = run
+        self._open: dict[str, str] = {}  # identifiers of MLflow's runs by series
+        self._experiment = ""  # identifier; empty before the first run
+        self._uri = os.environ.get(URI_VARIABLE) or (run.path.absolute() / MLFLOW_FOLDER).as_uri()
+        self._client = _guarded(lambda: MlflowClient(tracking_uri=self._uri))
+
+    def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+        """Hand numbers of a series to its run."""
+        now_ms = int(time.time() * 1_000)
+        metrics = [Metric(name, value, now_ms, step) for name, value in values.items()]
+        _guarded(lambda: self._client.log_batch(self._run_of(series), metrics=metrics))
+
+    def finish(self, series: str) -> None:
+        """Log the model of a series that is finished, and end its run."""
+        run_id = self._open.pop(series, None)
+        if run_id is None:
+            return
+        folder = self._run.path / series
+        is_finished = (folder / METADATA_FILE).is_file()
+        if is_finished:
+            _guarded(lambda: self._log_model(run_id, folder))
+        status = "FINISHED" if is_finished else "FAILED"
+        _guarded(lambda: self._client.set_terminated(run_id, status=status))
+
+    def _run_of(self, series: str) -> str:
+        """Return the run of a series; it is started at the first call."""
+        if series not in self._open:
+            if not self._experiment:
+                self._experiment = self._experiment_id(self._run.path.name)
+            run = self._client.create_run(self._experiment, run_name=series)
+            facts = {"series": series, "source": self._run.source, **_flat(self._run.profile)}
+            parameters = [Param(name, str(value)[:_MOST_LETTERS]) for name, value in facts.items()]
+            self._client.log_batch(run.info.run_id, params=parameters)
+            self._open[series] = run.info.run_id
+        return self._open[series]
+
+    def _experiment_id(self, name: str) -> str:
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
+
+    def _log_model(self, run_id: str, folder: Path) -> None:
+        """Log the files of a model with what loads them."""
+        from mlflow import pyfunc  # noqa: PLC0415 - it takes a second to import
+
+        metadata = read_metadata(folder)
+        with tempfile.TemporaryDirectory() as place:
+            data = Path(place, "data")
+            data.mkdir()
+            for name in (MODEL_FILE, METADATA_FILE):
+                shutil.copyfile(folder / name, data / name)
+            code = features_file(metadata)
+            if code:
+                (data / FEATURES_FILE).write_text(code, "utf-8")
+            loader = Path(__file__).with_name(_LOADER)
+            requirements = ["keras>=3.10", "tensorflow>=2.18", "numpy", "pandas"]
+            pyfunc.save_model(
+                Path(place, MODEL_NAME),
+                loader_module=loader.stem,
+                data_path=str(data),
+                code_paths=[str(loader)],
+                pip_requirements=requirements if code else [*requirements, "v8-forecasters"],
+            )
+            self._client.log_artifacts(run_id, str(Path(place, MODEL_NAME)), MODEL_NAME)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested keys as one level: `training.epochs`."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _guarded(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except MlflowException as error:
+        raise TrackerError(str(error).partition("\n")[0]) from error
