@@ -166,7 +166,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with refused_well():
         fleet = ModelSource(run).refresh()
         for page in (
-            overview_page(fleet, Html(""), search_text=""),
+            overview_page(fleet, Html("")),
             series_page(fleet, Series.parse(SERIES), Html("")),
         ):
             require_safe_page(re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL))
