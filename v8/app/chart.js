@@ -136,7 +136,8 @@ class SeriesChart {
   }
 
   price(value) {
-    return value.toLocaleString("en-US", { minimumFractionDigits: this.decimals, maximumFractionDigits: this.decimals });
+    const [whole, ...decimals] = value.toFixed(this.decimals).split(".");
+    return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...decimals].join(".");
   }
 
   share(value) { return `${(100 * value).toFixed(3)} %`; }

@@ -124,5 +124,5 @@ def chart_json(issued: IssuedForecast, candles: Candles, past: Sequence[dict[str
 
 
 def _finite(values: NDArray[Any]) -> list[float | None]:
-    """Return seven digits of each number, which are enough for a picture; None where there is none."""
-    return [float(f"{value:.7g}") if np.isfinite(value) else None for value in values.tolist()]
+    """Return nine digits of each number, more than a page writes; None where there is none."""
+    return [float(f"{value:.9g}") if np.isfinite(value) else None for value in values.tolist()]
