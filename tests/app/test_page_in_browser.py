@@ -274,7 +274,9 @@ def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
         )
         assert levels[0] == 1
         assert all(later - before <= 1 for before, later in pairwise(levels))
-    assert browser.value("document.querySelector('#present .scroll caption').textContent") == "Point forecasts"
+    assert (
+        browser.value("document.querySelector('#present .scroll caption').textContent") == "Point forecasts"
+    )
     assert browser.value(f"{STATUS}.textContent").startswith(f"{BTC}: Next 3 bars")
     browser.open(served.url, SHOWN)
     assert browser.value("document.querySelector('label').control.id") == "sought"

@@ -5,6 +5,7 @@ import { onPart, present } from "/page.js";
 const KEY = "v8-alerts";
 const EVERY = "*";
 const MAX_ALERTS = 50;
+const MAX_LINES = 5;  // of what is above a limit: of a thousand series it may be hundreds
 const field = (id) => document.getElementById(id);
 const box = field("alerts");
 
@@ -35,8 +36,11 @@ const sayRefused = () => {
   const isRefused = state.rules.length > 0 && !canNotify();
   field("alert-refused").textContent = isRefused ? box.dataset.refused : "";
 };
-const notify = (text) => {
-  if (!canNotify()) return;
+const shortened = (texts) => (texts.length <= MAX_LINES ? texts :
+  [...texts.slice(0, MAX_LINES), box.dataset.more.replace("{n}", texts.length - MAX_LINES)]);
+const notify = (texts) => {
+  if (!texts.length || !canNotify()) return;
+  const text = shortened(texts).join("\n");
   try { new Notification("v8", { body: text, tag: text }); }
   catch { field("alert-refused").textContent = box.dataset.refused; }  // some telephones refuse all of a page
 };
@@ -44,6 +48,7 @@ const notify = (text) => {
 const check = () => {
   const above = {};
   const sentences = [];
+  const news = [];
   for (const { dataset } of present.querySelectorAll("[data-series]")) {
     for (const rule of state.rules) {
       if (![EVERY, dataset.series].includes(rule.series) || dataset[rule.kind] === undefined) continue;
@@ -52,7 +57,7 @@ const check = () => {
       const text = sentence(rule, dataset.series, percent(dataset[rule.kind]));
       above[key] = true;
       sentences.push(text);
-      if (!state.above[key]) notify(text);
+      if (!state.above[key]) news.push(text);
     }
   }
   // What this page does not show, such as other series, stays as it was.
@@ -60,7 +65,8 @@ const check = () => {
   for (const key of Object.keys(state.above)) if (!isShown(key)) above[key] = true;
   state.above = above;
   keep();
-  const texts = [...new Set(sentences)];
+  notify([...new Set(news)]);
+  const texts = shortened([...new Set(sentences)]);
   if (texts.join() !== [...field("alert-now").children].map((item) => item.textContent).join()) {
     field("alert-now").replaceChildren(...texts.map((text) => element("li", text)));
   }
@@ -104,6 +110,9 @@ field("alert-form").addEventListener("submit", async (event) => {
 });
 addEventListener("storage", ({ key }) => { if (key === KEY) { state = read(); list(); } });
 box.hidden = false;
+const link = field("to-alerts");
+if (link) link.hidden = false;
+link?.addEventListener("click", () => { box.open = true; });
 list();
 sayRefused();
 onPart(() => { offerSeries(); check(); });

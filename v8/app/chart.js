@@ -290,15 +290,19 @@ const drawCoverage = (place) => {
   place.hidden = false;
   place.replaceChildren();
   const box = element("div", { class: "chart-box low", role: "img", "aria-label": table.caption.textContent });
-  place.prepend(element("p", { class: "chart-legend" }, table.caption.textContent), box);
+  const legend = element("p", { class: "chart-legend" }, table.caption.textContent);
+  place.prepend(legend, box);
   const paint = colours();
   const coverage = createChart(box, options(paint, true));
   const lines = [paint.blue, paint.orange, paint.purple];
   table.querySelectorAll("[data-nominal]").forEach((title, at) => {
     const color = lines[at % lines.length];
     const line = coverage.addSeries(LineSeries, {
-      color, lineWidth: 2, pointMarkersVisible: true, priceLineVisible: false, title: title.textContent,
+      color, lineWidth: 2, pointMarkersVisible: true, priceLineVisible: false, lastValueVisible: false,
       priceFormat: { type: "custom", minMove: 0.001, formatter: (share) => `${(100 * share).toFixed(1)} %` } });
+    const name = element("b", {}, title.textContent);
+    name.style.color = color;
+    legend.append(name);
     const rows = [...table.tBodies[0].rows].reverse().map((row) => [row.cells[0], row.cells[1 + at]]);
     line.setData(rows.filter(([, cell]) => cell.dataset.value).map(([day, cell]) => ({
       time: Number(day.dataset.time), value: Number(cell.dataset.value) })));

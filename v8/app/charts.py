@@ -44,7 +44,7 @@ class ChartReader:
         candles = self._candles(issued)
         first_s = int(candles.open_time_s[0])
         entries = self._ledger.forecasts_since(str(candles.series), first_s) if self._ledger else []
-        past = [_past_forecast(entry) for entry in newest_apart(entries, issued.closed_s)]
+        past = [past_forecast(entry) for entry in newest_apart(entries, issued.closed_s)]
         return chart_json(issued, candles, past)
 
     def _candles(self, issued: IssuedForecast) -> Candles:
@@ -78,7 +78,7 @@ def newest_apart(entries: Iterable[Entry], closed_s: int) -> list[Entry]:
     return chosen[::-1]
 
 
-def _past_forecast(entry: Entry) -> dict[str, Any]:
+def past_forecast(entry: Entry) -> dict[str, Any]:
     """Return the closes that a forecast of the ledger expected, and the ends of their widest interval."""
     issuer = entry.issuer
     ohlc_KHC = issuer.split(entry.values)[TASK_OHLC]

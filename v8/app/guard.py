@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from v8.app.answers import encode_json, error_json
 from v8.app.page import error_page
 from v8.errors import ProfileError, shown
-from v8.language import language, preferred
+from v8.language import LANGUAGES, language, preferred
 from v8.storage import packaged
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -88,7 +88,7 @@ class ErrorResponse(Response):
         if not accepts_pages(request):
             await super().__call__(scope, receive, send)
             return
-        with language(preferred(request.headers.get("accept-language", ""))):
+        with language(language_of(request)):
             page = error_page(self.status_code, self._content)
         response = Response(page, self.status_code, self._all_headers, "text/html; charset=utf-8")
         await response(scope, receive, send)
@@ -97,6 +97,15 @@ class ErrorResponse(Response):
 def error_response(status: int, location: str, rule: str, got: str, fix: str, **headers: str) -> Response:
     """Answer with an error of four parts."""
     return ErrorResponse(error_json(location, rule, got, fix), status, **headers)
+
+
+def language_of(request: Request) -> str:
+    """Return the language that the address of a page requests, or else the browser."""
+    requested = request.query_params.get("lang")
+    for name in LANGUAGES:
+        if name == requested:
+            return name
+    return preferred(request.headers.get("accept-language", ""))
 
 
 def accepts_pages(request: Request) -> bool:

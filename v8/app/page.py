@@ -162,7 +162,7 @@ def _options(titles: Mapping[str, str], selected: str) -> Html:
 
 def _alerts() -> Html:
     """Return the form of alerts; the script fills the places in braces."""
-    places = {name: f"{{{name}}}" for name in ("series", "value", "limit")}
+    places = {name: f"{{{name}}}" for name in ("series", "value", "limit", "n")}
     return filled("v8.app", "alerts.html", **places)
 
 
@@ -340,7 +340,8 @@ class ForecastView:
         yield mood_label(numbers.percentile, self._volatility_text())
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
-        yield element("span", volatility, class_="volatility", title=self._volatility_text())
+        label = element("span", say("volatility"), class_="label")
+        yield element("span", label, f" {volatility}", class_="volatility", title=self._volatility_text())
         yield element("span", text, class_="ahead", title=self._range_text())
         row = self._snapshot.row_of.get(str(self._series))
         yield verdict_chip(row, " ".join(self._verdict_sentences()))

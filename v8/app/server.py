@@ -34,10 +34,11 @@ from v8.app.guard import (
     address_of,
     error_response,
     json_response,
+    language_of,
 )
 from v8.app.tiles import Selection, error_paragraph, tile_list
 from v8.errors import DataError, ProfileError, V8Error
-from v8.language import LANGUAGES, language, preferred
+from v8.language import language
 from v8.machine.interruption import stop_signals_handled_by
 from v8.market.series import Series
 from v8.reports.markup import STYLE, Html, join
@@ -406,9 +407,7 @@ def _is_part(request: Request) -> bool:
 
 async def _answer_page(make_page: Callable[[Request], Awaitable[PageContent]], request: Request) -> Response:
     """Answer with a page in the language of the address, or else of the browser; 304 if it has that page."""
-    requested = request.query_params.get("lang")
-    of_browser = preferred(request.headers.get("accept-language", ""))
-    with language(requested if requested in LANGUAGES else of_browser):
+    with language(language_of(request)):
         content, status, headers = await make_page(request)
     tag = f'"{digest_bytes(content.encode())}"'
     if status == 200 and request.headers.get("if-none-match") == tag:
