@@ -68,7 +68,8 @@ class SeriesChart {
   constructor(place) {
     this.words = JSON.parse(place.dataset.words);
     this.decimals = Number(place.dataset.decimals);
-    this.box = element("div", { class: "chart-box", tabindex: 0, role: "application" });
+    const title = document.querySelector("h1").textContent;
+    this.box = element("div", { class: "chart-box", tabindex: 0, role: "application", "aria-label": title });
     this.legend = element("p", { class: "chart-legend", "aria-live": "polite" });
     this.node = element("div", { class: "chart-frame" }, this.legend, this.box, this.buttons());
     place.prepend(this.node);
@@ -270,8 +271,12 @@ const showChart = async () => {
   place.hidden = false;
   if (chart) place.prepend(chart.node);
   else chart = new SeriesChart(place);
-  const answer = await fetch(place.dataset.chart, { cache: "no-store" });
-  if (answer.ok) chart.show(await answer.json());
+  let data;
+  try {
+    const answer = await fetch(place.dataset.chart, { cache: "no-store" });
+    if (answer.ok) data = await answer.json();
+  } catch { /* the server cannot be reached; what is drawn stays */ }
+  if (data) chart.show(data);
   else if (!chart.data) chart.legend.textContent = chart.words.failed;
   root.dataset.charts = Number(root.dataset.charts || 0) + 1;
 };

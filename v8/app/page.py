@@ -22,6 +22,7 @@ from v8.app.tiles import (
     Selection,
     TileNumbers,
     direction_of,
+    list_item,
     mood_label,
     mood_of,
     signed_percent,
@@ -291,7 +292,7 @@ class ForecastView:
         self.tiles: Final[dict[str, Html]] = {}
         for name in LANGUAGES:
             with language(name):
-                self.tiles[name] = join(self._tile())
+                self.tiles[name] = list_item(self._series, self.numbers, join(self._tile()))
 
     @property
     def part(self) -> Html:

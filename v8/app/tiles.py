@@ -58,11 +58,11 @@ class TileNumbers:
 
 @dataclass(frozen=True)
 class Tile:
-    """A series, its numbers, and the content of its tile by language, or why there is none."""
+    """A series, its numbers, and its tile as markup by language, or why there is none."""
 
     series: Series
     numbers: TileNumbers | None = None  # None while there is no forecast
-    content: Mapping[str, Html] | None = None
+    markup: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
     error: Exception | None = None
 
 
@@ -149,15 +149,19 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
 
 
 def _tile(tile: Tile) -> Html:
-    numbers = tile.numbers or TileNumbers()
-    if tile.content:
-        content = tile.content[chosen()]
-    elif tile.error:
+    if tile.markup:
+        return tile.markup[chosen()]
+    if tile.error:
         content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
     else:
         content = element("p", say("The forecast is being made."))
-    link = element("a", element("h2", str(tile.series)), content, href=f"/series/{tile.series}")
-    return element("li", link, **tile_attributes(tile.series, numbers))
+    return list_item(tile.series, TileNumbers(), content)
+
+
+def list_item(series: Series, numbers: TileNumbers, content: Html) -> Html:
+    """Return a tile with its content, in the current language."""
+    link = element("a", element("h2", str(series)), content, href=f"/series/{series}")
+    return element("li", link, **tile_attributes(series, numbers))
 
 
 def tile_attributes(series: Series, numbers: TileNumbers) -> dict[str, str | float | None]:
