@@ -338,11 +338,9 @@ class ForecastView:
             label=self._format(CLOSE, ahead[-1]),
             title=f"{self._series}: {self._range_text()}",
         )
-        yield mood_label(numbers.percentile, self._volatility_text())
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
+        yield mood_label(numbers.percentile, volatility, self._volatility_text())
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
-        label = element("span", say("volatility"), class_="label")
-        yield element("span", label, f" {volatility}", class_="volatility", title=self._volatility_text())
         yield element("span", text, class_="ahead", title=self._range_text())
         row = self._snapshot.row_of.get(str(self._series))
         yield verdict_chip(row, " ".join(self._verdict_sentences()))

@@ -234,10 +234,11 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
     return element("span", text, class_=f"chip {style}", title=sentence)
 
 
-def mood_label(percentile: int | None, sentence: str) -> Html:
-    """Return the mood as a word; a pointer shows the sentence."""
+def mood_label(percentile: int | None, volatility: str, sentence: str) -> Html:
+    """Return the mood as a word with the volatility; a pointer shows the sentence."""
     mood = mood_of(percentile)
-    return element("b", term(mood), class_=f"mood {mood}", title=sentence)
+    number = element("span", volatility, class_="volatility")
+    return element("span", element("b", term(mood)), " ", number, class_=f"mood {mood}", title=sentence)
 
 
 def error_paragraph(content: Mapping[str, Any], role: str | None = None) -> Html:
