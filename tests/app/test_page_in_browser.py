@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from v8.evaluation.significance import BaselineComparison
+from v8.ledger.entries import ForecastCounts
+from v8.ledger.record import Coverage, LiveRecord, LiveSeries, LiveTask, merge_coverages
+
 pytestmark = pytest.mark.tf
 
 BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
@@ -56,6 +60,8 @@ def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any,
     assert browser.complaints == []
     assert browser.strangers(served.url) == []
     assert len(browser.asked) >= 5  # the page, its style, script and icon, the part: the list is not blind
+    # In bytes, nothing cached: the library of the charts is 198 kB of it.
+    assert 200_000 < sum(browser.weights.values()) < 330_000
 
 
 @pytest.mark.process
@@ -64,6 +70,7 @@ def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> Non
     browser.open(served.url, READY)
     paths = [each.removeprefix(served.url) for each in browser.asked if each.startswith(served.url)]
     assert sorted(set(paths) - {"/icon.svg"}) == OVERVIEW_FILES
+    assert 10_000 < sum(browser.weights.values()) < 60_000  # bytes: opened most, it goes without the charts
     assert browser.value("document.documentElement.dataset.errors") == "0"
     assert browser.complaints == []
     assert browser.strangers(served.url) == []
@@ -237,14 +244,30 @@ def test_an_alert_notifies_once_when_its_limit_is_passed(served: Any, browser: A
 
 
 @pytest.mark.process
-def test_pages_are_light(served: Any, browser: Any) -> None:
-    """The library of the charts is 198 kB; the overview, which is opened most, goes without."""
-    served.until(lambda: "being made" not in served.get("/part").text)
-    for path, until, most in (("/", READY, 60_000), (f"/series/{BTC}", DRAWN, 330_000)):
-        browser.tell("Network.clearBrowserCache")
-        browser.weights.clear()
-        browser.open(f"{served.url}{path}", until)
-        assert 10_000 < sum(browser.weights.values()) < most, path
+def test_the_record_shows_coverage_by_day_as_charts_and_as_tables(
+    serve: Callable[..., AbstractContextManager[Any]], browser: Any
+) -> None:
+    against = BaselineComparison("naive", 0.9, 1.0)
+    daily = {86_400 * day: Coverage({"90 %": 80 + day, "50 %": 40}, 100) for day in (1, 2, 3)}
+    task = LiveTask(
+        naive=against,
+        best=against,
+        num_scored=3,
+        num_days=3,
+        errors={"model": 0.9, "naive": 1.0},
+        coverage=merge_coverages(daily.values()),
+        daily_coverage=daily,
+    )
+    live = LiveSeries(BTC, ForecastCounts(num_issued=3, num_scored=3), None, {"ohlc": task}, ())
+    with serve(record=lambda: LiveRecord("place", (live,), {"ohlc": task})) as page:
+        browser.open(f"{page.url}/record", f"{SHOWN} && document.documentElement.dataset.charts > 0")
+        rows = "[...document.querySelector('table.coverage').tBodies[0].rows].map((row) => row.textContent)"
+        assert browser.value(rows) == [f"1970-01-0{day + 1}{80 + day}.0 %40.0 %100" for day in (3, 2, 1)]
+        assert browser.value("document.querySelectorAll('.coverage-place canvas').length") > 0
+        assert "Within 90 %: 82.0 %." in browser.value("document.querySelector('main').textContent")
+        browser.value("document.querySelector('#present tbody a').click()")
+        browser.wait(f"{HEADING} === '{BTC}' && {SHOWN}")
+        assert browser.complaints == []
 
 
 @pytest.mark.process
