@@ -10,8 +10,8 @@ connection that stays open, on the same cores. The first answer, for which a for
 
 With `--tiles` a thread of this process serves an overview of so many series instead: series of the demo
 market, all forecast by one model. The table has the seconds until all tiles are computed, the seconds of the
-answer once they are, its bytes, and the seconds until a headless browser, if there is one, has drawn the
-page.
+answer once they are, its bytes, and if there is a headless browser, its seconds to the first paint with
+content (the browser's own `first-contentful-paint`) and until the page is drawn.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def main() -> None:
         run = options.run or trained(folder)
         if options.tiles:
             print_machine()
-            print(f"{'tiles':>8} {'made in':>10} {'answer':>10} {'bytes':>10} {'drawn in':>10}")
+            titles = ("tiles", "made in", "answer", "bytes", "painted in", "drawn in")
+            print(f"{titles[0]:>8} " + " ".join(f"{title:>10}" for title in titles[1:]))
             for number in options.tiles:
                 print(overview(run / SERIES, number, folder))
             return
@@ -135,15 +136,19 @@ def overview(model: Path, number: int, folder: Path) -> str:
             started = time.perf_counter()
             size = len(fetch(http.client.HTTPConnection(address, timeout=60), "/"))
             took.append(time.perf_counter() - started)
-        drawn_s = drawn(f"http://{address}/", number, folder / f"browser-{number}")
+        painted_s, drawn_s = drawn(f"http://{address}/", number, folder / f"browser-{number}")
     finally:
         server.should_exit = True
         thread.join()
         desk.close()
-    drawn_text = "no browser" if drawn_s is None else f"{drawn_s:.2f} s"
-    return (
-        f"{number:>8,} {made_s:>8.1f} s {1e3 * statistics.median(took):>7.0f} ms {size:>10,} {drawn_text:>10}"
-    )
+    answer_ms = 1e3 * statistics.median(took)
+    in_browser = f"{seconds_text(painted_s):>10} {seconds_text(drawn_s):>10}"
+    return f"{number:>8,} {made_s:>8.1f} s {answer_ms:>7.0f} ms {size:>10,} {in_browser}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Write seconds of a browser."""
+    return "no browser" if seconds is None else f"{seconds:.2f} s"
 
 
 def service_of(model: Path, number: int) -> ForecastService:
@@ -170,8 +175,8 @@ def service_of(model: Path, number: int) -> ForecastService:
     )
 
 
-def drawn(url: str, number: int, home: Path) -> float | None:
-    """Return how long a browser takes from the address to the last tile, in seconds; None without one."""
+def drawn(url: str, number: int, home: Path) -> tuple[float | None, float | None]:
+    """Return the seconds that a browser takes to the first paint, and to the last tile; None without one."""
     file = REPOSITORY / "tests" / "app" / "devtools.py"
     spec = importlib.util.spec_from_file_location("devtools", file)
     assert spec and spec.loader
@@ -179,13 +184,15 @@ def drawn(url: str, number: int, home: Path) -> float | None:
     spec.loader.exec_module(devtools)
     program = devtools.find_browser()
     if program is None:
-        return None
+        return None, None
     with devtools.Browser(program, home) as browser:
         browser.look(1_280)
         started = time.perf_counter()
         browser.open(url, f"document.querySelectorAll('.tiles svg').length === {number}")
         browser.value("document.body.getBoundingClientRect().height")
-        return time.perf_counter() - started
+        drawn_s = time.perf_counter() - started
+        first_paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        return browser.value(first_paint) / 1e3, drawn_s
 
 
 def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple[list[float], float, int]:

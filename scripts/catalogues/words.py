@@ -143,7 +143,7 @@ WRITTEN: Final = (
     Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year", "worst fall, %")),
     Words("v8/trading/rules.py", FIGURE, ("earned, %", "filled, %", "left, %", "width, bps", "stopped, %")),
     Words("v8/trading/rules.py", FIGURE, ("lost by stops, bps a trade", "MAE of volatility, % a year")),
-    Words("v8/app/page.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
+    Words("v8/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
     Words("v8/app/page.py", TITLE, ("opens, UTC",)),
     Words("v8/app/answers.py", FACT, ("profile", "bars", "candles digest", "model sha256", "revision")),
 )

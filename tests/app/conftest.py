@@ -24,6 +24,7 @@ import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once
 
+from v8.app.charts import ChartReader
 from v8.app.desk import ForecastService
 from v8.app.guard import AccessPolicy
 from v8.app.page import ForecastView
@@ -166,7 +167,7 @@ def serve(
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options = {"issue": ForecastIssuer(source), "record": lambda: None, "refresh_s": LOOK_S} | tools
-            options |= {"present": source.now_s, "notify": told.append}
+            options |= {"present": source.now_s, "notify": told.append, "chart": ChartReader(source)}
             desk = ForecastService(ModelSource(run), ForecastView, **options)
             desk.start(60)
             listener = open_listener("127.0.0.1", 0, told.append)

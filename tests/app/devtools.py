@@ -33,7 +33,7 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191}
-_KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+_KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "+": 187, "-": 189}
 
 
 def find_browser() -> str | None:
@@ -56,11 +56,13 @@ class Browser:
     Attributes:
         asked: Every address that a page asked for.
         complaints: Lines of the console, errors of scripts and of loading.
+        weights: Bytes that came for each request, headers included.
     """
 
     def __init__(self, program: str, home: Path) -> None:
         self.asked: list[str] = []
         self.complaints: list[str] = []
+        self.weights: dict[str, int] = {}
         self._num_sent = 0
         self._process = subprocess.Popen(
             [program, *_FLAGS, f"--user-data-dir={home}", "about:blank"],
@@ -130,6 +132,10 @@ class Browser:
         self.tell("Input.dispatchKeyEvent", type="keyDown" if sign else "rawKeyDown", **about, **sign)
         self.tell("Input.dispatchKeyEvent", type="keyUp", **about)
 
+    def point(self, x: float, y: float) -> None:
+        """Move the pointer to a place of the window."""
+        self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def write(self, text: str) -> None:
         """Write a text where the page takes one."""
         self.tell("Input.insertText", text=text)
@@ -148,6 +154,8 @@ class Browser:
     def _note(self, method: str | None, told: dict[str, Any]) -> None:
         if method == "Network.requestWillBeSent":
             self.asked.append(told["request"]["url"])
+        elif method == "Network.loadingFinished":
+            self.weights[told["requestId"]] = int(told["encodedDataLength"])
         elif method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.complaints.append(json.dumps(told)[:500])
 

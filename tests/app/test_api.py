@@ -80,7 +80,7 @@ def lines_of(page: Any) -> list[str]:
 @pytest.mark.tf
 def test_every_answer_is_as_it_is_described(served: Any) -> None:
     described = description()["paths"].keys() - {"/metrics", "/openapi.json", "/api/stream"}
-    assert len(described) == 6
+    assert len(described) == 7
     for route in described:
         for series in (BTC, ETH):
             require_described(route, 200, served.get(route.replace("{series}", series)).json())

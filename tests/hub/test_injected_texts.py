@@ -106,6 +106,10 @@ def require_no_controls(text: str) -> None:
     assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}, ascii(text)
 
 
+SCRIPTS = {f"/{name}.js" for name in ("page", "overview", "alerts", "chart", "lightweight-charts")}
+"""Of the app, from its own server."""
+
+
 class Elements(HTMLParser):
     """Collects what a browser would run or fetch."""
 
@@ -117,9 +121,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         told = dict(attrs)
         self.found += [name for name in told if name.startswith("on")]
-        is_ours = tag == "script" and (
-            told.get("src") == "/page.js" or told.get("type") == "application/json"
-        )
+        is_ours = tag == "script" and (told.get("src") in SCRIPTS or told.get("type") == "application/json")
         if tag in ("img", "iframe", "object", "embed", "base", "script") and not is_ours:
             self.found.append(tag)
 
@@ -166,7 +168,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with refused_well():
         fleet = ModelSource(run).refresh()
         for page in (
-            overview_page(fleet, Html(""), search_text=""),
+            overview_page(fleet, Html("")),
             series_page(fleet, Series.parse(SERIES), Html("")),
         ):
             require_safe_page(re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL))

@@ -14,8 +14,9 @@ from ledger_entries import said
 from outputs import write_outputs
 
 import v8
-from v8.app.page import ForecastView, record_part
-from v8.app.places import ModelSource
+from v8.app.charts import ChartReader, newest_apart, past_forecast
+from v8.app.page import ForecastView, record_part, whole_record_part
+from v8.app.places import LedgerReader, ModelSource, PastMonth
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
@@ -167,8 +168,13 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "no interval" not in report
     card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
     assert "How sure they are" in card and "without an interval" not in card
-    part = ForecastView(ModelSource(made.run).refresh(), issued, np.empty(0)).part
-    assert part.count('class="fan"') == 8  # of close and volatility, wide and narrow
+    part = ForecastView(ModelSource(made.run).refresh(), issued, PastMonth()).part
+    chart = ChartReader()(issued)
+    assert [shaded["name"] for shaded in chart["intervals"]] == ["90 %", "50 %"]
+    for name in ("close", "volatility"):
+        low_name, high_name = chart["intervals"][0]["columns"][name]
+        assert chart["forecast"][low_name] == pytest.approx([*issued.forecast[f"{name}_q5"]], rel=1e-6)
+        assert chart["forecast"][high_name] == pytest.approx([*issued.forecast[f"{name}_q95"]], rel=1e-6)
     assert "intervals of the close (90 % / 50 %)" in part
     low, high = issued.forecast["low_q5"].iloc[0], issued.forecast["low_q95"].iloc[0]
     assert "<caption>90 % intervals</caption>" in part and "50 % intervals" not in part
@@ -211,6 +217,21 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
         assert name != "table" or held in printed
     page = str(record_part(record, made.candles.series))
     assert f"Within 90 %: {percent(share)}." in page
+    day_s = entry.issued_for_s // 86_400 * 86_400
+    assert {day: each.shares["90 %"] for day, each in live.daily_coverage.items()} == {day_s: share}
+    day = f"{pd.Timestamp(day_s, unit='s'):%Y-%m-%d}"
+    assert live.to_json()["coverage_by_day"][day]["90 %"] == share
+    whole = str(whole_record_part(record))
+    assert f'data-time="{day_s}">{day}</th><td data-value="{share:.5f}">{percent(share)}</td>' in whole
+    # The chart of the page shows the forecast once its bars have closed, with its widest interval.
+    reader = LedgerReader(tmp_path / "ledger.sqlite", "./runs/tiny")
+    last_s = entry.issued_for_s + entry.issuer.horizon_bars * entry.issuer.bar_s
+    (kept_entry,) = newest_apart(reader.forecasts_since(entry.issuer.series, 0), last_s)
+    past = past_forecast(kept_entry)
+    assert past["close"] == pytest.approx(said(entry, "model")["ohlc"][:, 3])
+    assert past["low"] == pytest.approx(said(entry, "model_q5")["ohlc"][:, 3])
+    assert past["high"] == pytest.approx(said(entry, "model_q95")["ohlc"][:, 3])
+    assert reader.forecasts_since(entry.issuer.series, entry.issued_for_s + 1) == []
     names = ("model", *entry.issuer.forecasters[-4:])
     assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
     assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))

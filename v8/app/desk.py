@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from v8.app.charts import ChartReader
 from v8.app.places import ModelSnapshot, ModelSource
 from v8.errors import DataError, V8Error
 from v8.forecasts.issuing import IssuedForecast
@@ -26,6 +27,7 @@ OVERDUE_RETRY_S: Final = 60.0  # candles more than a bar late are requested agai
 SIMULATED_S: Final = 3_600.0
 """Seconds that a forecast of the demo market is cached: it does not change, but the models may."""
 REFRESH_S: Final = 15.0  # default of `refresh_s`
+CHART_S: Final = 300.0  # the chart of a candle is computed again after so many seconds
 RECORD_S: Final = 15.0  # the ledger is read again at most every so many seconds
 PREPARE_S: Final = 1.0
 """While the page is viewed, stale forecasts of all series are looked for every so many seconds."""
@@ -102,6 +104,7 @@ class ForecastService:
         issue: Issues the forecast of a series with the model of a snapshot; returns it and the volatilities.
         record: Reads the live record of all series; None if there is none yet.
         present: Asks for the present, seconds since the epoch, UTC.
+        chart: Returns what the chart of a forecast shows, as JSON values.
         notify: Shows the operator a line.
         refresh_s: Models and clock are read again at most every so many seconds.
 
@@ -118,12 +121,14 @@ class ForecastService:
         record: Callable[[], LiveRecord | None],
         present: Callable[[], float],
         notify: Callable[[str], None],
+        chart: Callable[[IssuedForecast], Any] | None = None,
         refresh_s: float = REFRESH_S,
     ) -> None:
         self._models = models
         self._view = view
         self._issue = issue
         self._record = record
+        self._chart = chart or ChartReader()
         self._present = present
         self._notify = notify
         self._refresh_s = refresh_s
@@ -154,6 +159,14 @@ class ForecastService:
         # The version is the model, so that a forecast of the old model is not taken for one of the new.
         model = snapshot.metadata[series].model_sha256 if series in snapshot.metadata else ""
         return self._forecast_cache.get(series, lambda: self._make_forecast(snapshot, series), model)
+
+    def chart(self, issued: IssuedForecast) -> CachedResult:
+        """Return what the chart of a forecast shows, as JSON values; it is computed when it is requested."""
+        series = issued.candles.series
+        version = f"{issued.closed_s} {issued.forecaster.about.model_sha256}"
+        return self._forecast_cache.get(
+            ("chart", series), lambda: (self._chart(issued), self.now_s() + CHART_S), version
+        )
 
     def record(self) -> CachedResult:
         """Return the live record of all series; None if there is none yet."""

@@ -31,7 +31,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from v8.app.answers import encode_json, error_json
+from v8.app.page import error_page
 from v8.errors import ProfileError, shown
+from v8.language import LANGUAGES, language, preferred
 from v8.storage import packaged
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -63,9 +65,52 @@ def json_response(content: bytes | dict[str, Any], status: int = 200, **headers:
     return Response(body, status, all_headers, "application/json")
 
 
+class ErrorResponse(Response):
+    """An error: a page for browsers, JSON for programs, as the header Accept of the request says.
+
+    Args:
+        content: The error as JSON values.
+        status: The status of HTTP.
+        headers: Of the response; underscores in their names become dashes.
+    """
+
+    def __init__(self, content: dict[str, Any], status: int, **headers: str) -> None:
+        all_headers = {"cache-control": "no-store", "vary": "Accept, Accept-Language"}
+        for name, value in headers.items():
+            all_headers[name.replace("_", "-")] = value
+        super().__init__(encode_json(content), status, all_headers, "application/json")
+        self._content = content
+        self._all_headers = all_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the page or the JSON."""
+        request = Request(scope)
+        if not accepts_pages(request):
+            await super().__call__(scope, receive, send)
+            return
+        with language(language_of(request)):
+            page = error_page(self.status_code, self._content)
+        response = Response(page, self.status_code, self._all_headers, "text/html; charset=utf-8")
+        await response(scope, receive, send)
+
+
 def error_response(status: int, location: str, rule: str, got: str, fix: str, **headers: str) -> Response:
     """Answer with an error of four parts."""
-    return json_response(error_json(location, rule, got, fix), status, **headers)
+    return ErrorResponse(error_json(location, rule, got, fix), status, **headers)
+
+
+def language_of(request: Request) -> str:
+    """Return the language that the address of a page requests, or else the browser."""
+    requested = request.query_params.get("lang")
+    for name in LANGUAGES:
+        if name == requested:
+            return name
+    return preferred(request.headers.get("accept-language", ""))
+
+
+def accepts_pages(request: Request) -> bool:
+    """Return whether a request is one of a browser for a page."""
+    return "text/html" in request.headers.get("accept", "")
 
 
 @dataclass(frozen=True)
@@ -315,7 +360,7 @@ def _token_required(request: Request) -> Response:
     """Ask for the token: a browser by the login page, other clients by an error."""
     has_wrong_token = "token" in request.query_params or "authorization" in request.headers
     challenge = {"www-authenticate": "Bearer", "cache-control": "no-store"}
-    if "text/html" in request.headers.get("accept", ""):
+    if accepts_pages(request):
         if request.query_params.get("token"):  # it may be almost the right one: keep it out of the history
             return _redirect(request.url.include_query_params(token=""))
         page = _LOGIN.replace(" hidden", "") if has_wrong_token else _LOGIN

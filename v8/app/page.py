@@ -1,48 +1,68 @@
-"""The pages: an overview with a tile a series, and a page for each series.
+"""The pages: an overview with a tile a series, a page for each series, the live record, and errors.
 
-All text passes through `v8.reports.markup`, which escapes it, and is in the current language. Style, script
+All text passes through `v8.reports.markup`, which escapes it, and is in the current language. Style, scripts
 and icon are files of their own. When the next candle has closed, the script requests the part of a page that
-changes again; it also searches tiles. Without it pages work by their links and their form. It counts its
-errors in `data-errors` of the root element, where a test in a browser finds them, and in `data-shown` how
-often the part was shown.
+changes again; other scripts draw charts, filter tiles and watch alerts. Without them pages work by their
+links and their form, and show tables. They count their errors in `data-errors` of the root element, where a
+test in a browser finds them, and in `data-shown` how often the part was shown.
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from v8.app import answers
-from v8.app.drawing import LOW_LAYOUTS, TILE_LAYOUTS, ChartData, draw
-from v8.app.places import MONTH_DAYS, ModelSnapshot
+from v8.app.places import MONTH_DAYS, ModelSnapshot, PastMonth, change_of_a_day
+from v8.app.sparkline import sparkline
+from v8.app.tiles import (
+    MOODS,
+    Selection,
+    TileNumbers,
+    direction_of,
+    list_item,
+    mood_label,
+    mood_of,
+    signed_percent,
+    tile_attributes,
+    verdict_chip,
+)
 from v8.arrays import FloatArray
-from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, VOLATILITY
+from v8.columns import CLOSE, HIGH, LOW, OHLC, VOLATILITY
 from v8.errors import listed
-from v8.features.table import compute_columns
 from v8.forecasts.issuing import IssuedForecast
 from v8.language import LANGUAGES, chosen, language, say, term
-from v8.ledger.record import LiveRecord, LiveTask
+from v8.ledger.record import DailyCoverage, LiveRecord, LiveTask
 from v8.market.series import Series, iso
 from v8.quantile_levels import interval_names, intervals, quantile_column
-from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, join, shown_table
-from v8.reports.verdict import RelativeError, TaskVerdict, verdict
+from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
+from v8.reports.verdict import RelativeError, TaskVerdict, titled, verdict
 from v8.storage import digest_bytes
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
-_LINE_CLASSES: Final = {HIGH: "reach", LOW: "reach", BB_UPPER: "bands", BB_LOWER: "bands", CLOSE: "line"}
-"""CSS classes of the forecast columns that a chart shows as lines."""
 _TABLE_COLUMNS: Final = (LOW, HIGH, CLOSE, VOLATILITY)
-_VOLATILITY_LABELS: Final = ((19, "calm"), (79, "usual"), (100, "wild"))
-"""Labels of a volatility, each with the highest percentile of its month that has it."""
+_CHART_SCRIPTS: Final = Html(
+    '<script src="/lightweight-charts.js" defer></script>\n<script type="module" src="/chart.js"></script>'
+)
+_OVERVIEW_SCRIPTS: Final = Html('<script type="module" src="/overview.js"></script>')
+_ALERT_SCRIPTS: Final = Html('<script type="module" src="/alerts.js"></script>')
 
 
-def overview_page(snapshot: ModelSnapshot, part: Html, search_text: str) -> Html:
-    """Return the page of all series, or of those whose name contains the search text."""
+def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | None = None) -> Html:
+    """Return the page of all series, or of those that are selected."""
+    selection = selection or Selection()
     all_metadata = snapshot.metadata.values()
     profiles = sorted({metadata.profile.name for metadata in all_metadata})
+    timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
+    ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
+    orders = {
+        "unusual": say("Most unusual volatility"),
+        "series": say("Name"),
+        "change": say("Change of 24 h"),
+        "volatility": say("Volatility ahead"),
+    }
     before = filled(
         "v8.app",
         "overview.html",
@@ -50,23 +70,78 @@ def overview_page(snapshot: ModelSnapshot, part: Html, search_text: str) -> Html
         total=len(snapshot.metadata),
         place=snapshot.label,
         profiles=", ".join(profiles),
-        sought=search_text,
+        sought=selection.text,
+        timeframes=_options({"": say("All")} | {name: name for name in ordered}, selection.timeframe),
+        moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
+        orders=_options(orders, selection.order),
+        view="table" if selection.is_table else "",
         shown="{n}",  # the script counts the shown series and fills this in
     )
-    return _page(say("Forecasts of the present"), snapshot, part, "/part", before)
+    scripts = join([_OVERVIEW_SCRIPTS, "\n", _ALERT_SCRIPTS])
+    return _page(
+        say("Forecasts of the present"),
+        snapshot,
+        part,
+        "/part",
+        scripts=scripts,
+        before=before,
+        after=_alerts(),
+    )
 
 
 def series_page(snapshot: ModelSnapshot, series: Series, part: Html) -> Html:
     """Return the page of one series."""
-    return _page(str(series), snapshot, part, f"/part/{series}")
+    scripts = join([_CHART_SCRIPTS, "\n", _ALERT_SCRIPTS])
+    before = element("ul", id="alert-now", class_="alert-now", role="alert")
+    return _page(
+        str(series), snapshot, part, f"/part/{series}", scripts=scripts, before=before, after=_alerts()
+    )
 
 
-def _page(title: str, snapshot: ModelSnapshot, part: Html, address: str, before: str = "") -> Html:
+def record_page(snapshot: ModelSnapshot, part: Html) -> Html:
+    """Return the page of the live record of all series."""
+    return _page(say("Live record"), snapshot, part, "/part-record", scripts=_CHART_SCRIPTS)
+
+
+def error_page(status: int, content: Mapping[str, Any]) -> Html:
+    """Return an error of the API as a page, in the current language; the error itself is in English."""
+    return filled(
+        "v8.app",
+        "error.html",
+        language=chosen(),
+        title=_error_title(status),
+        error=Html(element("p", "{where}: {rule}; got {got}. {fix}.".format(**content["error"]), lang="en")),
+        status=status,
+    )
+
+
+def _error_title(status: int) -> str:
+    if status == 404:
+        return say("There is no such page")
+    if status == 500:
+        return say("The server made a mistake")
+    if status in (429, 503):
+        return say("Not now: please try again in a moment")
+    return say("This request is not understood")
+
+
+def _page(
+    title: str,
+    snapshot: ModelSnapshot,
+    part: Html,
+    address: str,
+    *,
+    scripts: str,
+    before: str = "",
+    after: str = "",
+) -> Html:
     """Return a page with a part that the script requests again from an address."""
     return filled(
         "v8.app",
         "page.html",
         before=before,
+        after=after,
+        scripts=scripts,
         part=part,
         address=address,
         title=title,
@@ -76,60 +151,20 @@ def _page(title: str, snapshot: ModelSnapshot, part: Html, address: str, before:
     )
 
 
-def error_paragraph(content: Mapping[str, Any], role: str | None = None) -> Html:
-    """Return an error of the API as a paragraph; `role` is its ARIA role."""
-    text = "{where}: {rule}; got {got}. {fix}.".format(**content["error"])
-    return element("p", text, data_status=text, class_="trouble", role=role)
+def _options(titles: Mapping[str, str], selected: str) -> Html:
+    """Return the options of a choice, by value."""
+    options = []
+    for value, title in titles.items():
+        options.append(
+            element("option", title, value=value, selected="selected" if value == selected else None)
+        )
+    return join(options)
 
 
-def tiles(
-    snapshot: ModelSnapshot, newest: Mapping[Series, Any], record: LiveRecord | None, search_text: str
-) -> Html:
-    """Return a tile for each series whose name contains the search text.
-
-    Series with the most unusual volatility come first, others by name.
-
-    Args:
-        snapshot: The models.
-        newest: The newest view of each series, or the error.
-        record: The live record; None without one.
-        search_text: Part of a name, in any case.
-    """
-    views = dict(newest)  # a copy, because a worker thread changes the original
-    tasks_by_series = {live.series: live.tasks for live in record.series} if record else {}
-    names = [series for series in snapshot.metadata if search_text.casefold() in str(series).casefold()]
-    names.sort(key=lambda series: (-getattr(views.get(series), "unusualness", -1), str(series)))
-    items = [_tile(series, views.get(series), tasks_by_series.get(str(series), {})) for series in names]
-    num_made = len(views.keys() & snapshot.metadata.keys())
-    status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
-    return element("ul", *items, class_="tiles", data_status=status)
-
-
-def _tile(series: Series, view: Any, tasks: Mapping[str, LiveTask]) -> Html:
-    if isinstance(view, ForecastView):
-        content = view.tiles[chosen()]
-    elif view:
-        content = error_paragraph(answers.public_error_json(view, str(series)))
-    else:
-        content = element("p", say("The forecast is being made."))
-    record = element("p", _record_text(tasks), class_="soft")
-    link = element("a", element("h2", str(series)), content, record, href=f"/series/{series}")
-    return element("li", link)
-
-
-def _record_text(tasks: Mapping[str, LiveTask]) -> str:
-    """Return the errors of issued forecasts per task, and how often intervals held the actual values."""
-    sentences = []
-    for task, live in tasks.items():
-        naive = RelativeError.of(live.naive)
-        best = RelativeError.of(live.best) if len(live.comparisons) > 1 else None
-        sentences.append(str(TaskVerdict(task, naive, best)))
-        days = plural(live.num_days, "day")
-        sentences.append(say("{n} scored of {days}.", n=live.num_scored, days=days))
-        if live.coverage:
-            for name, share in live.coverage.shares.items():
-                sentences.append(say("Within {name}: {share}.", name=name, share=percent(share)))
-    return " ".join(sentences) or say("No live record yet.")
+def _alerts() -> Html:
+    """Return the form of alerts; the script fills the places in braces."""
+    places = {name: f"{{{name}}}" for name in ("series", "value", "limit", "n")}
+    return filled("v8.app", "alerts.html", **places)
 
 
 def record_part(record: LiveRecord | None, series: Series) -> Html:
@@ -139,11 +174,97 @@ def record_part(record: LiveRecord | None, series: Series) -> Html:
             return filled(
                 "v8.app",
                 "record.html",
-                own=_record_text(live.tasks),
-                every=_record_text(record.tasks),
+                own=_record_list(live.tasks),
+                every=_record_list(record.tasks),
                 **live.counts.to_json(),
             )
-    return element("p", _record_text({}))
+    return element("p", say("No live record yet."))
+
+
+def whole_record_part(record: LiveRecord | None) -> Html:
+    """Show the live record of all series, and how often their intervals held the actual values by day."""
+    if record is None:
+        text = say("No live record yet.")
+        return join(
+            [
+                element("p", text, data_status=text),
+                element(
+                    "p", say("It is written by v8 forecast --every, which issues a forecast each candle.")
+                ),
+            ]
+        )
+    rows = []
+    for live in record.series:
+        link = element("a", live.series, href=f"/series/{live.series}")
+        counts = live.counts
+        numbers = [counts.num_issued, counts.num_scored, counts.num_pending, counts.num_late, counts.num_void]
+        cells = [element("th", link, scope="row"), *(element("td", count(number)) for number in numbers)]
+        cells.append(element("td", _record_list(live.tasks), class_="words"))
+        rows.append(element("tr", *cells))
+    return filled(
+        "v8.app",
+        "whole_record.html",
+        sentence=" ".join(_record_sentences(record.tasks)),
+        verdicts=_record_list(record.tasks),
+        coverage=join([_coverage(task, live.daily_coverage) for task, live in record.tasks.items()]),
+        rows=join(rows),
+        **record.counts.to_json(),
+    )
+
+
+def _coverage(task: str, daily: DailyCoverage) -> Html:
+    """Show the share of actual values in each interval by day, as a table that the script draws as well."""
+    if not daily:
+        return Html("")
+    names = list(next(iter(daily.values())).num_inside)
+    head = [element("th", say("day"), scope="col")]
+    head += [element("th", say("in {name}", name=name), scope="col", data_nominal=name) for name in names]
+    head.append(element("th", say("values"), scope="col"))
+    rows = []
+    for day_s in sorted(daily, reverse=True):
+        coverage = daily[day_s]
+        cells = [element("th", iso(day_s)[:10], scope="row", data_time=day_s)]
+        for name in names:
+            share = coverage.shares.get(name)
+            cells.append(element("td", percent(share), data_value=None if share is None else f"{share:.5f}"))
+        cells.append(element("td", count(coverage.num_actual_values)))
+        rows.append(element("tr", *cells))
+    table = element(
+        "table",
+        element("caption", say("{task}: actual values within the intervals, by day", task=titled(task))),
+        element("thead", element("tr", *head)),
+        element("tbody", *rows),
+        class_="coverage",
+    )
+    shown = element("div", table, class_="scroll", data_more=say("scroll sideways for more →"))
+    place = element("div", class_="coverage-place", hidden="hidden")
+    return element("section", place, folded(say("{task}: coverage by day", task=titled(task)), shown))
+
+
+def _record_sentences(tasks: Mapping[str, LiveTask]) -> list[str]:
+    """Return the errors of issued forecasts per task, and how often intervals held the actual values."""
+    sentences = []
+    for task, live in tasks.items():
+        naive = RelativeError.of(live.naive)
+        best = RelativeError.of(live.best) if len(live.comparisons) > 1 else None
+        days = plural(live.num_days, "day")
+        parts = [
+            str(TaskVerdict(task, naive, best)),
+            say("{n} scored of {days}.", n=live.num_scored, days=days),
+        ]
+        if live.coverage:
+            for name, share in live.coverage.shares.items():
+                parts.append(say("Within {name}: {share}.", name=name, share=percent(share)))
+        sentences.append(" ".join(parts))
+    return sentences or [say("No live record yet.")]
+
+
+def _record_list(tasks: Mapping[str, LiveTask]) -> Html:
+    return _sentence_list(_record_sentences(tasks))
+
+
+def _sentence_list(sentences: Iterable[str]) -> Html:
+    return element("ul", *(element("li", sentence) for sentence in sentences), class_="verdicts")
 
 
 class ForecastView:
@@ -155,29 +276,23 @@ class ForecastView:
     Args:
         snapshot: The models.
         issued: The forecast.
-        month: Percentiles 0 to 100 of the volatility in the month before, shape (101,), or an empty array.
+        month: What is known of the month before.
     """
 
-    def __init__(self, snapshot: ModelSnapshot, issued: IssuedForecast, month: FloatArray) -> None:
+    def __init__(self, snapshot: ModelSnapshot, issued: IssuedForecast, month: PastMonth) -> None:
         self.content: Final = answers.encode_json(answers.forecast(snapshot, issued))
         self._snapshot = snapshot
         self.issued = issued
-        self._month = month
         self._series = issued.candles.series
         self._forecast = issued.forecast
         self._decimals = price_decimals(issued.candles.values[:, : len(OHLC)])
-        self._percentile = None
-        if VOLATILITY in self._forecast and len(month):
-            num_below = np.searchsorted(month, self._forecast[VOLATILITY].iloc[-1])
-            self._percentile = max(0, int(num_below) - 1)
-        self.unusualness: Final = 0 if self._percentile is None else abs(self._percentile - 50)
-        """Distance of its volatility from the middle of its month, in percentiles; 0 if that is unknown."""
+        self.numbers: Final = self._numbers(month)
         self._parts: dict[str, Html] = {}
         """The part of its page by language."""
         self.tiles: Final[dict[str, Html]] = {}
         for name in LANGUAGES:
             with language(name):
-                self.tiles[name] = join(self._tile())
+                self.tiles[name] = list_item(self._series, self.numbers, join(self._tile()))
 
     @property
     def part(self) -> Html:
@@ -186,36 +301,72 @@ class ForecastView:
             self._parts[chosen()] = self._make_part()
         return self._parts[chosen()]
 
+    def _numbers(self, month: PastMonth) -> TileNumbers:
+        close = float(self.issued.candles.column(CLOSE)[-1])
+        prices = self.issued.price_range
+        volatility = None
+        percentile = None
+        if VOLATILITY in self._forecast:
+            volatility = float(self._forecast[VOLATILITY].iloc[-1])
+            if len(month.volatility_percentiles):
+                num_below = np.searchsorted(month.volatility_percentiles, volatility)
+                percentile = max(0, int(num_below) - 1)
+        return TileNumbers(
+            change=change_of_a_day(self.issued.candles, month),
+            volatility=volatility,
+            range_width=None if prices is None else (prices.high - prices.low) / close,
+            percentile=percentile,
+            price=self._format(CLOSE, close),
+        )
+
     def _tile(self) -> Iterator[Html]:
-        chart = self._chart_data(OHLC, _LINE_CLASSES)
-        small_chart = replace(chart, lines=chart.lines[-1:], fans=chart.fans[:1])
-        label = _volatility_label(self._percentile)
-        yield draw(small_chart, self._range_text(), TILE_LAYOUTS)
-        yield element("b", term(label), class_=f"mood {label}")
-        yield self._age_warning()
-        yield element("p", self._range_text())
-        yield element("p", self._volatility_text())
-        yield element("p", self._verdict_text())
+        numbers = self.numbers
+        forecast = self._forecast
+        prices = self.issued.price_range
+        ends = (float(forecast[LOW].min()), float(forecast[HIGH].max()))
+        if prices is not None:
+            ends = (prices.low, prices.high)
+        ahead = forecast[CLOSE].to_numpy()
+        change = element(
+            "span", signed_percent(numbers.change), class_=f"change {direction_of(numbers.change)}"
+        )
+        yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
+        yield sparkline(
+            self.issued.candles.column(CLOSE),
+            ahead,
+            ends,
+            label=self._format(CLOSE, ahead[-1]),
+            title=f"{self._series}: {self._range_text()}",
+        )
+        volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
+        yield mood_label(numbers.percentile, volatility, self._volatility_text())
+        text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
+        yield element("span", text, class_="ahead", title=self._range_text())
+        row = self._snapshot.row_of.get(str(self._series))
+        yield verdict_chip(row, " ".join(self._verdict_sentences()))
+        if self._age_warning():
+            yield element("span", say("old model"), class_="chip old-model", title=self._age_text())
 
     def _make_part(self) -> Html:
         issued = self.issued
-        volatility = self._volatility_chart() if VOLATILITY in self._forecast else Html("")
         return filled(
             "v8.app",
             "series.html",
             series=self._series,
+            numbers_of_tile=element("div", hidden="hidden", **tile_attributes(self._series, self.numbers)),
             demo=_demo_banner(not issued.is_dated),
             age=self._age_warning(),
             range=self._range_text(),
             outlook=self._volatility_text(),
-            verdicts=self._verdict_text(),
+            verdicts=_sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
             closed=moment(iso(issued.closed_s)),
             close=self._format(CLOSE, issued.candles.column(CLOSE)[-1]),
+            change=signed_percent(self.numbers.change),
             made=moment(iso(issued.issued_at_s)),
-            candles=draw(self._chart_data(OHLC, _LINE_CLASSES), self._range_text()),
+            chart_words=json.dumps(_chart_words()),
+            decimals=self._decimals,
             shaded=self._interval_text(),
-            volatility=volatility,
             numbers=self._table(),
             trained=facts(self._training_facts()),
         )
@@ -244,21 +395,21 @@ class ForecastView:
         if VOLATILITY not in self._forecast:
             return say("This model does not forecast volatility.")
         volatility = self._format(VOLATILITY, self._forecast[VOLATILITY].iloc[-1])
-        if self._percentile is None:
+        percentile = self.numbers.percentile
+        if percentile is None:
             return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=volatility)
         return say(
             "Volatility ahead: {ahead}, {mood}: above {share} % of the last {days} days.",
             ahead=volatility,
-            mood=term(_volatility_label(self._percentile)),
-            share=self._percentile,
+            mood=term(mood_of(percentile)),
+            share=percentile,
             days=MONTH_DAYS,
         )
 
-    def _verdict_text(self) -> str:
+    def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
-        rows = [row for row in self._snapshot.rows if row.series == str(self._series)]
-        _, *sentences = verdict(rows)
-        return " ".join(sentences)
+        _, *sentences = verdict([self._snapshot.row_of[str(self._series)]])
+        return sentences
 
     def _inputs_text(self) -> str:
         """Say whether the inputs of the forecast lie within the range of the training data."""
@@ -273,69 +424,26 @@ class ForecastView:
             share=percent(max(out_of_range.values())),
         )
 
-    def _age_warning(self) -> Html:
-        """Warn of a model that `update` calls stale by its age."""
+    def _age_text(self) -> str:
+        """Warn of a model that `update` calls stale by its age; empty for another one."""
         metadata = self._snapshot.metadata[self._series]
         num_new = (self.issued.closed_s - metadata.candles.last_open_s) // self._series.bar_s - 1
         first, end = metadata.split.test.rows
         if not self.issued.is_dated or num_new <= end - first:
-            return Html("")
-        text = say(
+            return ""
+        return say(
             "Old model: {n} candles have come since, more than the {tested} of its test.",
             n=count(num_new),
             tested=count(end - first),
         )
-        return element("p", text, class_="old")
+
+    def _age_warning(self) -> Html:
+        text = self._age_text()
+        return element("p", text, class_="old") if text else Html("")
 
     def _format(self, name: str, value: float) -> str:
         """Write a value of a column; prices have as many decimals as on the exchange."""
         return percent(value, 3) if name == VOLATILITY else f"{value:,.{self._decimals}f}"
-
-    def _volatility_chart(self) -> Html:
-        usual_range = None
-        if self._percentile is not None:
-            usual_range = (float(self._month[20]), float(self._month[80]))
-        data = self._chart_data([VOLATILITY], {VOLATILITY: "line"})
-        chart = draw(replace(data, usual_range=usual_range), self._volatility_text(), LOW_LAYOUTS)
-        return filled("v8.app", "volatility.html", chart=chart, days=MONTH_DAYS)
-
-    def _chart_data(self, names: Sequence[str], line_classes: Mapping[str, str]) -> ChartData:
-        """Return the data of a chart.
-
-        Args:
-            names: The known columns that are drawn.
-            line_classes: The forecast columns that are drawn as lines, with their CSS classes; the last one
-                has its intervals, too.
-        """
-        candles = self.issued.candles
-        known_columns = {name: candles.column(name) for name in OHLC}
-        for name, (values,) in compute_columns(candles, [BB_UPPER, BB_LOWER, VOLATILITY]).items():
-            known_columns[name] = values.astype(np.float64)
-
-        def continued(known_name: str, forecast_name: str) -> FloatArray:
-            """Return the newest known value of a column and the forecast values of another one."""
-            return np.concatenate([known_columns[known_name][-1:], self._forecast[forecast_name].to_numpy()])
-
-        main = list(line_classes)[-1]
-        interval_columns = []
-        for low, high in intervals(self.issued.forecaster.quantiles):
-            interval_columns.append((quantile_column(main, low), quantile_column(main, high)))
-        if not interval_columns and main == CLOSE:
-            interval_columns = [(LOW, HIGH)]
-        last_open_s = candles.open_time_s[-1]
-        forecast_opens_s = last_open_s + self._series.bar_s * np.arange(1, len(self._forecast) + 1)
-        lines = []
-        for name, css_class in line_classes.items():
-            if name in self._forecast:
-                lines.append((css_class, continued(name, name)))
-        return ChartData(
-            title=f"{self._series}: {term(main)}",
-            opens_s=np.concatenate([candles.open_time_s, forecast_opens_s]),
-            label=partial(self._format, main),
-            known_columns={name: known_columns[name] for name in names},
-            lines=lines,
-            fans=[(continued(main, lower), continued(main, upper)) for lower, upper in interval_columns],
-        )
 
     def _interval_text(self) -> str:
         """Say what the shaded areas are."""
@@ -392,10 +500,20 @@ def _demo_banner(is_demo: bool) -> Html:
     return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
 
 
-def _volatility_label(percentile: int | None) -> str:
-    """Return the label of a volatility by its percentile of the month."""
-    if percentile is not None:
-        for highest, label in _VOLATILITY_LABELS:
-            if percentile <= highest:
-                return label
-    return "unknown"
+def _chart_words() -> dict[str, str]:
+    """Return what the script writes at the chart, by its key."""
+    return {
+        "open": say("open"),
+        "high": say("high"),
+        "low": say("low"),
+        "close": say("close"),
+        "bands": say("Bollinger bands"),
+        "volatility": say("volatility"),
+        "forecast": say("forecast"),
+        "past": say("earlier forecast"),
+        "interval": say("{name} interval", name="{name}"),
+        "larger": say("Zoom in"),
+        "smaller": say("Zoom out"),
+        "newest": say("Newest"),
+        "failed": say("The chart cannot be drawn now; the table below has the numbers."),
+    }

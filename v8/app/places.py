@@ -7,19 +7,20 @@ changes. A run that is renewed meanwhile, or published again, gives another snap
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.arrays import FloatArray
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.runtimes import KERAS
 from v8.artifacts.shared_models import SharedModels
-from v8.columns import BAND_PERIOD_BARS, VOLATILITY
+from v8.columns import BAND_PERIOD_BARS, CLOSE, VOLATILITY
 from v8.errors import ArtifactError, DataError, V8Error, listed, shown
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.features.formulas import DAY_S
@@ -27,7 +28,9 @@ from v8.features.table import compute_columns
 from v8.forecasts.issuing import IssuedForecast, issue_forecast
 from v8.hub.opening import ModelPlace, open_place
 from v8.ledger.database import Ledger
+from v8.ledger.entries import Entry
 from v8.ledger.record import LiveRecord, live_record
+from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.storage import open_given
@@ -51,6 +54,23 @@ class ModelSnapshot:
     def rows(self) -> list[LeaderboardRow]:
         """The leaderboard, best first."""
         return rank_results(metadata.result for metadata in self.metadata.values())
+
+    @cached_property
+    def row_of(self) -> dict[str, LeaderboardRow]:
+        """The rows of the leaderboard by the name of the series."""
+        return {row.series: row for row in self.rows}
+
+
+@dataclass(frozen=True, eq=False)
+class PastMonth:
+    """What is known of the month before a day; all arrays are empty if its candles are not available."""
+
+    volatility_percentiles: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Percentiles 0 to 100 of the volatility at each bar, shape (101,); empty if there are very few bars."""
+    open_time_s: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Open times of the bars of the last two days, shape (N,), seconds since the epoch, UTC."""
+    close: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Their closes, shape (N,), in quote currency."""
 
 
 class ModelSource:
@@ -106,11 +126,11 @@ class ForecastIssuer:
         self._models = SharedModels(runtime)
         self._month_before = lru_cache(maxsize=4_096)(partial(month_before, source))
 
-    def __call__(self, snapshot: ModelSnapshot, series: Series) -> tuple[IssuedForecast, FloatArray]:
+    def __call__(self, snapshot: ModelSnapshot, series: Series) -> tuple[IssuedForecast, PastMonth]:
         """Forecast the bars after the newest closed candle of a series of the snapshot.
 
         Returns:
-            The forecast, and the `month_before` the day of that candle; an empty array if the candles of the
+            The forecast, and the `month_before` the day of that candle; an empty one if the candles of the
             month are not available.
 
         Raises:
@@ -122,16 +142,14 @@ class ForecastIssuer:
         )
         forecaster = self._models.serving(str(series), snapshot.metadata[series].model_sha256, load)
         issued = issue_forecast(forecaster, self._source, snapshot.label)
-        month = np.empty(0)
+        month = PastMonth()
         with suppress(DataError):
             month = self._month_before(series, issued.closed_s // DAY_S)
         return issued, month
 
 
-def month_before(source: CandleSource, series: Series, day: int) -> FloatArray:
-    """Return the percentiles 0 to 100 of the volatility at each bar of a month, shape (101,).
-
-    The array is empty if there are very few bars.
+def month_before(source: CandleSource, series: Series, day: int) -> PastMonth:
+    """Return what is known of the month before a day.
 
     Args:
         source: Where the candles come from.
@@ -142,9 +160,29 @@ def month_before(source: CandleSource, series: Series, day: int) -> FloatArray:
     candles = source.candles(series, num_bars, day * DAY_S - 1)
     (volatility,) = compute_columns(candles, [VOLATILITY])[VOLATILITY]
     volatility = volatility[np.isfinite(volatility)]
-    if len(volatility) < BAND_PERIOD_BARS:
-        return np.empty(0)
-    return np.percentile(volatility, np.arange(101))
+    percentiles = np.empty(0)
+    if len(volatility) >= BAND_PERIOD_BARS:
+        percentiles = np.percentile(volatility, np.arange(101))
+    num_newest = -(-2 * DAY_S // series.bar_s)
+    return PastMonth(percentiles, candles.open_time_s[-num_newest:], candles.column(CLOSE)[-num_newest:])
+
+
+def change_of_a_day(candles: Candles, month: PastMonth) -> float | None:
+    """Return by which share the newest close differs from the one 24 hours earlier; None if that is unknown.
+
+    Args:
+        candles: The newest candles.
+        month: The month before the day of the newest one.
+    """
+    open_time_s = int(candles.open_time_s[-1]) - DAY_S
+    for times_s, closes in (
+        (candles.open_time_s, candles.column(CLOSE)),
+        (month.open_time_s, month.close),
+    ):
+        position = int(np.searchsorted(times_s, open_time_s))
+        if position < len(times_s) and times_s[position] == open_time_s:
+            return float(candles.column(CLOSE)[-1] / closes[position]) - 1.0
+    return None
 
 
 class LedgerReader:
@@ -176,6 +214,21 @@ class LedgerReader:
             self._record = record if record.series else None
             self._state = state
         return self._record
+
+    def forecasts_since(self, series: str, since_s: int) -> list[Entry]:
+        """Return the forecasts of a series for closes from a time on; none while there is no file.
+
+        Args:
+            series: Its name.
+            since_s: Seconds since the epoch, UTC.
+
+        Raises:
+            ArtifactError: If the file is no ledger, or its content cannot be trusted.
+        """
+        if not self._file.exists():
+            return []
+        with Ledger.open(self._file) as ledger:
+            return ledger.forecasts_since(self._place, series, since_s)
 
 
 def _read_snapshot(label: str, place: ModelPlace) -> ModelSnapshot:

@@ -25,17 +25,20 @@ from starlette.routing import Route
 
 from v8.app import answers, page
 from v8.app.connections import IDLE_TIMEOUT_S, Connection, ConnectionLimiter, ListeningSocket, Notify
-from v8.app.desk import RETRY_S, CachedResult, ForecastService
+from v8.app.desk import RECORD_S, RETRY_S, CachedResult, ForecastService
 from v8.app.guard import (
     MAX_CONCURRENT_REQUESTS,
     AccessMiddleware,
     AccessPolicy,
+    ErrorResponse,
     address_of,
     error_response,
     json_response,
+    language_of,
 )
+from v8.app.tiles import Selection, error_paragraph, tile_list
 from v8.errors import DataError, ProfileError, V8Error
-from v8.language import LANGUAGES, language, preferred
+from v8.language import language
 from v8.machine.interruption import stop_signals_handled_by
 from v8.market.series import Series
 from v8.reports.markup import STYLE, Html, join
@@ -52,6 +55,10 @@ SHUTDOWN_S: Final = 1.0  # how long open responses may take when the server stop
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
     "/page.js": (packaged("v8.app", "page.js"), "text/javascript"),
+    "/overview.js": (packaged("v8.app", "overview.js"), "text/javascript"),
+    "/alerts.js": (packaged("v8.app", "alerts.js"), "text/javascript"),
+    "/chart.js": (packaged("v8.app", "chart.js"), "text/javascript"),
+    "/lightweight-charts.js": (packaged("v8.vendor", "lightweight-charts.js"), "text/javascript"),
     "/icon.svg": (packaged("v8.app", "icon.svg"), "image/svg+xml"),
     "/api": (packaged("v8.app", "api.html"), "text/html"),
     "/api.css": (packaged("v8.app", "api.css"), "text/css"),
@@ -98,17 +105,21 @@ class Site:
         """The newest event of each series, and the key that distinguishes it from the one before."""
         overview = partial(_answer_page, self._overview)
         series_page = partial(_answer_page, self._series_page)
+        record_page = partial(_answer_page, self._record_page)
         self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": overview,
             "/part": overview,
             "/series/{series}": series_page,
             "/part/{series}": series_page,
+            "/record": record_page,
+            "/part-record": record_page,
             "/api/series": self._series_list,
             "/api/leaderboard": self._leaderboard,
             "/api/health": self._health,
             "/openapi.json": self._description,
             "/api/forecast/{series}": self._forecast,
             "/api/candles/{series}": self._candles,
+            "/api/chart/{series}": self._chart,
             "/api/track/{series}": self._track,
             "/api/stream": self._stream,
             "/metrics": self._metrics,
@@ -121,10 +132,10 @@ class Site:
         if name:
             return PageContent(Html(""), 308, {"location": f"/series/{self._find_series(name)}"})
         snapshot = self._service.snapshot
-        search_text = request.query_params.get("q", "")
-        record = self._service.prepare()
-        part = page.tiles(snapshot, self._service.newest, record, search_text)
-        content = part if _is_part(request) else page.overview_page(snapshot, part, search_text)
+        selection = Selection.from_query(request.query_params)
+        self._service.prepare()
+        part = tile_list(snapshot, self._service.newest, selection)
+        content = part if _is_part(request) else page.overview_page(snapshot, part, selection)
         return PageContent(content, 200, {"cache-control": f"private, max-age={OVERVIEW_MAX_AGE_S:.0f}"})
 
     async def _series_page(self, request: Request) -> PageContent:
@@ -139,11 +150,18 @@ class Site:
             headers = {"cache-control": self._cache_control(result)}
         except V8Error as error:
             self._errors[type(error).__name__] += 1
-            part = page.error_paragraph(answers.public_error_json(error, str(series)), "alert")
+            part = error_paragraph(answers.public_error_json(error, str(series)), "alert")
             status = 503
             headers = {"retry-after": f"{RETRY_S:.0f}"}
         content = part if _is_part(request) else page.series_page(self._service.snapshot, series, part)
         return PageContent(content, status, headers)
+
+    async def _record_page(self, request: Request) -> PageContent:
+        """Return the part about the live record of all series, or its page."""
+        record = await _wait_for(self._service.record())
+        part = page.whole_record_part(record)
+        content = part if _is_part(request) else page.record_page(self._service.snapshot, part)
+        return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
 
     async def _file(self, request: Request) -> Response:
         content, media_type = _FILES[request.scope["path"]]
@@ -173,6 +191,12 @@ class Site:
         result = self._service.forecast(series)
         view: page.ForecastView = await _wait_for(result)
         content = answers.candles(view.issued, max_rows)
+        return json_response(content, cache_control=self._cache_control(result))
+
+    async def _chart(self, request: Request) -> Response:
+        result = self._service.forecast(self._find_series(request.path_params["series"]))
+        view: page.ForecastView = await _wait_for(result)
+        content = await _wait_for(self._service.chart(view.issued))
         return json_response(content, cache_control=self._cache_control(result))
 
     async def _metrics(self, request: Request) -> Response:
@@ -269,11 +293,11 @@ class Site:
             return error_response(error.status_code, "address", rule, "another", "Look there")
         content = answers.public_error_json(error, request.path_params.get("series", "the server"))
         if isinstance(error, answers.RequestError):
-            return json_response(content, error.status)
+            return ErrorResponse(content, error.status)
         self._errors[type(error).__name__] += 1
         if isinstance(error, V8Error):
-            return json_response(content, 503, retry_after=f"{RETRY_S:.0f}")
-        return json_response(content, 500)
+            return ErrorResponse(content, 503, retry_after=f"{RETRY_S:.0f}")
+        return ErrorResponse(content, 500)
 
     def _cache_control(self, result: CachedResult) -> str:
         remaining_s = result.until_s - self._service.now_s()
@@ -383,9 +407,7 @@ def _is_part(request: Request) -> bool:
 
 async def _answer_page(make_page: Callable[[Request], Awaitable[PageContent]], request: Request) -> Response:
     """Answer with a page in the language of the address, or else of the browser; 304 if it has that page."""
-    requested = request.query_params.get("lang")
-    of_browser = preferred(request.headers.get("accept-language", ""))
-    with language(requested if requested in LANGUAGES else of_browser):
+    with language(language_of(request)):
         content, status, headers = await make_page(request)
     tag = f'"{digest_bytes(content.encode())}"'
     if status == 200 and request.headers.get("if-none-match") == tag:

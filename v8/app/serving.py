@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NoReturn
 
+from v8.app.charts import ChartReader
 from v8.app.desk import ForecastService
 from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, AccessPolicy
 from v8.app.page import ForecastView
@@ -83,6 +84,7 @@ def serve_page(
             issue=issuer,
             record=record_reader,
             present=partial(present_of, candles),
+            chart=ChartReader(candles, record_reader),
             notify=print_message,
         )
         service.start(WAIT_S)

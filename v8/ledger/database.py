@@ -24,6 +24,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -197,6 +198,16 @@ class Database:
             self._connection.execute("COMMIT")
 
 
+@dataclass(frozen=True, eq=False)
+class ActualValues:
+    """Forecasts of one issuer and their actual values; N forecasts, K forecasters, V values of one."""
+
+    issuer: Issuer
+    issued_for_s: NDArray[np.int64]  # closes, seconds since the epoch, UTC, shape (N,)
+    values: NDArray[np.float32]  # forecasts of every forecaster, shape (N, K, V)
+    actual: NDArray[np.float32]  # shape (N, V)
+
+
 class Ledger(Database):
     """An open ledger, of one thread at a time; `open` and `open_to_write` make one."""
 
@@ -312,6 +323,11 @@ class Ledger(Database):
         condition = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
         return [(entry, score) for _, entry, score in self._entries(place, series, condition, day_s=day_s)]
 
+    def forecasts_since(self, place: Path | str, series: str, since_s: int) -> list[Entry]:
+        """Return the forecasts for closes from a time on, seconds since the epoch, UTC, in order."""
+        condition = "issued_for_s >= :since_s"
+        return [entry for _, entry, _ in self._entries(place, series, condition, since_s=since_s)]
+
     @property
     def last_number(self) -> int:
         """The number of the newest forecast of all; 0 without any."""
@@ -357,31 +373,26 @@ class Ledger(Database):
             )
         return by_issuer
 
-    def newest_actual_values(
-        self, place: Path | str, series: str, most: int
-    ) -> list[tuple[Issuer, NDArray[np.float32], NDArray[np.float32]]]:
+    def newest_actual_values(self, place: Path | str, series: str, most: int) -> list[ActualValues]:
         """Return the newest scored forecasts of a series that were issued in time, and their actual values.
 
         Only issuers with quantiles are included, at most `most` forecasts are read.
-
-        Returns:
-            Per issuer: the issuer, the forecasts of every forecaster, shape (N, K, V), and the actual values,
-            shape (N, V).
         """
         actual_values = []
         order = "ORDER BY issued_for_s DESC LIMIT :most"
         for issuer, rows in self._scored_rows(place, series, "forecasts, actual", order, most=most):
             shape = (len(issuer.forecasters), issuer.num_values)
             with self._damage_reported("scores"):
-                in_time = [
-                    (packed_values, packed_actual)
-                    for issued_for_s, written_s, packed_values, packed_actual in rows
-                    if written_s < issued_for_s + issuer.bar_s
-                ]
+                in_time = [row for row in rows if row[1] < row[0] + issuer.bar_s]
                 if in_time and issuer.levels:
-                    values = np.stack([unpack(packed_values, shape) for packed_values, _ in in_time])
-                    actual = np.stack([unpack(packed_actual, shape[1:]) for _, packed_actual in in_time])
-                    actual_values.append((issuer, values, actual))
+                    actual_values.append(
+                        ActualValues(
+                            issuer=issuer,
+                            issued_for_s=np.array([row[0] for row in in_time], np.int64),
+                            values=np.stack([unpack(row[2], shape) for row in in_time]),
+                            actual=np.stack([unpack(row[3], shape[1:]) for row in in_time]),
+                        )
+                    )
         return actual_values
 
     def _scored_rows(

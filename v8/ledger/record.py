@@ -21,7 +21,7 @@ Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -36,7 +36,7 @@ from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
 from v8.evaluation.verdict import Verdict, with_corrected
 from v8.features.formulas import DAY_S
-from v8.ledger.database import Ledger
+from v8.ledger.database import ActualValues, Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
 from v8.market.series import Series, iso
 from v8.quantile_levels import MEDIAN, interval_names, intervals
@@ -60,7 +60,9 @@ class Coverage:
         return {name: num_inside / self.num_actual_values for name, num_inside in self.num_inside.items()}
 
 
-IssuerCoverages = Sequence[tuple[Issuer, Mapping[str, Coverage]]]
+DailyCoverage = Mapping[int, Coverage]
+"""Coverage by the day, UTC, on which the forecasts were issued, seconds since the epoch, ascending."""
+IssuerCoverages = Sequence[tuple[Issuer, Mapping[str, DailyCoverage]]]
 """Issuers with intervals, each with its coverage per task."""
 
 
@@ -74,6 +76,33 @@ def merge_coverages(coverages: Iterable[Coverage | None]) -> Coverage | None:
         if all(name in coverage.num_inside for coverage in present):
             num_inside[name] = sum(coverage.num_inside[name] for coverage in present)
     return Coverage(num_inside, sum(coverage.num_actual_values for coverage in present))
+
+
+def merge_daily(coverages: Iterable[DailyCoverage]) -> dict[int, Coverage]:
+    """Add up the coverages of each day."""
+    by_day: dict[int, list[Coverage]] = {}
+    for daily in coverages:
+        for day_s, coverage in daily.items():
+            by_day.setdefault(day_s, []).append(coverage)
+    merged = {}
+    for day_s in sorted(by_day):
+        coverage_of_day = merge_coverages(by_day[day_s])
+        if coverage_of_day:
+            merged[day_s] = coverage_of_day
+    return merged
+
+
+def _measure_daily(actual_values: ActualValues) -> dict[str, dict[int, Coverage]]:
+    """Count per task and day how many actual values lay in each interval of an issuer."""
+    day_s_N = actual_values.issued_for_s // DAY_S * DAY_S
+    by_task: dict[str, dict[int, Coverage]] = {}
+    for day_s in np.unique(day_s_N).tolist():
+        is_of_day_N = day_s_N == day_s
+        values_NKV = actual_values.values[is_of_day_N]
+        actual_NV = actual_values.actual[is_of_day_N]
+        for task, coverage in _measure_coverage(actual_values.issuer, values_NKV, actual_NV).items():
+            by_task.setdefault(task, {})[day_s] = coverage
+    return by_task
 
 
 def _measure_coverage(
@@ -108,6 +137,7 @@ class LiveTask(Verdict):
     errors: Mapping[str, float]  # mean absolute error of `MODEL` and keys of `BASELINES`
     crps: float | None = None  # of the model's quantiles, in the unit of the errors; None without quantiles
     coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
+    daily_coverage: DailyCoverage = field(default_factory=dict)  # the same by day; empty without quantiles
 
     @property
     def relative_crps(self) -> float | None:
@@ -128,6 +158,9 @@ class LiveTask(Verdict):
             content["relative_crps"] = self.relative_crps
         if self.coverage is not None:
             content["coverage"] = self.coverage.shares
+            content["coverage_by_day"] = {
+                iso(day_s)[:10]: coverage.shares for day_s, coverage in self.daily_coverage.items()
+            }
         content["naive"] = self.naive.to_json()
         content["best"] = self.best.to_json()
         return content
@@ -215,7 +248,7 @@ class _TaskLosses:
     num_scored: int  # forecasts behind the losses
     bar_s: int  # seconds of the shortest bar
     horizon_bars: int  # such bars in the longest horizon
-    coverage: Coverage | None  # of the model's intervals, if it has some
+    daily_coverage: DailyCoverage  # of the model's intervals, if it has some
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -237,7 +270,8 @@ class _TaskLosses:
             num_days=self._num_days,
             errors=point_means,
             crps=mean([self.means[MODEL], *quantile_means]) if quantile_means else None,
-            coverage=self.coverage if quantile_means else None,
+            coverage=merge_coverages(self.daily_coverage.values()) if quantile_means else None,
+            daily_coverage=self.daily_coverage if quantile_means else {},
             naive=self._against(NAIVE),
             best=self._against(best if best in point_means else NAIVE),
         )
@@ -273,8 +307,8 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
     for name in names:
         scored[name] = [forecasts.in_time() for forecasts in ledger.scored(place, name)]
         coverages[name] = [
-            (issuer, _measure_coverage(issuer, values_NKV, actual_NV))
-            for issuer, values_NKV, actual_NV in ledger.newest_actual_values(place, name, MOST_FORECASTS)
+            (actual_values.issuer, _measure_daily(actual_values))
+            for actual_values in ledger.newest_actual_values(place, name, MOST_FORECASTS)
         ]
     best: dict[str, str] = {}
     task_totals: dict[str, LiveTask] = {}
@@ -335,14 +369,14 @@ def _join_issuers(by_issuer: Sequence[ScoredForecasts], task: str, coverages: Is
         columns = {name: forecasts.losses_of(task, name) for name in forecasts.issuer.forecasters}
         tables.append(pd.DataFrame(columns, forecasts.issued_for_s))
     losses = pd.concat(tables, join="inner").sort_index(kind="stable")
-    task_coverages = [by_task.get(task) for issuer, by_task in coverages if issuer in issuers]
+    daily_coverages = [by_task.get(task, {}) for issuer, by_task in coverages if issuer in issuers]
     return _TaskLosses(
         task=task,
         losses=losses,
         num_scored=len(losses),
         bar_s=issuers[0].bar_s,
         horizon_bars=max(issuer.horizon_bars for issuer in issuers),
-        coverage=merge_coverages(task_coverages),
+        daily_coverage=merge_daily(daily_coverages),
     )
 
 
@@ -369,7 +403,7 @@ def _pool_series(by_series: Sequence[_TaskLosses]) -> _TaskLosses:
         num_scored=len(all_losses),
         bar_s=bar_s,
         horizon_bars=horizon_s // bar_s,
-        coverage=merge_coverages(losses.coverage for losses in by_series),
+        daily_coverage=merge_daily(losses.daily_coverage for losses in by_series),
     )
 
 

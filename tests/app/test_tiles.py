@@ -1,0 +1,132 @@
+"""Tiles say mood, change and the stored verdict in a word, are chosen and ordered, and draw what is ahead."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from v8.app.charts import newest_apart
+from v8.app.places import PastMonth, change_of_a_day
+from v8.app.sparkline import HEIGHT, WIDTH, sparkline
+from v8.app.tiles import Selection, Tile, TileNumbers, verdict_chip
+from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.verdict import Verdict
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+
+def compared(ratio: float, p_value: float | None, baseline: str = "har") -> BaselineComparison:
+    return BaselineComparison(baseline, ratio, 1.0, p_value, p_value)
+
+
+@pytest.mark.parametrize(
+    ("best", "text"),
+    [
+        ([(0.9, 0.01), (0.8, 0.2)], "better|lower error: 1 of 2"),
+        ([(1.1, 0.01), (0.8, 0.2)], "worse|higher error: 1 of 2"),
+        ([(1.1, 0.01), (0.8, 0.01)], "mixed|lower error: 1, higher: 1"),
+        ([(0.9, 0.06), (1.1, None)], "untested|not significant"),
+        ([(0.9, None)], "untested|not tested"),
+        ([], "untested|not tested"),
+    ],
+)
+def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:
+    naive = compared(0.9, None, "naive")
+    tasks = {f"task{at}": Verdict(naive, compared(*each)) for at, each in enumerate(best)}
+    row: Any = SimpleNamespace(tasks=tasks)
+    chip = verdict_chip(row, "A < B.")
+    style, _, words = text.partition("|")
+    assert chip == f'<span class="chip {style}" title="A &lt; B.">{words}</span>'
+
+
+def test_a_model_that_is_worse_than_naive_alone_is_worse() -> None:
+    row: Any = SimpleNamespace(tasks={"ohlc": Verdict(compared(1.2, 0.01, "naive"), compared(0.99, 0.4))})
+    assert "higher error: 1 of 1" in verdict_chip(row, "")
+
+
+def tile(name: str, **numbers: Any) -> Tile:
+    return Tile(Series.parse(name), TileNumbers(**numbers) if numbers else None)
+
+
+def test_tiles_are_chosen_and_ordered_and_those_without_a_number_come_last() -> None:
+    tiles = [
+        tile("AUSDT-1h", change=-0.01, volatility=0.02, percentile=5),
+        tile("BUSDT-15m", change=0.03, volatility=0.01, percentile=85),
+        tile("CUSDT-15m"),
+        tile("DUSDT-15m", change=None, volatility=0.04, percentile=50),
+    ]
+
+    def names(**query: str) -> str:
+        chosen = Selection.from_query(query).arrange(tiles)
+        return "".join(str(each.series)[0] for each in chosen)
+
+    assert names() == "ABDC"  # 45, 35 and 0 percentiles from the middle
+    assert names(order="series") == "ABCD"
+    assert names(order="change") == "BACD"
+    assert names(order="volatility") == "DABC"
+    assert names(timeframe="15m") == "BDC"
+    assert names(mood="wild") == "B"
+    assert names(q="usdt-1h", mood="calm") == "A"
+    assert names(mood="loud", order="loud") == "ABDC"
+
+
+def test_the_change_of_a_day_is_from_the_close_24_hours_earlier() -> None:
+    every = open_source("demo").candles(Series.parse("BTCUSDT-1h"), 60)
+    close = every.column("close")
+    expected = close[-1] / close[-25] - 1
+    assert change_of_a_day(every, PastMonth()) == pytest.approx(expected)
+    few = every.to_frame().tail(10)
+    newest = replace(every, open_time_s=every.open_time_s[-len(few) :], values=every.values[-len(few) :])
+    assert change_of_a_day(newest, PastMonth()) is None
+    month = PastMonth(open_time_s=every.open_time_s[:-10], close=close[:-10])
+    assert change_of_a_day(newest, month) == pytest.approx(expected)
+
+
+@given(st.integers(1, 90), st.integers(1, 20), st.floats(1e-8, 1e6), st.floats(0, 0.5), st.integers(0, 9))
+def test_a_sparkline_lies_within_its_box(
+    num: int, num_ahead: int, level: float, spread: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    known = level * np.exp(spread * rng.standard_normal(num))
+    ahead = np.full(num_ahead, known[-1])
+    ends = (known[-1] * (1 - spread / 2), known[-1] * (1 + spread))
+    drawn = ET.fromstring(sparkline(known, ahead, ends, "1 < 2", "title"))
+    assert drawn.get("aria-label") == "title"
+    paths = [each.get("d") or "" for each in drawn if each.tag == "path"]
+    assert [path.count(" ") for path in paths] == [min(num, max(24, 2 * num_ahead)), num_ahead + 1]
+    for path in paths:
+        for x, y in re.findall(r"[ML](-?[\d.e+-]+) (-?[\d.e+-]+)", path):
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
+    box = drawn.find("rect")
+    assert box is not None
+    top = float(box.get("y", "nan"))
+    assert 0 <= top <= top + float(box.get("height", "nan")) <= HEIGHT
+    # The part ahead takes at least a fourth of the bars once there are enough ahead.
+    assert num_ahead < 10 or num < 20 or float(box.get("width", "nan")) > 206 / 4
+
+
+def test_a_higher_price_is_drawn_higher() -> None:
+    drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), "", ""))
+    known, ahead = (re.findall(r"[\d.]+ ([\d.]+)", each.get("d", "")) for each in drawn.iter("path"))
+    assert float(known[1]) < float(ahead[1]) < float(known[0])
+
+
+def test_earlier_forecasts_of_a_chart_are_in_time_over_and_apart() -> None:
+    def entry(issued_for_s: int, written_s: int | None = None, columns: tuple[str, ...] = ("close",)) -> Any:
+        issuer = SimpleNamespace(bar_s=10, horizon_bars=3, tasks={"ohlc": columns})
+        written = issued_for_s + 1 if written_s is None else written_s
+        return SimpleNamespace(issuer=issuer, issued_for_s=issued_for_s, written_s=written)
+
+    entries = [entry(at) for at in (0, 10, 20, 40, 50, 70, 80)]
+    entries += [entry(75, written_s=85), entry(65, columns=("open",))]
+    # The last one ends at 110, after the newest close at 105; a horizon is 30 s.
+    assert [each.issued_for_s for each in newest_apart(entries, 105)] == [10, 40, 70]

@@ -1,0 +1,247 @@
+"""The overview: a tile for each series, which filters choose and which an order arranges.
+
+Each tile is an element with `data-` attributes: the script filters and orders by them without another
+request, and an alert compares them with its limit. Without the script the address does the same
+(`Selection.from_query`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from v8.app import answers
+from v8.app.places import ModelSnapshot
+from v8.evaluation.leaderboard import LeaderboardRow
+from v8.evaluation.significance import BEATS, UNKNOWN
+from v8.language import chosen, say, term
+from v8.market.series import Series
+from v8.reports.markup import Html, element, join
+
+MOODS: Final = ("calm", "usual", "wild")
+"""Labels of a volatility compared with the month before, see `mood_of`."""
+_HIGHEST_PERCENTILES: Final = (19, 79, 100)
+ORDERS: Final = ("unusual", "series", "change", "volatility")
+_Key = Callable[["Tile"], Any]
+
+
+def mood_of(percentile: int | None) -> str:
+    """Return the label of a volatility by its percentile of the month before.
+
+    The lowest fifth of the month is calm, the highest fifth wild, the three fifths between are usual.
+
+    >>> [mood_of(percentile) for percentile in (0, 19, 20, 79, 80, None)]
+    ['calm', 'calm', 'usual', 'usual', 'wild', 'unknown']
+    """
+    if percentile is not None:
+        for highest, mood in zip(_HIGHEST_PERCENTILES, MOODS, strict=True):
+            if percentile <= highest:
+                return mood
+    return "unknown"
+
+
+@dataclass(frozen=True)
+class TileNumbers:
+    """What a tile is ordered and filtered by, and what alerts look at."""
+
+    change: float | None = None  # of the price in 24 h, 0.01 is a per cent; None if it is not known
+    volatility: float | None = None  # forecast for the last bar ahead, as a share of the price
+    range_width: float | None = None  # of the range ahead, as a share of the price; None without one
+    percentile: int | None = None  # of the volatility in its month, 0 to 100
+    price: str = ""
+    """The newest close, as it is written."""
+
+    @property
+    def unusualness(self) -> int:
+        """Distance of the volatility from the middle of its month, in percentiles; 0 if that is unknown."""
+        return 0 if self.percentile is None else abs(self.percentile - 50)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A series, its numbers, and its tile as markup by language, or why there is none."""
+
+    series: Series
+    numbers: TileNumbers | None = None  # None while there is no forecast
+    markup: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which tiles an address requests, and in which order. Words that it does not know are ignored."""
+
+    text: str = ""  # part of a name
+    timeframe: str = ""
+    mood: str = ""
+    order: str = ORDERS[0]
+    is_table: bool = False
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Self:
+        """Read the query of an address."""
+        mood = query.get("mood", "")
+        order = query.get("order", "")
+        return cls(
+            text=query.get("q", ""),
+            timeframe=query.get("timeframe", ""),
+            mood=mood if mood in MOODS else "",
+            order=order if order in ORDERS else ORDERS[0],
+            is_table=query.get("view") == "table",
+        )
+
+    def includes(self, tile: Tile) -> bool:
+        """Return whether a tile is shown."""
+        mood = mood_of(tile.numbers.percentile) if tile.numbers else "unknown"
+        has_text = self.text.casefold() in str(tile.series).casefold()
+        has_timeframe = self.timeframe in ("", tile.series.timeframe)
+        return has_text and has_timeframe and self.mood in ("", mood)
+
+    def arrange(self, tiles: Sequence[Tile]) -> list[Tile]:
+        """Return the tiles that are shown, in order; those without the number come last."""
+        shown = [tile for tile in tiles if self.includes(tile)]
+        return sorted(shown, key=_keys()[self.order])
+
+
+def _keys() -> dict[str, _Key]:
+    """Return the key of each order."""
+
+    def descending(value: float | None) -> tuple[bool, float]:
+        return value is None, -(value or 0)
+
+    def by(name: str) -> _Key:
+        return lambda tile: (*descending(getattr(tile.numbers, name, None)), str(tile.series))
+
+    return {
+        "unusual": by("unusualness"),
+        "series": lambda tile: str(tile.series),
+        "change": by("change"),
+        "volatility": by("volatility"),
+    }
+
+
+def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: Selection) -> Html:
+    """Return the tiles of the series that are selected.
+
+    Args:
+        snapshot: The models.
+        newest: The newest `ForecastView` of each series, or the error.
+        selection: Which tiles, in which order.
+    """
+    views = dict(newest)  # a copy, because a worker thread changes the original
+    tiles = []
+    for series in snapshot.metadata:
+        view = views.get(series)
+        if isinstance(view, Exception):
+            tiles.append(Tile(series, error=view))
+        elif view is None:
+            tiles.append(Tile(series))
+        else:
+            tiles.append(Tile(series, view.numbers, view.tiles))
+    num_made = len(views.keys() & snapshot.metadata.keys())
+    status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
+    titles = [say("Series"), say("Price"), say("24 h"), say("Volatility"), say("Mood"), say("Verdict")]
+    head_row = element("p", *(element("span", title) for title in titles))
+    # A wide screen has two columns of rows, each with titles.
+    head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
+    items = [_tile(tile) for tile in selection.arrange(tiles)]
+    style = "tiles table" if selection.is_table else "tiles"
+    return join([head, element("ul", *items, class_=style, data_status=status)])
+
+
+def _tile(tile: Tile) -> Html:
+    if tile.markup:
+        return tile.markup[chosen()]
+    if tile.error:
+        content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
+    else:
+        content = element("p", say("The forecast is being made."))
+    return list_item(tile.series, TileNumbers(), content)
+
+
+def list_item(series: Series, numbers: TileNumbers, content: Html) -> Html:
+    """Return a tile with its content, in the current language."""
+    link = element("a", element("h2", str(series)), content, href=f"/series/{series}")
+    return element("li", link, **tile_attributes(series, numbers))
+
+
+def tile_attributes(series: Series, numbers: TileNumbers) -> dict[str, str | float | None]:
+    """Return the `data-` attributes that filters, orders and alerts read."""
+    return {
+        "data_series": str(series),
+        "data_timeframe": series.timeframe,
+        "data_mood": mood_of(numbers.percentile),
+        "data_change": rounded(numbers.change),
+        "data_volatility": rounded(numbers.volatility),
+        "data_range": rounded(numbers.range_width),
+        "data_unusual": numbers.unusualness,
+    }
+
+
+def rounded(share: float | None) -> str | None:
+    """Write a share for a script; None stays.
+
+    >>> rounded(0.0123456789), rounded(None)
+    ('0.012346', None)
+    """
+    return None if share is None else f"{share:.6f}"
+
+
+def signed_percent(share: float | None) -> str:
+    """Write a change in per cent, with its sign.
+
+    >>> signed_percent(0.0123), signed_percent(-0.5), signed_percent(None)
+    ('+1.23 %', '−50.00 %', '–')
+    """
+    if share is None:
+        return "–"
+    sign = "−" if share < 0 else "+"
+    return f"{sign}{abs(100 * share):.2f} %"
+
+
+def direction_of(change: float | None) -> str:
+    """Return the CSS class of a change."""
+    if not change:
+        return "none"
+    return "gain" if change > 0 else "loss"
+
+
+def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
+    """Return the stored verdict on a series as a coloured word; a pointer shows the sentence.
+
+    Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
+    higher error than one of the two baselines.
+    """
+    verdicts = list(row.tasks.values()) if row else []
+    outcomes = [verdict.best.outcome for verdict in verdicts]
+    num_lower = outcomes.count(BEATS)
+    num_higher = len([verdict for verdict in verdicts if verdict.lost_to])
+    num = len(verdicts)
+    if num_lower and num_higher:
+        text = say("lower error: {lower}, higher: {higher}", lower=num_lower, higher=num_higher)
+        style = "mixed"
+    elif num_lower:
+        text = say("lower error: {n} of {num}", n=num_lower, num=num)
+        style = "better"
+    elif num_higher:
+        text = say("higher error: {n} of {num}", n=num_higher, num=num)
+        style = "worse"
+    elif set(outcomes) <= {UNKNOWN}:
+        text = say("not tested")
+        style = "untested"
+    else:
+        text = say("not significant")
+        style = "untested"
+    return element("span", text, class_=f"chip {style}", title=sentence)
+
+
+def mood_label(percentile: int | None, volatility: str, sentence: str) -> Html:
+    """Return the mood as a word with the volatility; a pointer shows the sentence."""
+    mood = mood_of(percentile)
+    number = element("span", volatility, class_="volatility")
+    return element("span", element("b", term(mood)), " ", number, class_=f"mood {mood}", title=sentence)
+
+
+def error_paragraph(content: Mapping[str, Any], role: str | None = None) -> Html:
+    """Return an error of the API as a paragraph; `role` is its ARIA role."""
+    text = "{where}: {rule}; got {got}. {fix}.".format(**content["error"])
+    return element("p", text, data_status=text, class_="trouble", role=role)
