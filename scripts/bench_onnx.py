@@ -4,9 +4,9 @@
     python scripts/bench_onnx.py parity RUN [RUN ...] [--data-dir DIR]
     python scripts/bench_onnx.py cost RUN [--repeats 3] [--models 40] [--seconds 10]
 
-`parity` forecasts every window of the test spans with both files. Its table has the largest relative
-difference of a number, by profile and output. The runs need ONNX files: `run --onnx`, or `export RUN --models
-onnx`; the source of candles is the run's.
+`parity` forecasts every window of the candles that a model was made from with both files. Its table has the
+largest relative difference of a number, by profile and output. The runs need ONNX files: `run --onnx`, or
+`export RUN --models onnx`; the source of candles is the run's.
 
 `cost` measures processes of `predict` and `app`, with Keras and with ONNX in turns, on candles of the demo
 market: seconds by the clock and of the processor, and the largest resident memory. The best turn counts,
@@ -50,7 +50,7 @@ from v8.market.candles import Candles
 from v8.market.sources.source import open_source
 from v8.networks.published import ABOUT_MEMBER, forecast_windows
 from v8.storage import digest_file, passing_folder, write_json
-from v8.windows.dataset import split_rows, table_columns, window_anchors
+from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.span import Span
 from v8.wording import Table
 
@@ -96,7 +96,7 @@ def parity_row(run: Path, data_dir: Path | None) -> list[str]:
     for _, model, candles in opened_models(run, lambda source: open_source(source, data_dir=data_dir)):
         assert model.folder is not None
         name = model.about.profile.name
-        windows_NTF = test_windows(model, candles)
+        windows_NTF = all_windows(model, candles)
         num_windows += len(windows_NTF)
         converted = Forecaster.load(model.folder, models=SharedModels("onnx"))
         forecasts = forecast_windows(converted.model, windows_NTF)
@@ -110,12 +110,12 @@ def parity_row(run: Path, data_dir: Path | None) -> list[str]:
     return [f"`{name}`", f"{num_windows:,}", *differences, *(f"{size // 1_000:,}" for size in sizes)]
 
 
-def test_windows(model: Forecaster, candles: Candles) -> Any:
-    """Return the raw windows of the test span, (N, T, F)."""
+def all_windows(model: Forecaster, candles: Candles) -> Any:
+    """Return the raw windows of all spans, (N, T, F)."""
     profile = model.about.trained_profile
     table = compute_table(candles, table_columns(profile))
-    rows = split_rows(len(table), profile, location=str(model.series))["test"]
-    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    span = (0, len(table))
+    anchors = window_anchors(table.segment, span, profile.lookback_bars, profile.horizon_bars)
     return Span(table, profile, anchors).raw_windows()
 
 

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
@@ -138,9 +138,11 @@ def _sanitized(node: Any, depth: int = 0) -> Any:
     """
     if depth > _MAX_DEPTH:
         raise ValueError(f"more than {_MAX_DEPTH} values inside each other")
+    if isinstance(node, float) and math.isfinite(node):  # most of a file are numbers
+        return node
     if isinstance(node, dict):
         for key in node:
-            if shown(key) != key:
+            if not _is_printable(key):
                 raise ValueError(f"the key {shown(repr(key))}")
         return {key: _sanitized(value, depth + 1) for key, value in node.items()}
     if isinstance(node, list):
@@ -150,6 +152,12 @@ def _sanitized(node: Any, depth: int = 0) -> Any:
     if not _is_bounded(node):
         raise ValueError("a number that is infinite, none, or beyond 64 bits")
     return node
+
+
+@lru_cache(maxsize=4_096)
+def _is_printable(key: str) -> bool:
+    """Return whether a key is one printable line; the same keys come again and again."""
+    return shown(key) == key
 
 
 def _is_bounded(number: float | None) -> bool:
