@@ -7,10 +7,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from v8.reports.markup import document
-from v8.storage import packaged
+from v8.storage import digest_bytes, packaged
 
 REPOSITORY = Path(__file__).parents[1]
 TOLD = (REPOSITORY / "THIRD_PARTY.md").read_text("utf-8")
+CHARTS_SHA256 = "e21cc5caa0226ef30bd8549c50b9ef926615f2a4ee6b4e486353477a55f598cf"
+"""Of lightweight-charts 5.2.1: dist/lightweight-charts.standalone.production.js in npm."""
 SCRIPT = packaged("plotly", "package_data/plotly.min.js")
 
 
@@ -33,10 +35,20 @@ def test_the_licence_of_plotly_stands_in_full() -> None:
     assert words(f"> {quoted}") == words(Path(str(licence.locate())).read_text("utf-8"))
 
 
-def test_the_package_holds_no_file_that_others_licensed() -> None:
+def test_the_package_holds_no_other_file_that_others_licensed() -> None:
     ours = {"LICENSE", "v8/hub/space.LICENSE"}
+    theirs = {"v8/vendor/lightweight-charts.js"}
     for folder in ("v8", "configs"):
         for path in (REPOSITORY / folder).rglob("*.*"):
             name = path.relative_to(REPOSITORY).as_posix()
-            if path.is_file() and path.suffix != ".pyc" and name not in ours:
+            if path.is_file() and path.suffix != ".pyc" and name not in ours | theirs:
                 assert not re.search(r"copyright|@license", path.read_text("utf-8"), re.IGNORECASE), name
+
+
+def test_the_vendored_charts_are_as_their_makers_publish_them_and_have_their_licence_and_notice() -> None:
+    script = packaged("v8.vendor", "lightweight-charts.js")
+    assert digest_bytes(script.encode("utf-8")) == CHARTS_SHA256
+    assert "Lightweight Charts™ v5.2.1" in script[:200]
+    assert "Lightweight Charts 5.2.1" in TOLD
+    assert "Apache License" in packaged("v8.vendor", "LICENSE-lightweight-charts")[:200]
+    assert "https://www.tradingview.com/" in packaged("v8.vendor", "NOTICE-lightweight-charts")
