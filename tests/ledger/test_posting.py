@@ -16,6 +16,7 @@ from ledger_entries import FIRST_S, made_entry
 from webhooks import SECRET, WebhookReceiver
 
 from v8.errors import ArtifactError, ProfileError, PublishError
+from v8.evaluation.price_range import PriceRange
 from v8.ledger import posting
 from v8.ledger.database import Ledger
 from v8.ledger.posting import Outbox, keep_sending, send_messages
@@ -105,6 +106,18 @@ def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_ba
     assert len({number for number, _ in post.receiver.taken}) == 10
     post.send()
     assert len(post.receiver.taken) == 10
+
+
+def test_a_message_says_where_the_price_stays_if_that_is_forecast(post: Post) -> None:
+    with_range = replace(made_entry(0), price_range=PriceRange(98.5, 104.25))
+    post.outbox.keep_range(with_range)
+    post.outbox.keep_range(made_entry(1))  # a model without quantiles
+    post.issue(0, 1)
+    post.send()
+    first, second = (message["data"] for _, message in post.receiver.taken)
+    assert first["range"] == {"share": 0.9, "low": 98.5, "high": 104.25}
+    assert "range" not in second
+    assert post.outbox._rows("SELECT * FROM ranges") == []
 
 
 def test_what_stood_in_the_ledger_before_is_no_news(ledger: Ledger, receiver: WebhookReceiver) -> None:

@@ -34,6 +34,7 @@ from v8.evaluation.leaderboard import (
     median,
 )
 from v8.evaluation.metrics import StepDirection
+from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, BaselineComparison, ComparisonResult
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
@@ -271,7 +272,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
         forecasts=_forecasts(sample),
         charts=join(charts),
         errors=join(tables),
-        intervals=_intervals(result.quantiles),
+        intervals=_intervals(result.quantiles, result.price_range),
         importance=_importance(result.importance),
         direction=_direction(evaluation),
         training=join(_training(result, history)),
@@ -330,7 +331,7 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     yield shown_table(Table(header, list(rows.values()), title))
 
 
-def _intervals(evaluated: QuantileEvaluation | None) -> Html:
+def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage | None) -> Html:
     """Show the errors of a series' quantiles, compared with the baselines'; empty without quantiles."""
     if evaluated is None:
         return Html()
@@ -354,7 +355,19 @@ def _intervals(evaluated: QuantileEvaluation | None) -> Html:
             rows.append(cells)
         title = say("{task}, over all steps", task=titled(task))
         tables.append(shown_table(Table(header, rows, title)))
-    return filled("v8.reports", "intervals.html", tables=join(tables))
+    range_note = element("p", range_sentence(price_range)) if price_range else ""
+    return filled("v8.reports", "intervals.html", tables=join(tables), price_range=range_note)
+
+
+def range_sentence(coverage: RangeCoverage) -> str:
+    """Say how often prices stayed within the range that was forecast."""
+    return say(
+        "Range of prices: stated to hold all bars ahead in {stated} of all cases, it did in {share} of "
+        "{num} windows of the test span, which are at least a horizon apart.",
+        stated=percent(RANGE_SHARE, 0),
+        share=percent(coverage.share),
+        num=count(coverage.num_windows),
+    )
 
 
 def _importance(importance: Importance | None) -> Html:
