@@ -41,7 +41,7 @@ TERMS = {
     *get_args(ComparisonResult),
     *(baseline.sentence for baseline in BASELINES.values()),
     *(spaced(each.name) for kind in (CandleReport, Gap, LostRow) for each in fields(kind)),
-    *(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),
+    *(f"machine: {name.removesuffix('_bytes').replace('_', ' ')}" for name in describe_machine()),
     *(DEMO_WARNING, *BUTTONS),
     *(BREAK_RULE, NOTE, QUANTILE_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
@@ -75,7 +75,7 @@ TERMS = {
     ),
     *("fold", "series", "task", "best baseline", "its error", "× best", "smaller", "verdict", "shock"),
     *("Pooled", "By fold", "× naive", "× best baseline", "Model", "Profile"),
-    *("profile digest", "candle source", "started", "command", "created at", "source"),
+    *("profile digest", "charts", "candle source", "started", "command", "created at", "source"),
     *("inputs", *KINDS, "moves", "beside"),
     "True",
     # Of v8/app: moods, and what is told of a forecast and of a model's training.

@@ -13,9 +13,11 @@ was drawn from; a file that is up to date is not drawn again.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -35,13 +37,27 @@ from v8.evaluation.leaderboard import (
 )
 from v8.evaluation.metrics import StepDirection
 from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage
-from v8.evaluation.significance import ALPHA, BEATS, LOSES, BaselineComparison, ComparisonResult
+from v8.evaluation.significance import BEATS, LOSES, BaselineComparison, ComparisonResult
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
-from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
-from v8.reports.verdict import in_words, opening, titled, verdict
+from v8.reports.candle_chart import candle_chart
+from v8.reports.first_screen import first_screen, sample_note
+from v8.reports.markup import (
+    CHART_NOTICE,
+    Html,
+    content_in_language,
+    document,
+    element,
+    facts,
+    filled,
+    folded,
+    join,
+    plot,
+    shown_table,
+)
+from v8.reports.verdict import in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
@@ -63,12 +79,62 @@ _MAX_STAMP: Final = 200
 """Characters read of the first line of a section's file; it is shorter."""
 
 
-def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
-    """Return the page of a run and its leaderboard.
+@dataclass(frozen=True)
+class RunPage:
+    """The page of a run and its leaderboard, in the current language."""
 
-    `bodies` holds for each series its `series_body`, or None where that is in a file.
-    """
-    is_demo = not run.is_publishable or any(row.is_demo for row in rows)
+    run: RunRecord
+    rows: Sequence[LeaderboardRow]  # the leaderboard
+    bodies: Mapping[str, Html | None]
+    """For each series its `series_body`, or None where that is in a file."""
+    sample: ForecastSample | None = None  # forecasts of one series, for the first screen
+
+    @property
+    def title(self) -> str:
+        """What the browser's tab shows."""
+        return f"v8: {self.run.profile_name}"
+
+    @property
+    def heading(self) -> str:
+        """The headline."""
+        return say("Run of profile {name}", name=self.run.profile_name)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether a market was simulated."""
+        return not self.run.is_publishable or any(row.is_demo for row in self.rows)
+
+    def whole(self, languages: Mapping[str, str] = MappingProxyType({})) -> Html:
+        """Return the page; `languages` as of `document`."""
+        return document(
+            self.title,
+            self.heading,
+            [self.content()],
+            is_demo=self.is_demo,
+            has_files=is_in_files(self.run),
+            has_candles=True,
+            languages=languages,
+        )
+
+    def in_language(self, languages: Iterable[str]) -> str:
+        """Return the file that a page in another language loads; `languages` are all, that one's first."""
+        return content_in_language(
+            self.title, self.heading, [self.content()], is_demo=self.is_demo, languages=languages
+        )
+
+    def content(self) -> Html:
+        """Return what is below the headline."""
+        return _run_content(self.run, self.rows, self.bodies, self.sample)
+
+
+def _run_content(
+    run: RunRecord,
+    rows: Sequence[LeaderboardRow],
+    bodies: Mapping[str, Html | None],
+    sample: ForecastSample | None,
+) -> Html:
+    # Charts can be chosen that are on the page already.
+    others = [row.series for row in rows if 'class="touch"' in (bodies[row.series] or "")]
     unevaluated: str = ""
     if not run.is_evaluated:
         unevaluated = element("p", say("The models of this run were not evaluated."))
@@ -81,10 +147,10 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
         versions=run.versions,
         machine=run.machine,
     )
-    content = filled(
+    return filled(
         "v8.reports",
         "run.html",
-        opening=_opening(rows) if rows else "",
+        opening=first_screen(rows, sample, sorted(others)) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,
@@ -93,9 +159,6 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
         leaderboard=_leaderboard(rows, bodies) if rows else "",
         provenance=origin,
     )
-    heading = say("Run of profile {name}", name=run.profile_name)
-    title = f"v8: {run.profile_name}"
-    return document(title, heading, [content], is_demo=is_demo, has_files=is_in_files(run))
 
 
 def is_in_files(run: RunRecord) -> bool:
@@ -109,19 +172,6 @@ def _failures(run: RunRecord) -> Html:
         return Html()
     table = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
     return join([element("h2", say("Failed series")), shown_table(table)])
-
-
-def _opening(rows: Sequence[LeaderboardRow]) -> Html:
-    """Give the verdict, and draw the errors relative to the naive forecast's and the best baseline's."""
-    scope, *sentences = verdict(rows)
-    charts = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
-    return filled(
-        "v8.reports",
-        "opening.html",
-        verdict=opening(scope, *sentences),
-        charts=charts,
-        alpha=percent(ALPHA, 0),
-    )
 
 
 def provenance(
@@ -145,10 +195,14 @@ def provenance(
     """
     pairs = [("candle source", source), ("started", created_at), ("command", command)]
     if profile_digest is not None:
-        pairs.append(("profile digest", profile_digest))
+        pairs.append(("profile digest", element("span", profile_digest[:12], title=profile_digest)))
     pairs += [(say("version of {name}", name=name), str(value)) for name, value in versions.items()]
-    pairs += [(f"machine: {name.replace('_', ' ')}", str(value)) for name, value in machine.items()]
-    return facts(pairs)
+    for name, value in machine.items():
+        words = f"machine: {name.removesuffix('_bytes').replace('_', ' ')}"
+        is_size = name.endswith("_bytes") and isinstance(value, int)
+        pairs.append((words, f"{value / 1e6:,.0f} MB" if is_size else str(value)))
+    pairs.append(("charts", CHART_NOTICE))
+    return folded(say("Where these numbers come from"), facts(pairs))
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
@@ -286,26 +340,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
 def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
         return element("p", say("No forecasts are stored with this model."))
-    num_steps = len(next(iter(sample.issued[0].values.values())))
-    names = interval_names(sample.levels)
-    if names:
-        spans = say(
-            "the {names} interval of the close: the share of actual values that should lie within it.",
-            names=say(" and ").join(names),
-        )
-    else:
-        spans = say(
-            "the forecast low to high. It is no interval: nothing says how often the actual values stay "
-            "within."
-        )
-    note = say(
-        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
-        "shaded area starts at the last known close and spans {spans}",
-        num=len(sample.open_time_s),
-        every=say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps),
-        spans=spans,
-    )
-    return plot(figures.sample_figure(sample), note)
+    return candle_chart(sample, sample_note(sample))
 
 
 def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
@@ -383,7 +418,14 @@ def _importance(importance: Importance | None) -> Html:
 def _direction(evaluation: Evaluation) -> Html:
     header = ["step", "hit rate", "95 %", "always up", "windows counted"]
     header += ["worth, independent", "actual values flat", "forecast flat"]
-    return shown_table(Table(header, [_direction_cells(step) for step in evaluation.direction]))
+    counted = [step for step in evaluation.direction if step.num_counted]
+    if not counted:
+        return element("p", say("The forecast close is the last close at every step: it has no direction."))
+    table = shown_table(Table(header, [_direction_cells(step) for step in counted]))
+    if len(counted) == len(evaluation.direction):
+        return table
+    left_out = say("At the steps without a row the forecast close is the last close: it has no direction.")
+    return join([table, element("p", left_out, class_="soft")])
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
