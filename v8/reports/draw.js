@@ -61,7 +61,11 @@
     target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
   const begin = () => {
     const sections = document.querySelectorAll("details[id]");
-    if (sections.length === 1) sections[0].open = true;
+    if (sections.length === 1) {
+      sections[0].open = true;
+      // Its chart is on the first screen already.
+      if (document.querySelector(".screen .candles")) sections[0].querySelector(".candles")?.remove();
+    }
     document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
     unfold();
   };
