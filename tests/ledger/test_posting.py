@@ -273,13 +273,15 @@ def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.Monke
     """What decay is, `tests/promotion/test_champion_test.py` tells; here it is heard of."""
     asked: list[Any] = []
 
-    def detect_decay(evaluation: Any, losses: Any) -> tuple[bool, str]:
+    def detect_decay(evaluation: Any, losses: Any, best_baselines: Any) -> tuple[bool, str]:
         asked.append(losses)
         return True, "volatility 2.1 times naive, 0.7 on its test span"
 
     monkeypatch.setattr(posting, "detect_decay", detect_decay)
     monkeypatch.setattr(posting, "live_losses", lambda *given: np.ones(1))
-    about = type("About", (), {"model_sha256": "0" * 64, "is_evaluated": True, "evaluation": None})
+    about = type(
+        "About", (), {"model_sha256": "0" * 64, "is_evaluated": True, "evaluation": None, "verdicts": {}}
+    )
     model: Any = type("Model", (), {"series": "BTCUSDT-15m", "about": about})
     for number in range(-1, 193, 96):
         post.ledger.add(made_entry(number))

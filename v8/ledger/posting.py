@@ -29,6 +29,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.errors import PublishError, V8Error
 from v8.evaluation.decay import detect_decay
 from v8.evaluation.price_range import PriceRange
+from v8.evaluation.verdict import references
 from v8.features.formulas import DAY_S
 from v8.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
 from v8.ledger.entries import Entry
@@ -152,7 +153,7 @@ class Outbox(Database):
         losses = live_losses(ledger, self.place, series, metadata.model_sha256, 0)
         if not losses or not metadata.is_evaluated:
             return
-        has_decayed, reason = detect_decay(metadata.evaluation, losses)
+        has_decayed, reason = detect_decay(metadata.evaluation, losses, references(metadata.verdicts))
         if not has_decayed:
             return
         reported_model = self._exchange_note(f"{series} decayed", metadata.model_sha256)

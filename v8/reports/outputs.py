@@ -27,7 +27,7 @@ from v8.evaluation import leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.invocation import command
-from v8.language import LANGUAGES, Language, chosen, language
+from v8.language import LANGUAGES, chosen, language
 from v8.reports import page
 from v8.reports.markup import DEMO_WARNING, Html
 from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
@@ -136,7 +136,8 @@ class RunOutputs:
     def write(self, *, is_last: bool = True) -> list[LeaderboardRow]:
         """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
 
-        With `is_last` the verdicts are stored with each series, too.
+        With `is_last` the verdicts are stored with each series, too, and the page can be read in its other
+        languages.
 
         Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
         run's own record is damaged.
@@ -155,14 +156,18 @@ class RunOutputs:
             if is_last:
                 self._store(verdicts)
             run_page = page.RunPage(record, rows, bodies, self._first_sample(record, rows))
-            files = _language_files(record) if is_last else {}
+            files = _language_files(record)
             writers: dict[str, Callable[[Path], None]] = {}
             if record.is_evaluated:
                 writers[leaderboard.LEADERBOARD_FILE] = lambda file: leaderboard.write_leaderboard_csv(
                     file, rows
                 )
             for name, relative in files.items():
-                writers[relative] = partial(self._write_in_language, name, record, rows)
+                if is_last:
+                    writers[relative] = partial(self._write_in_language, name, record, rows)
+                else:  # until the end the page is in one language: an older file would not fit to it
+                    with suppress(OSError):
+                        (self._run / relative).unlink(missing_ok=True)
             writers[REPORT_FILE] = lambda file: write_text(file, run_page.whole(files))
             writers[TIMING_FILE] = lambda file: write_json(file, _timing(record, results))
             self._write_files(writers)
@@ -180,7 +185,7 @@ class RunOutputs:
         return None
 
     def _write_in_language(
-        self, name: Language, record: RunRecord, rows: Sequence[LeaderboardRow], file: Path
+        self, name: str, record: RunRecord, rows: Sequence[LeaderboardRow], file: Path
     ) -> None:
         """Write the content of the page in another language, which the page loads if a browser prefers it."""
         languages = [chosen(), name]
@@ -256,7 +261,7 @@ class RunOutputs:
             self._report_error(StorageError(where=str(self._run), rule=rule, got=got, fix=fix))
 
 
-def _language_files(record: RunRecord) -> dict[Language, str]:
+def _language_files(record: RunRecord) -> dict[str, str]:
     """Return the files of the page's content in other languages than the current one, by language.
 
     None where a language was asked for, and in a run whose sections are in files of their own, which would
