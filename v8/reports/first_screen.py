@@ -109,13 +109,20 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
     coverage = pooled(row.price_range for row in rows)
     if coverage is None:
         return Html()
-    sentence = say(
-        "Range of prices: all bars ahead stayed inside in {share} of {num} windows; {stated} is stated.",
-        share=percent(coverage.share),
-        num=count(coverage.num_windows),
-        stated=percent(RANGE_SHARE, 0),
+    figure = element(
+        "div",
+        element("strong", percent(coverage.share)),
+        element(
+            "span",
+            say(
+                "of {num} windows had all bars ahead inside the range; {stated} is stated",
+                num=count(coverage.num_windows),
+                stated=percent(RANGE_SHARE, 0),
+            ),
+        ),
+        class_="figure",
     )
-    return element("p", sentence, class_="soft")
+    return element("section", element("h2", say("Range of prices")), figure, class_="card")
 
 
 def sample_note(sample: ForecastSample) -> str:

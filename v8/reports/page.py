@@ -12,6 +12,7 @@ was drawn from; a file that is up to date is not drawn again.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -61,7 +62,7 @@ from v8.reports.verdict import in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
-from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
+from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, spaced
 
 MARK: Final = "●"
 """Follows a ratio that differs from 1 significantly."""
@@ -349,11 +350,14 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     header = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
     header += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
+    model_errors = evaluation.errors[task][MODEL]
+    decimals = _decimals(model_errors.mae_price.overall)
     for name in (MODEL, *evaluation.tasks[task].significance):
         errors = evaluation.errors[task][name]
         cells = [term(spaced(name))]
         cells += [percent(errors.mae_return.overall, 4), percent(errors.rmse_return.overall, 4)]
-        cells += [price(errors.mae_price.overall), price(errors.rmse_price.overall)]
+        for error in (errors.mae_price.overall, errors.rmse_price.overall):
+            cells.append(f"{error:,.{decimals}f}")
         if name == MODEL:
             cells += [ABSENT, ABSENT, ABSENT]
         else:
@@ -364,6 +368,15 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
     yield shown_table(Table(header, list(rows.values()), title))
+
+
+def _decimals(error: float) -> int:
+    """Return how many decimals show five significant digits of an error, at least none.
+
+    >>> _decimals(7.6392), _decimals(0.00064142), _decimals(123_456.0), _decimals(0.0)
+    (4, 8, 0, 4)
+    """
+    return max(0, 4 - math.floor(math.log10(error))) if error > 0 else 4
 
 
 def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage | None) -> Html:
