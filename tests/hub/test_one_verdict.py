@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from v8.ledger.database import Ledger
 from v8.ledger.record import live_record
 from v8.market.series import Series
 from v8.reports.card import model_card
+from v8.reports.first_screen import change
 from v8.reports.outputs import REPORT_FILE, RunOutputs
 from v8.tasks import TASKS
 from v8.wording import number
@@ -107,6 +109,21 @@ def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[st
         for task, title in TITLES.items():
             verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
             assert f"{title} {', '.join(verdicts)}" in heading
+
+
+def test_the_figures_of_the_report_are_medians_of_it(
+    run: Path, leaderboard: dict[str, dict[str, str]]
+) -> None:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    for task, title in TITLES.items():
+        (card,) = re.findall(rf'<section class="card"><h2[^>]*>{title}</h2>(.*?)</section>', page)
+        shown = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
+        for column, figure in zip(("relative_mae", "relative_mae_to_best"), shown, strict=True):
+            middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
+            assert figure == change(middle)
+        # The timeframes have different ones, which the pointer names.
+        (names,) = re.findall('<span title="([^"]*)">compared with the best baseline</span>', card)
+        assert f"{task}: offset at 15m, last close at 1h" in names.replace("last_close", "last close")
 
 
 def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
