@@ -233,7 +233,6 @@ def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     assert (chinese.told("errors"), chinese.told("charts")) == ("0", str(3 + 2 * 4))
     assert chinese.console == []
     assert re.search('<button[^>]*data-language="zh-TW"[^>]*aria-pressed="true"', chinese.dom)
-    assert "<h2>Leaderboard</h2>" in visit(path, "", "--accept-lang=de,en").dom
     (tmp_path / "zh-TW.js").unlink()  # sent without its folder, it stays in English
     alone = visit(path, "", "--accept-lang=zh-TW")
     assert "<h2>Leaderboard</h2>" in alone.dom and alone.told("charts") == "3"
