@@ -4,7 +4,8 @@
     python scripts/bench_range.py runs/frontier [--source vision] [--every 7]
 
 The range is that of `v8.artifacts.forecaster.price_range`: 9 of 10 windows should stay inside with all of
-their bars. Prints a line for each series of a run, then one for each timeframe.
+their bars. Prints a line for each series of a run, then one for each timeframe. A run evaluates some of the
+windows itself (`v8.evaluation.price_range`); here the saved models are used, and as many windows as wanted.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from v8.artifacts.forecaster import Forecaster, range_of
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
-from v8.baselines.ranges import PATH_LAYERS, drawn_paths
-from v8.columns import HIGH, LOW, OHLC, TASK_OHLC
+from v8.baselines.ranges import PATH_LAYERS
+from v8.columns import TASK_OHLC
+from v8.evaluation.price_range import RangeCoverage, measure_range, pooled
 from v8.evaluation.verdict import timeframe_of
 from v8.features.table import compute_table
 from v8.market.series import Series
@@ -30,6 +30,7 @@ from v8.market.sources.source import CandleSource, open_source
 from v8.networks.published import forecast_windows
 from v8.quantile_levels import quantile_output
 from v8.windows.dataset import prepare_series, table_columns
+from v8.windows.span import Span
 
 
 def main() -> int:
@@ -40,37 +41,34 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=7, metavar="N", help="evaluate every Nth window")
     options = parser.parse_args()
     source = open_source(options.source)
-    shares: dict[str, list[float]] = defaultdict(list)
+    by_timeframe: dict[str, list[RangeCoverage]] = defaultdict(list)
     for name in read_run(options.run).done:
-        inside = windows_inside(served_folder(options.run, name), Series.parse(name), source, options.every)
-        print(f"{name}: {inside.mean():.1%} of {len(inside)} windows inside", flush=True)
-        shares[timeframe_of(name)].append(float(inside.mean()))
-    for timeframe, values in shares.items():
-        print(f"{timeframe}: {np.mean(values):.1%} on average of {len(values)} series")
+        folder = served_folder(options.run, name)
+        coverage = coverage_of(folder, Series.parse(name), source, options.every)
+        print(f"{name}: {coverage.share:.1%} of {coverage.num_windows} windows inside", flush=True)
+        by_timeframe[timeframe_of(name)].append(coverage)
+    for timeframe, coverages in by_timeframe.items():
+        total = pooled(coverages)
+        shares = [coverage.share for coverage in coverages]
+        if total is not None:
+            print(
+                f"{timeframe}: {total.share:.1%} of {total.num_windows} windows of {len(shares)} series, "
+                f"{min(shares):.1%} to {max(shares):.1%} by series"
+            )
     return 0
 
 
-def windows_inside(folder: Path, series: Series, source: CandleSource, every: int) -> np.ndarray:
-    """Return whether all bars ahead lay within the range, for every so many windows of the test span."""
+def coverage_of(folder: Path, series: Series, source: CandleSource, every: int) -> RangeCoverage:
+    """Evaluate the range of a model for every so many windows of the test span."""
     forecaster = Forecaster.load(folder)
     profile = forecaster.about.trained_profile
     candles = source.candles(series, profile.newest_bars)
-    span = prepare_series(compute_table(candles, table_columns(profile)), profile).spans["test"]
-    chosen = np.arange(0, len(span), every)
-    windows_NTF = span.raw_windows()[chosen]
+    test_span = prepare_series(compute_table(candles, table_columns(profile)), profile).spans["test"]
+    span = Span(test_span.table, profile, test_span.anchors[::every])
+    windows_NTF = span.raw_windows()
     quantiles_NHQC = forecast_windows(forecaster.model, windows_NTF)[quantile_output(TASK_OHLC)]
-    (bars_NHCP,) = forecast_windows(forecaster.model.up_to(PATH_LAYERS), windows_NTF).values()
-    actual_NHC = span.actual[TASK_OHLC][chosen]
-    inside = np.zeros(len(chosen), bool)
-    for number, bars_HCP in enumerate(bars_NHCP.astype(np.float64)):
-        quantiles_HQC = quantiles_NHQC[number].astype(np.float64)
-        last_close = float(span.last_close[chosen[number]])
-        paths_PHC = drawn_paths(bars_HCP, forecaster.quantiles, quantiles_HQC, last_close)
-        ahead = range_of(paths_PHC)
-        lowest = actual_NHC[number, :, OHLC.index(LOW)].min()
-        highest = actual_NHC[number, :, OHLC.index(HIGH)].max()
-        inside[number] = ahead.low <= lowest and highest <= ahead.high
-    return inside
+    (path_bars_NHCP,) = forecast_windows(forecaster.model.up_to(PATH_LAYERS), windows_NTF).values()
+    return measure_range(span, forecaster.quantiles, quantiles_NHQC, path_bars_NHCP)
 
 
 if __name__ == "__main__":

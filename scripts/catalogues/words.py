@@ -80,7 +80,7 @@ REGISTERED: Final = (
     Words(
         "v8/hardware.py",
         FACT,
-        tuple(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),
+        tuple(f"machine: {name.removesuffix('_bytes').replace('_', ' ')}" for name in describe_machine()),
     ),
     Words("v8/reports/markup.py", "Warning on every page of a simulated market.", (DEMO_WARNING,)),
     Words("v8/reports/markup.py", "What a button of a chart does.", BUTTONS),
@@ -114,7 +114,7 @@ WRITTEN: Final = (
     Words("v8/reports/page.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
     Words("v8/reports/page.py", TITLE, ("step", "hit rate", "always up", "windows counted")),
     Words("v8/reports/page.py", TITLE, ("worth, independent", "actual values flat", "forecast flat")),
-    Words("v8/reports/page.py", FACT, ("profile digest", "candle source", "started", "command")),
+    Words("v8/reports/page.py", FACT, ("profile digest", "charts", "candle source", "started", "command")),
     Words("v8/reports/page.py", STAGE, ("all",)),
     Words("v8/runs/stages.py", STAGE, ("candles", "features", "windows", "evaluate", "save", "compile")),
     Words("v8/training/trainer.py", STAGE, ("build", "compile", "train", "validate")),

@@ -38,7 +38,7 @@ from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import stage_run
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
-from v8.reports.markup import DRAW, STYLE, WATCH, Html, plotly_library
+from v8.reports.markup import DRAW, STYLE, WATCH, Html, candle_library, plotly_library
 from v8.runs.events import RunSummary, SeriesOutcome
 from v8.safe_text import for_spreadsheet
 from v8.wording import Table, frame_csv
@@ -127,7 +127,7 @@ class Elements(HTMLParser):
 
 
 def require_safe_page(page: str) -> None:
-    for ours in (plotly_library(), WATCH, DRAW, STYLE):
+    for ours in (plotly_library(), candle_library(), WATCH, DRAW, STYLE):
         page = page.replace(f"<script>{ours}</script>", "").replace(ours, "")
     require_no_controls(page)
     assert not Elements(page).found

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import answers
 from v8.app.places import ModelSnapshot
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
 from v8.evaluation.leaderboard import LEADERBOARD_FILE
+from v8.ledger.database import Ledger
+from v8.ledger.record import live_record
 from v8.market.series import Series
 from v8.reports.card import model_card
+from v8.reports.first_screen import change
 from v8.reports.outputs import REPORT_FILE, RunOutputs
 from v8.tasks import TASKS
 from v8.wording import number
@@ -103,6 +109,43 @@ def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[st
         for task, title in TITLES.items():
             verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
             assert f"{title} {', '.join(verdicts)}" in heading
+
+
+def test_the_figures_of_the_report_are_medians_of_it(
+    run: Path, leaderboard: dict[str, dict[str, str]]
+) -> None:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    for task, title in TITLES.items():
+        (card,) = re.findall(rf'<section class="card"><h2[^>]*>{title}</h2>(.*?)</section>', page)
+        shown = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
+        for column, figure in zip(("relative_mae", "relative_mae_to_best"), shown, strict=True):
+            middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
+            assert figure == change(middle)
+        # The timeframes have different ones, which the pointer names.
+        (names,) = re.findall('<span title="([^"]*)">compared with the best baseline</span>', card)
+        assert f"{task}: offset at 15m, last close at 1h" in names.replace("last_close", "last close")
+
+
+def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
+    losses = [[1.0, 1.0], [2.0, 2.0], [9.0, 9.0], [9.0, 9.0]]  # on the record naive has the lowest error
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        for name in ("BTCUSDT-15m", "BTCUSDT-1h"):
+            issuer = replace(
+                ISSUER,
+                place=ledger.place(run),
+                series=name,
+                bar_s=Series.parse(name).bar_s,
+                forecasters=("model", "naive", "offset", "last_close"),
+            )
+            entry = made_entry(0, issuer)
+            assert ledger.add(entry)
+            ((number, _),) = ledger.pending(ledger.place(run), name, entry.issued_for_s).items()
+            ledger.add_score(number, made_score(losses, entry))
+        record = live_record(ledger, run)
+    named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
+    assert named == {"BTCUSDT-15m": "offset", "BTCUSDT-1h": "last_close"}
+    (generation,) = record.series[0].generations
+    assert generation.tasks["ohlc"].best.baseline == named[record.series[0].series]
 
 
 def test_the_card_and_the_service_say_it(

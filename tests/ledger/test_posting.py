@@ -16,6 +16,7 @@ from ledger_entries import FIRST_S, made_entry
 from webhooks import SECRET, WebhookReceiver
 
 from v8.errors import ArtifactError, ProfileError, PublishError
+from v8.evaluation.price_range import PriceRange
 from v8.ledger import posting
 from v8.ledger.database import Ledger
 from v8.ledger.posting import Outbox, keep_sending, send_messages
@@ -105,6 +106,18 @@ def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_ba
     assert len({number for number, _ in post.receiver.taken}) == 10
     post.send()
     assert len(post.receiver.taken) == 10
+
+
+def test_a_message_says_where_the_price_stays_if_that_is_forecast(post: Post) -> None:
+    with_range = replace(made_entry(0), price_range=PriceRange(98.5, 104.25))
+    post.outbox.keep_range(with_range)
+    post.outbox.keep_range(made_entry(1))  # a model without quantiles
+    post.issue(0, 1)
+    post.send()
+    first, second = (message["data"] for _, message in post.receiver.taken)
+    assert first["range"] == {"share": 0.9, "low": 98.5, "high": 104.25}
+    assert "range" not in second
+    assert post.outbox._rows("SELECT * FROM ranges") == []
 
 
 def test_what_stood_in_the_ledger_before_is_no_news(ledger: Ledger, receiver: WebhookReceiver) -> None:
@@ -260,13 +273,15 @@ def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.Monke
     """What decay is, `tests/promotion/test_champion_test.py` tells; here it is heard of."""
     asked: list[Any] = []
 
-    def detect_decay(evaluation: Any, losses: Any) -> tuple[bool, str]:
+    def detect_decay(evaluation: Any, losses: Any, best_baselines: Any) -> tuple[bool, str]:
         asked.append(losses)
         return True, "volatility 2.1 times naive, 0.7 on its test span"
 
     monkeypatch.setattr(posting, "detect_decay", detect_decay)
     monkeypatch.setattr(posting, "live_losses", lambda *given: np.ones(1))
-    about = type("About", (), {"model_sha256": "0" * 64, "is_evaluated": True, "evaluation": None})
+    about = type(
+        "About", (), {"model_sha256": "0" * 64, "is_evaluated": True, "evaluation": None, "verdicts": {}}
+    )
     model: Any = type("Model", (), {"series": "BTCUSDT-15m", "about": about})
     for number in range(-1, 193, 96):
         post.ledger.add(made_entry(number))

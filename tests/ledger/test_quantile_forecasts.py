@@ -17,7 +17,7 @@ import v8
 from v8.app.charts import ChartReader, newest_apart, past_forecast
 from v8.app.page import ForecastView, record_part, whole_record_part
 from v8.app.places import LedgerReader, ModelSource, PastMonth
-from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.forecaster import Forecaster, price_range
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
@@ -125,6 +125,26 @@ def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
     evaluated = QuantileEvaluation.from_json(content["quantiles"], where="metadata")
     assert set(evaluated.tasks["bands"].errors) == {"model", "naive", "range_paths"}
     assert evaluated.tasks["ohlc"].errors["model"].crps > 0
+
+
+def test_the_range_of_prices_was_evaluated_on_the_test_span(made: SimpleNamespace) -> None:
+    metadata = read_metadata(made.folder)
+    coverage = metadata.result.price_range
+    num_windows = metadata.split.test.num_windows
+    assert coverage.num_windows == len(
+        range(0, num_windows, max(metadata.horizon_bars, -(-num_windows // 60)))
+    )
+    assert coverage.share > 0.5  # nothing but an order of magnitude: few windows, one epoch
+    page = (made.run / "report.html").read_text("utf-8")
+    sentence = f"it did in {percent(coverage.share)} of {coverage.num_windows} windows of the test span"
+    assert sentence in page
+
+
+def test_an_outlook_is_the_forecast_its_range_and_nothing_out_of_range(made: SimpleNamespace) -> None:
+    outlook = made.forecaster.outlook(made.candles)
+    pd.testing.assert_frame_equal(outlook.forecast, made.forecaster.predict(made.candles))
+    assert outlook.price_range == price_range(made.forecaster, made.candles, outlook.forecast)
+    assert outlook.out_of_range == made.forecaster.out_of_range_features(made.candles)
 
 
 def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(

@@ -68,6 +68,15 @@ def test_a_lower_error_does_not_win_where_a_task_is_worse_by_more_than_chance(ev
     assert contest(evaluated, beside=mixed, surely=False).challenger_wins
 
 
+def test_the_best_baseline_is_that_of_the_champions_run(evaluated: Evaluation) -> None:
+    beside = {"ohlc": 1.0, "volatility": 1.0}
+    own = contest(evaluated, beside=beside).best_baselines
+    named = replace(contest(evaluated, beside=beside), references={"ohlc": "offset", "volatility": "absent"})
+    multiple = evaluated.error("ohlc", "offset").overall / evaluated.error("ohlc", NAIVE).overall
+    assert named.best_baselines["ohlc"] == ("offset", pytest.approx(multiple))
+    assert named.best_baselines["volatility"] == own["volatility"]
+
+
 def test_nothing_is_won_on_windows_that_say_nothing(evaluated: Evaluation) -> None:
     few = contest(replace(evaluated, num_windows=23), beside={"ohlc": 2.0, "volatility": 2.0})
     assert not few.challenger_wins

@@ -61,6 +61,18 @@ def test_an_error_beyond_the_promise_and_its_uncertainty_is_decay(evaluated: Eva
     assert "on its test span (p below 0.001), over 300 forecasts of a test" in why
 
 
+def test_the_best_baseline_of_the_run_is_the_opponent(evaluated: Evaluation) -> None:
+    losses = losses_of(0.75)
+    naive = losses.by_task["ohlc"]["naive"]
+    # Far better than the model: "offset" is the opponent only where the verdicts of the run name it.
+    by_task = {"ohlc": {**losses.by_task["ohlc"], "offset": 0.2 * naive, "last_close": 2.0 * naive}}
+    losses = Losses(by_task, losses.bar_numbers, 2, "of a test")
+    is_stale, why = detect_decay(evaluated, losses, {"ohlc": "offset"})
+    assert is_stale and "times offset (p below 0.001)" in why
+    is_stale, why = detect_decay(evaluated, losses, {"ohlc": "last_close"})
+    assert not is_stale and "times last_close" in why
+
+
 def test_a_promise_that_was_luck_itself_is_no_measure(evaluated: Evaluation) -> None:
     task = evaluated.tasks["ohlc"]
     naive = task.significance["naive"]

@@ -104,10 +104,16 @@ class Browser:
     program: str
     make_folder: Callable[[], Path]
 
-    def __call__(self, page: Path, fragment: str = "") -> Visit:
+    def __call__(self, page: Path, fragment: str = "", *flags: str) -> Visit:
         workplace = self.make_folder()
         done = subprocess.run(
-            [self.program, *_FLAGS, f"--user-data-dir={workplace / 'browser'}", f"{page.as_uri()}{fragment}"],
+            [
+                self.program,
+                *_FLAGS,
+                *flags,
+                f"--user-data-dir={workplace / 'browser'}",
+                f"{page.as_uri()}{fragment}",
+            ],
             capture_output=True,
             text=True,
             timeout=120,
@@ -115,6 +121,18 @@ class Browser:
             env={**os.environ, "HOME": str(workplace)},
         )
         return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+
+    def act(self, page: Path, script: str) -> dict[str, Any]:
+        """Run a script at the end of a copy of a page; return what it wrote into `data-measured`, as JSON.
+
+        The policy of the page would stop the script, so it is left out of the copy.
+        """
+        copy = self.make_folder() / "page.html"
+        content, num_policies = re.subn(r"<meta http-equiv[^>]*>", "", page.read_text("utf-8"))
+        assert num_policies == 1
+        copy.write_text(content.replace("</body>", f"{script}</body>"), "utf-8")
+        found: dict[str, Any] = json.loads(html.unescape(self(copy).told("measured")))
+        return found
 
     def measure(self, page: Path, width: int, fragment: str = "") -> dict[str, Any]:
         """Lay a page out so many pixels wide and tell what does not fit; see `_MEASURE`.

@@ -19,7 +19,7 @@ from v8.artifacts.series_artifact import ForecastSample
 from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.leaderboard import TrainingHistory, rank_results, read_result
 from v8.profile import load_profile
-from v8.reports.page import run_page, series_body
+from v8.reports.page import RunPage, series_body
 from v8.storage import write_text
 from v8.tasks import TASKS
 
@@ -56,7 +56,8 @@ def write_page() -> Callable[..., None]:
             )
             for one in results
         }
-        write_text(path, run_page(record, rank_results(results), bodies))
+        sample = next(iter((samples or {}).values()), None)
+        write_text(path, RunPage(record, rank_results(results), bodies, sample).whole())
 
     return write
 

@@ -116,6 +116,27 @@ def found() -> Any:
     return results_of(plan(2, names), cells, {"fold-1": {}, "fold-2": {"SOLUSDT-15m": "<b>no</b>"}})
 
 
+def test_pools_and_series_have_the_best_baseline_of_all_folds(found: Any) -> None:
+    whole, *others = found.pools
+    for task in whole.tasks:
+        names = {one.tasks[task].best for one in others}
+        names |= {by_task[task].best for by_task in found.series.values()}
+        assert names == {whole.tasks[task].best}
+
+
+def test_a_series_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
+    names = ["BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-15m"]
+    cells = []
+    for name in names:
+        best = "last_close" if name == "SOLUSDT-15m" else "offset"
+        errors = {each: 0.01 if each == best else 0.02 for each in NAMES[1:]}
+        one = cell(1, name)
+        validated = replace(one.evaluation, validation_mae={"ohlc": errors, "volatility": errors})
+        cells.append(replace(one, evaluation=validated))
+    found = results_of(plan(1, names), cells, {})
+    assert {by_task["ohlc"].best for by_task in found.series.values()} == {"offset"}
+
+
 def test_breaks_stand_apart(found: Any) -> None:
     assert [(one.name, one.is_break) for one in found.folds] == [("fold 1", False), ("fold 2", True)]
     assert [one.name for one in found.pools] == ["all folds", "calm folds", "break folds"]

@@ -19,7 +19,6 @@ from v8.reports.figures import (
     error_figure,
     forecast_figure,
     learning_figure,
-    sample_figure,
     spread_figure,
 )
 from v8.reports.markup import STYLE
@@ -53,6 +52,10 @@ SAMPLE = ForecastSample(
         ),
     ),
 )
+
+
+def sample_figure(sample: ForecastSample) -> Chart:
+    return forecast_figure(DrawnForecasts.of(sample), axis())
 
 
 def plain(figure: Chart) -> dict[str, Any]:
@@ -191,6 +194,17 @@ def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing()
     assert dots["text"] == ["", "", "+6,916 %"]
     assert dots["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
     assert dots["customdata"][2] == "C: +6,916.00 %"  # what a pointer reads is the number itself
+
+
+def test_several_dots_far_off_have_one_text_because_they_stand_at_one_place() -> None:
+    figure = spread_figure({"Candles": [Dot("A", 1.0), Dot("B", 60.0), Dot("C", 400.0)]}, {"Candles": "blue"})
+    dots, _ = plain(figure)["data"]
+    assert dots["x"] == [1.0, 60.0, 60.0]
+    assert dots["text"] == ["", "", "+400 %"]
+    many = spread_figure(
+        {"x": [Dot(name, 1.0) for name in "abcde"] + [Dot("B", 60.0), Dot("C", 400.0)]}, {"x": "blue"}
+    )
+    assert plain(many)["data"][0]["text"] == [""] * 6 + ["2: +60 … +400 %"]
 
 
 def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:

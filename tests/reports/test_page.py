@@ -13,7 +13,7 @@ import pytest
 
 from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.errors import ArtifactError
-from v8.reports.markup import plotly_library
+from v8.reports.markup import candle_library, plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
@@ -71,10 +71,11 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     assert "2 of 2 series are finished." in page.text
     # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
     unknown = "not known yet: too few candles for a test"
-    same = f"the same error as the naive forecast; 0.6 % higher than the best baseline: {unknown}."
-    assert f"Median of 2 series, on candles that training had not seen:Candles: {same}" in page.text
+    assert "Median of 2 series, on candles that training had not seen:" in page.text
+    same = "0.0 %compared with no change (naive)the same error"
+    assert f"Candles{same}+0.6 %compared with the best baseline, offset{unknown}" in page.text
     # Nothing is better than naive there, so it stands alone.
-    assert "Bollinger bands: the same error as the naive forecast, and no baseline is better." in page.text
+    assert f"Bollinger bands{same}No baseline is better than no change." in page.text
     assert "Candles not yet known; Bollinger bands not yet known;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
@@ -87,9 +88,9 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
         make_metadata("BUSDT-1h", share=-0.25, num_windows=90, seed=4),
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
-    told = "the same error as the naive forecast, and no baseline is better"
     assert (
-        f"Candles: {told} (significantly lower for 1 of 2 series, significantly higher for 1)." in page.text
+        "Candles0.0 %compared with no change (naive)"
+        "significantly lower for 1 of 2 series, significantly higher for 1" in page.text
     )
     assert "Bollinger bands loses to naive; Volatility loses to naive" in page.text
     for content in ("0.750●", "1.250●"):
@@ -127,8 +128,37 @@ def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> N
     issued = (SampledForecast(1, {"ohlc": candle * 2}),)
     sample = ForecastSample("BTCUSDT-15m", 900, (0, 900, 1_800, 2_700), {"ohlc": candle * 4}, issued)
     page = write(make_run(), [make_metadata()], {}, {"BTCUSDT-15m": sample})
-    assert "Newest 4 candles of the test span, times in UTC. A forecast was issued every 2 bars" in page.text
-    assert sum(trace["type"] == "candlestick" for one in figures_of(page) for trace in one["data"]) == 1
+    assert "Newest 4 candles of the test span, times in UTC. A forecast was issued every 2 bars." in page.text
+    # On the first screen, and in the section of the series.
+    charts = [json.loads(script) for script in page.scripts if script.startswith('{"time":')]
+    assert [chart["candles"] for chart in charts] == [[list(*candle)] * 4] * 2
+    assert [len(chart["issued"][0]["candles"]) for chart in charts] == [2, 2]
+
+
+def test_where_numbers_come_from_is_folded_in_megabytes_and_short_digests(
+    write, make_metadata, make_run
+) -> None:
+    page = write(make_run(), [make_metadata()])
+    digest = make_run()["profile_digest"]
+    assert "machine: memory8,000 MB" in page.text
+    assert f"profile digest{digest[:12]}" in page.text and digest not in page.text
+    assert ("title", digest) in page.attributes
+    assert "TradingView Lightweight Charts™" in page.text  # as its licence asks for
+
+
+def test_steps_without_a_direction_have_no_row(write, make_metadata, make_run) -> None:
+    metadata = make_metadata()
+    first, *others = metadata["evaluation"]["direction"]
+    num_windows = metadata["evaluation"]["num_windows"]
+    nothing = {"num_hits": 0, "num_counted": 0, "num_rises": 0, "num_flat_actual": 0, "num_effective": 0.0}
+    for step in others:
+        step.update(nothing | {"num_flat_forecast": num_windows})
+    page = write(make_run(), [metadata])
+    table = page.text.split("Direction of the close")[1].partition("At the steps without a row")[0]
+    assert len(table.split("forecast flat")[1].split("%")) < 6  # one row of shares
+    first.update(nothing | {"num_flat_forecast": num_windows})
+    page = write(make_run(), [metadata])
+    assert "The forecast close is the last close at every step: it has no direction." in page.text
 
 
 def test_an_untrained_network_that_was_kept_is_named_so(write, make_metadata, make_run) -> None:
@@ -173,12 +203,12 @@ def test_the_page_fetches_nothing(write, make_metadata, make_run, tmp_path: Path
     )
 
 
-def test_only_the_pages_own_three_scripts_may_run(write, make_metadata, make_run) -> None:
+def test_only_the_pages_own_four_scripts_may_run(write, make_metadata, make_run) -> None:
     page = write(make_run(), [make_metadata()])
     (policy,) = [value for name, value in page.attributes if name == "content" and "script-src" in value]
     allowed = policy.split("script-src ")[1].split()
     programs = [script for script in page.scripts if not script.startswith('{"data":')]
-    assert len(programs) == 3
+    assert len(programs) == 4
     digests = [hashlib.sha256(script.encode()).digest() for script in programs]
     assert allowed == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
     assert "unsafe-inline" not in policy.split("script-src")[1]
@@ -254,7 +284,9 @@ def test_forty_series_of_ten_steps_add_little_to_the_chart_library(
 ) -> None:
     names = tuple(f"C{number:02}USDT-1h" for number in range(40))
     write(make_run(names), [make_metadata(name, horizon_bars=10) for name in names])
-    assert (tmp_path / "report.html").stat().st_size < len(plotly_library()) + 1_800_000
+    libraries = len(plotly_library()) + len(candle_library())
+    assert len(candle_library()) < 250_000
+    assert (tmp_path / "report.html").stat().st_size < libraries + 1_800_000
 
 
 def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(

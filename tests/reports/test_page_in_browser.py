@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluating import let_baselines_err
+from pydantic import TypeAdapter
 
+from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.evaluation.evaluation import Evaluation
+from v8.evaluation.leaderboard import rank_results, read_result
+from v8.language import language
+from v8.reports.page import RunPage, series_body
 from v8.wording import number
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
@@ -69,26 +74,83 @@ def opened(page: Path, visit: VisitPage) -> Visit:
 def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
-    # The verdict; per series: forecasts, three tasks by step, learning curve.
-    assert opened.told("charts") == str(2 + 2 * 5)
+    # The first screen; per series: forecasts, three tasks by step, learning curve.
+    assert opened.told("charts") == str(3 + 2 * 5)
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
 
 @pytest.mark.process
 def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
-    # One box for each of twelve candles, in both series.
-    assert len(re.findall(r'<path class="box"', opened.dom)) == 24
-    assert opened.dom.count("forecast low to high (no interval)") >= 2
-    assert opened.dom.count("Bollinger bands, forecast") >= 2
+    # On the first screen and in both series: the newest bar, of which nothing was forecast.
+    legends = re.findall(r'<div class="keys">(.*?)</div>', opened.dom)
+    assert len(legends) == 3
+    for legend in legends:
+        texts = re.sub(r"<[^>]*>", "|", legend)
+        assert "1970-01-01 11:00" in texts
+        assert "actual candle|100.000 102.000 99.000 101.000" in texts
+        assert "forecast candle|–" in texts
+        assert "Bollinger bands, actual values|97.000 – 103.000" in texts
+        assert "Volatility, actual values|1.000 %" in texts
+    assert opened.dom.count("<canvas") >= 3 * 2
+
+
+READ = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const figure = document.querySelector(".candles");
+  const box = figure.querySelector(".touch-box");
+  const legend = () => figure.querySelector(".keys").textContent;
+  const press = (key) => box.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const seen = { newest: legend() };
+  for (let count = 0; count < 4; count++) press("ArrowLeft");
+  seen.fourth = legend();
+  press("Home");
+  seen.oldest = legend();
+  press("+");
+  seen.bars = box.dataset.bars;
+  const canvas = box.querySelector("canvas");
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  const at = { clientX: left + width / 2, clientY: top + height / 2, bubbles: true, view: window };
+  const cell = canvas.parentElement.querySelector("canvas:last-of-type");
+  for (const kind of ["mouseenter", "mouseover", "mousemove"]) cell.dispatchEvent(new MouseEvent(kind, at));
+  setTimeout(() => {
+    seen.pointed = legend();
+    const key = figure.querySelector(".key");
+    key.click();
+    seen.pressed = key.getAttribute("aria-pressed");
+    const choice = figure.querySelector("select");
+    choice.value = "BUSDT-1h";
+    choice.dispatchEvent(new Event("change"));
+    seen.chosen = figure.querySelectorAll("canvas").length;
+    document.documentElement.dataset.measured = JSON.stringify(seen);
+  }, 300);
+}, 1000));
+</script>"""
+"""Reads the legend of the first chart with arrow keys and a pointer."""
+
+
+@pytest.mark.process
+def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit: VisitPage) -> None:
+    seen = visit.act(page, READ)
+    assert "1970-01-01 11:00" in seen["newest"]
+    assert "1970-01-01 07:00" in seen["fourth"]
+    # The forecast after the sixth candle is of its values.
+    assert "forecast candle100.000 102.000 99.000 101.000" in seen["fourth"]
+    assert "Bollinger bands, forecast97.000 – 103.000" in seen["fourth"]
+    assert "Volatility, forecast1.000 %" in seen["fourth"]
+    assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle–" in seen["oldest"]
+    assert 3 <= int(seen["bars"]) < 12
+    assert re.search("1970-01-01 0[1-9]:00", seen["pointed"])
+    assert seen["pressed"] == "false"
+    assert seen["chosen"] > 0
 
 
 @pytest.mark.nightly
 @pytest.mark.process
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)
-    assert (folded.told("errors"), folded.told("charts")) == ("0", "2")
+    assert (folded.told("errors"), folded.told("charts")) == ("0", "3")
     one = visit(page, "#BUSDT-1h")
-    assert (one.told("errors"), one.told("charts")) == ("0", "7")
+    assert (one.told("errors"), one.told("charts")) == ("0", "8")
 
 
 @pytest.mark.process
@@ -116,6 +178,7 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         json.loads(text)
         for text in re.findall(r'<script type="application/json">(.*?)</script>', opened.dom, re.DOTALL)
     ]
+    figures = [figure for figure in figures if "layout" in figure]  # the others are of candles
     by_step = [figure for figure in figures if "error ÷ naive" in str(figure["layout"]["yaxis"].get("title"))]
     assert len(by_step) == 6
     evaluations = [Evaluation.from_json(one["evaluation"]) for one in metadata]
@@ -144,6 +207,35 @@ def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitP
     seen = visit.measure(page, 1_120, "#all")
     assert seen["sticking_out"] == []
     assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
+
+
+@pytest.mark.process
+def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
+    make_run: Callable[..., dict[str, Any]],
+    metadata: list[dict[str, Any]],
+    tmp_path: Path,
+    visit: VisitPage,
+) -> None:
+    record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
+    rows = rank_results(map(read_result, metadata))
+    path = tmp_path / "report.html"
+
+    def drawn() -> RunPage:
+        bodies = {row.series: series_body(row, (), sample_of(row.series)) for row in rows}
+        return RunPage(record, rows, bodies, sample_of(NAMES[0]))
+
+    path.write_text(drawn().whole({"zh-TW": "zh-TW.js"}), "utf-8")
+    with language("zh-TW"):
+        (tmp_path / "zh-TW.js").write_text(drawn().in_language(["en", "zh-TW"]), "ascii")
+    chinese = visit(path, "#all", "--accept-lang=zh-TW,zh")
+    assert re.search('<html[^>]* lang="zh-TW"', chinese.dom)
+    assert "<h2>排行榜</h2>" in chinese.dom and "<h2>Leaderboard</h2>" not in chinese.dom
+    assert (chinese.told("errors"), chinese.told("charts")) == ("0", str(3 + 2 * 4))
+    assert chinese.console == []
+    assert re.search('<button[^>]*data-language="zh-TW"[^>]*aria-pressed="true"', chinese.dom)
+    (tmp_path / "zh-TW.js").unlink()  # sent without its folder, it stays in English
+    alone = visit(path, "", "--accept-lang=zh-TW")
+    assert "<h2>Leaderboard</h2>" in alone.dom and alone.told("charts") == "3"
 
 
 @pytest.mark.process

@@ -39,6 +39,7 @@ ELSE = (
     r"[\w-]+\.(csv|js|html)",  # files
     r"fold-\d",
     r"report/series",
+    r"TradingView Lightweight Charts™, © TradingView, Inc\., https://www\.tradingview\.com/",
     r"[A-Z]{3,4}USDT-\d+[mh]",
     r"\b[0-9a-f]{64}\b",
     r"%\{[^}]*\}|<br>|<extra></extra>",  # places of numbers in Plotly's words

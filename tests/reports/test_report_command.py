@@ -86,10 +86,12 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     assert f"Report: {(run / 'report.html').as_uri()}" in done.stdout
     assert f"Picture: {run / 'report' / 'forecasts.png'}" in done.stdout
     page = (run / "report.html").read_text("utf-8")
-    assert '"type":"candlestick"' in page
+    assert 'class="touch"' in page
+    assert "排行榜" in json.loads((run / "report" / "zh-TW.js").read_text("ascii")[11:-3])["markup"]
     assert sorted(path.name for path in (run / "report").iterdir()) == [
         "forecasts.png",
         "skill.png",
+        "zh-TW.js",
     ]
 
 

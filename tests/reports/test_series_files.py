@@ -17,7 +17,7 @@ from v8.language import language
 from v8.reports.markup import Html, element, plotly_library
 from v8.reports.page import (
     MOST_IN_ONE_FILE,
-    run_page,
+    RunPage,
     section_file,
     series_body,
     series_section,
@@ -41,7 +41,7 @@ def folder(
     results = [result, *(read_result(metadata | {"series": name}) for name in NAMES[1:])]
     record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
     bodies = dict.fromkeys(NAMES)
-    write_text(folder / "report.html", run_page(record, rank_results(results), bodies))
+    write_text(folder / "report.html", RunPage(record, rank_results(results), bodies).whole())
     body = series_body(result, (), None)
     write_section(folder, NAMES[0], folder, lambda: body, is_forced=False)
     return folder

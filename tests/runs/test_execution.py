@@ -454,6 +454,7 @@ def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_pa
         plan = make_plan(plan.profile, [ONE], disk / "tiny")
         with opened(plan) as folder:
             carried_out(plan, folder, Market(), HollowEngine())
+        write_outputs(plan.path)  # as at the end of a run
         make_read_only(disk)
         with opened(plan) as folder:
             assert carried_out(plan, folder, Market(), HollowEngine()).num_finished_before == 1

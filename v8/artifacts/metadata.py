@@ -22,6 +22,7 @@ from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName, p
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
+from v8.evaluation.price_range import RangeCoverage
 from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
@@ -322,6 +323,7 @@ class MetadataDraft:
     training: TrainingInfo
     evaluation: Evaluation | None  # None where it was not evaluated
     quantiles: QuantileEvaluation | None  # None where it was not evaluated, or forecasts none
+    price_range: RangeCoverage | None = None  # None where its range of prices was not evaluated
     importance: Mapping[str, Any] | None  # of each kind of inputs; None where it was not measured
     seconds: Mapping[str, float]  # wall time by stage
     versions: Mapping[str, str]
@@ -338,6 +340,8 @@ class MetadataDraft:
             results["evaluation"] = self.evaluation.to_json()
         if self.quantiles is not None:
             results["quantiles"] = self.quantiles.to_json()
+        if self.price_range is not None:
+            results["price_range"] = asdict(self.price_range)
         if self.importance is not None:
             results["importance"] = self.importance
         return {

@@ -1,6 +1,6 @@
 """Run folders: the folder of one profile over one universe, and `run.json`, the record of the run.
 
-    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, features.py, report/*.png,
+    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, features.py, report/*,
                         .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   files that `--redo` set aside

@@ -157,6 +157,10 @@ class RangeFormula:
         log_ranges_WH = self.range_terms.terms(span, self.floor) @ self.path_LH
         return np.exp(np.clip(log_ranges_WH, smallest, largest))
 
+    def path_bars(self, span: Span) -> FloatArray:
+        """Return the bars of each path, log ratios to the close before, shape (W, H, C, P)."""
+        return self.ranges(span)[:, :, None, None] * np.moveaxis(self.resampled_PHC, 0, -1)
+
     def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, FloatArray]:
         """Simulate the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
 
@@ -473,16 +477,19 @@ def drawn_paths(
     before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
     simulated_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
     num_steps, num_columns, _ = simulated_HCP.shape
+    own_QHC = np.quantile(simulated_HCP, levels, axis=-1)
     for step in range(num_steps):
         for column in range(num_columns):
-            values_P = simulated_HCP[step, column]
-            simulated_HCP[step, column] = _with_quantiles(values_P, levels, quantiles_HQC[step, :, column])
+            simulated_HCP[step, column] = _with_quantiles(
+                simulated_HCP[step, column], levels, own_QHC[:, step, column], quantiles_HQC[step, :, column]
+            )
     return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
-def _with_quantiles(values_P: FloatArray, levels: Sequence[float], target_Q: FloatArray) -> FloatArray:
-    """Map values monotonically so that they have the target quantiles."""
-    own_Q = np.quantile(values_P, levels)
+def _with_quantiles(
+    values_P: FloatArray, levels: Sequence[float], own_Q: FloatArray, target_Q: FloatArray
+) -> FloatArray:
+    """Map values, which have quantiles of their own, monotonically so that they have the target quantiles."""
     median = list(levels).index(MEDIAN)
     ends_2 = np.array([values_P.min(), values_P.max()])
     # Beyond the outer quantiles, distances are scaled as those of the outer quantiles from the median are.

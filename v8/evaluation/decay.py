@@ -1,7 +1,7 @@
 """Whether a model has become worse: its losses since it was trained, compared with those of its test span."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -18,21 +18,25 @@ from v8.evaluation.significance import (
 from v8.wording import chance, number, plural
 
 
-def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
+def detect_decay(
+    evaluation: Evaluation, losses: Losses, best_baselines: Mapping[str, str] | None = None
+) -> tuple[bool, str]:
     """Tell whether a model is significantly worse than on its test span, and the reason as a clause.
 
     Its losses are tested against those of the naive forecast times its multiple of naive's error on the test
-    span, and against those of the best baseline of the series, so that the new candles do not choose the
+    span, and against those of the best baseline of its run, so that the new candles do not choose the
     opponent. The multiple was estimated, so its standard error counts, too. The p-values of all
     tests are corrected together (Benjamini-Hochberg).
 
     Args:
         evaluation: Of the model on its test span.
         losses: Of the model and of baselines on newer candles.
+        best_baselines: By task the best baseline that the verdicts on the model name (`verdict.references`);
+            that of the series alone for a task without one.
     """
     if too_few_windows(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be evaluated, too few to know"
-    tests = dict(_decay_tests(evaluation, losses))
+    tests = dict(_decay_tests(evaluation, losses, best_baselines or {}))
     p_values = corrected_p_values([test.p_value for test in tests.values()])
     worse = []
     for (description, test), p_value in zip(tests.items(), p_values, strict=True):
@@ -42,14 +46,16 @@ def detect_decay(evaluation: Evaluation, losses: Losses) -> tuple[bool, str]:
     return bool(worse), f"{summary}, over {plural(len(losses), 'forecast')} {losses.origin}"
 
 
-def _decay_tests(evaluation: Evaluation, losses: Losses) -> Iterator[tuple[str, Significance]]:
+def _decay_tests(
+    evaluation: Evaluation, losses: Losses, best_baselines: Mapping[str, str]
+) -> Iterator[tuple[str, Significance]]:
     """Yield per task the tests against the multiple of the test span and against its best baseline.
 
     Each comes with a description of what is compared.
     """
     for task, by_name in losses.by_task.items():
         means = {name: losses.mean(task, name) for name in by_name}
-        best = evaluation.best_baseline(task)
+        best = best_baselines.get(task) or evaluation.best_baseline(task)
         expected = evaluation.relative_error(task)
         if expected is not None and by_name[NAIVE].any():
             multiple = number(means[MODEL] / means[NAIVE])

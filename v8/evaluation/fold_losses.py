@@ -7,7 +7,7 @@ losses next to each of its models.
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its
 cells of the relative MAE (to the naive forecast). The best baseline of a task is the one with the smallest
-median.
+median on the validation spans: of a fold that of its run, of pools and series that of all folds.
 
 Significance: series that are evaluated at the same close are correlated. So the differences between model and
 baseline, each divided by the mean naive error of its series, are averaged over the series that share a close,
@@ -200,7 +200,7 @@ class TaskResult:
 
     num_cells: int  # cells that have the task
     relative_mae: Mapping[str, float]  # median relative MAE per forecaster, the model first
-    best: str  # the baseline with the smallest median relative MAE
+    best: str  # the best baseline
     against_best: float | None  # median of the model's error divided by that baseline's; None if that is 0
     num_better: int  # cells in which the model has the lower error
     p_naive: float | None  # corrected p-value of the difference from naive, 0 to 1; None if not tested
@@ -255,7 +255,8 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
     for cell in sorted(cells, key=lambda cell: timeframes.index(cell.series.timeframe)):
         by_fold.setdefault(cell.group_key, []).append(cell)
         by_series.setdefault(str(cell.series), []).append(cell)
-    folds = _cell_groups(by_fold)
+    folds = _cell_groups(by_fold, {})
+    best = {timeframe: _best_of_timeframe(cells, timeframe) for timeframe in timeframes}
     for timeframe in timeframes:
         of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
         for name, is_break_values in POOLS.items():
@@ -264,19 +265,37 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
             # A pool of calm or break folds that holds every cell would repeat the one of all folds.
             if pooled and (is_of_all_folds or len(pooled) < len(of_timeframe)):
                 by_pool[name, timeframe] = pooled
-    series_results = _task_results([*by_series.values()])
+    series_results = _task_results([*by_series.values()], best)
     return FoldSummary(
         folds=tuple(folds.values()),
-        pools=tuple(_cell_groups(by_pool).values()),
+        pools=tuple(_cell_groups(by_pool, best).values()),
         series=dict(zip(by_series, series_results, strict=True)),
         cells=tuple((cell.fold, str(cell.series)) for cell in cells),
     )
 
 
-def _cell_groups(groups: _Groups) -> dict[tuple[str, str], CellGroup]:
+def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
+    """Return the best baseline of each task over all folds and series of a timeframe."""
+    best = {}
+    for task in TASKS:
+        evaluations = [
+            cell.evaluation
+            for cell in cells
+            if cell.series.timeframe == timeframe and task in cell.evaluation.tasks
+        ]
+        if evaluations:
+            best[task] = best_baseline(evaluations, task)
+    return best
+
+
+_Best = Mapping[str, Mapping[str, str]]
+"""Best baselines by timeframe and task; a group of a timeframe without them has its own."""
+
+
+def _cell_groups(groups: _Groups, best: _Best) -> dict[tuple[str, str], CellGroup]:
     """Compute the figures of the groups of one table."""
     summaries = {}
-    results = _task_results([*groups.values()])
+    results = _task_results([*groups.values()], best)
     for (key, cells), tasks in zip(groups.items(), results, strict=True):
         name, timeframe = key
         shock = median(cell.losses.shock for cell in cells)
@@ -295,7 +314,7 @@ def _cell_groups(groups: _Groups) -> dict[tuple[str, str], CellGroup]:
     return summaries
 
 
-def _task_results(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult]]:
+def _task_results(groups: Sequence[Sequence[Cell]], best: _Best) -> list[dict[str, TaskResult]]:
     """Return the results of each group by task, with p-values that are corrected for the whole table.
 
     The tests against the naive forecast and those against the best baselines are corrected separately.
@@ -306,7 +325,8 @@ def _task_results(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult
         for task in TASKS:
             with_task = [cell for cell in cells if task in cell.evaluation.tasks]
             if with_task:
-                results_by_task[task] = _task_result(with_task, task)
+                name = best.get(with_task[0].series.timeframe, {}).get(task)
+                results_by_task[task] = _task_result(with_task, task, name)
         tables.append(results_by_task)
     results = [result for by_task in tables for result in by_task.values()]
     p_naive = iter(significance.corrected_p_values([result.p_naive for result in results]))
@@ -320,8 +340,11 @@ def _task_results(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult
     ]
 
 
-def _task_result(cells: Sequence[Cell], task: str) -> TaskResult:
-    """Compute the figures of one task over cells that have it; the p-values are not corrected yet."""
+def _task_result(cells: Sequence[Cell], task: str, best: str | None) -> TaskResult:
+    """Compute the figures of one task over cells that have it; the p-values are not corrected yet.
+
+    `best` is the best baseline; None for that of these cells.
+    """
     evaluations = [cell.evaluation for cell in cells]
     medians = {
         name: median_of(
@@ -331,7 +354,7 @@ def _task_result(cells: Sequence[Cell], task: str) -> TaskResult:
         )
         for name in (MODEL, *evaluations[0].tasks[task].significance)
     }
-    best = best_baseline(evaluations, task)
+    best = best or best_baseline(evaluations, task)
     ratios = [evaluation.relative_error(task, baseline=best) for evaluation in evaluations]
     is_better = [
         ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios

@@ -25,6 +25,7 @@ from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance
+from v8.evaluation.price_range import RangeCoverage
 from v8.evaluation.significance import BaselineComparison
 from v8.evaluation.verdict import Verdicts, are_of_one_table, timeframe_of, verdicts_of
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
@@ -56,6 +57,7 @@ class SeriesResult:
     candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport`
     quantiles: QuantileEvaluation | None = None  # errors of its quantiles; None if it forecasts none
     importance: Importance | None = None  # permutation importance of the inputs; None if not measured
+    price_range: RangeCoverage | None = None  # of its range of prices; None if that was not evaluated
     verdict: Verdicts | None = None  # stored when its run ended; None before, and in older files
 
     @property

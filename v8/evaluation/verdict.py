@@ -44,6 +44,11 @@ Verdicts = Mapping[Word, Verdict]
 AnyVerdict = TypeVar("AnyVerdict", bound=Verdict)
 
 
+def references(verdicts: Verdicts) -> dict[str, str]:
+    """Return the best baseline of each task that the verdicts on a series name."""
+    return {task: verdict.best.baseline for task, verdict in verdicts.items()}
+
+
 def verdicts_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Verdict]]:
     """Compute the verdicts on series that were evaluated together, by series and task.
 

@@ -11,15 +11,16 @@ its candles is too old, and no model of it has an age.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
-from v8.artifacts.forecaster import PATH, RANGE_SHARE, Forecaster, PriceRange, price_range
+from v8.artifacts.forecaster import PATH, Forecaster
 from v8.artifacts.runtimes import ONNX
 from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.errors import DataError, V8Error, listed
+from v8.evaluation.price_range import PriceRange, range_json
 from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.series import Series, iso
@@ -160,14 +161,9 @@ class IssuedForecast:
             "forecast": [
                 {"open_time": open_time, **row} for open_time, row in zip(open_times, rows, strict=True)
             ],
-            **self._range_to_json(),
+            **range_json(self.price_range),
             **self.touch_probabilities(),
         }
-
-    def _range_to_json(self) -> dict[str, Any]:
-        if self.price_range is None:
-            return {}
-        return {"range": {"share": RANGE_SHARE, **asdict(self.price_range)}}
 
     def range_line(self) -> str:
         """Say between which prices the bars ahead stay 9 times of 10; empty if that is not forecast."""
@@ -233,17 +229,17 @@ def issue_forecast(
     if not is_any_age:
         _require_trained_before(forecaster, issued_at_s)
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
-    forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
+    outlook = forecaster.outlook(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     issued = IssuedForecast(
         forecaster=forecaster,
         candles=candles,
-        forecast=forecast,
+        forecast=outlook.forecast,
         place=place,
         issued_at_s=issued_at_s,
         is_dated=source.is_publishable,
         paths=None if num_paths is None else forecaster.paths(candles, num_paths, now_s=issued_at_s),
-        price_range=price_range(forecaster, candles, forecast),
-        out_of_range=forecaster.out_of_range_features(candles),
+        price_range=outlook.price_range,
+        out_of_range=outlook.out_of_range,
     )
     issued.summary_lines()  # a damaged model whose errors cannot be written is refused here, before printing
     return issued

@@ -25,6 +25,7 @@ from v8.baselines.baselines import NAIVE
 from v8.columns import CLOSE
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.metrics import in_returns
+from v8.evaluation.price_range import PriceRange, range_json
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
@@ -146,6 +147,8 @@ class Entry:
     written_s: OpenTime  # when it was written, by the exchange's clock
     candles_digest: Sha256  # of the candles that it was made from
     values: NDArray[np.float32]  # of every forecaster, shape (K, V), quote currency or unitless
+    price_range: PriceRange | None = None
+    """Where the price stays 9 times of 10: in messages, not in the ledger. None if it is not forecast."""
 
     @property
     def is_late(self) -> bool:
@@ -175,6 +178,7 @@ class Entry:
             "candles_digest": self.candles_digest,
             "open_time": [iso(open_time_s) for open_time_s in open_times_s],
             "forecasts": forecasts,
+            **range_json(self.price_range),
         }
 
 

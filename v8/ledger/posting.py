@@ -21,14 +21,18 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import PublishError, V8Error
 from v8.evaluation.decay import detect_decay
+from v8.evaluation.price_range import PriceRange
+from v8.evaluation.verdict import references
 from v8.features.formulas import DAY_S
 from v8.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
+from v8.ledger.entries import Entry
 from v8.ledger.receiver import POST_RETRY_POLICY, Receiver
 from v8.ledger.record import live_losses
 from v8.market.series import iso
@@ -40,6 +44,8 @@ POLL_S: Final = 1.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, place TEXT, id TEXT UNIQUE, body TEXT);
 CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
+CREATE TABLE IF NOT EXISTS ranges (place TEXT, series TEXT, issued_for_s INTEGER, low REAL, high REAL,
+    PRIMARY KEY (place, series, issued_for_s));
 """
 
 
@@ -75,7 +81,7 @@ class Outbox(Database):
                     data = {"series": issuer.series, "before": model_before, "now": issuer.to_json()}
                     self.put("model.replaced", entry.written_s, data)
                 kind = "forecast.late" if entry.is_late else "forecast.issued"
-                self.put(kind, entry.written_s, entry.to_json())
+                self.put(kind, entry.written_s, self._with_range(entry).to_json())
                 if entry.issued_for_s % DAY_S == 0:
                     with suppress(V8Error):  # the next forecast reports a model that cannot be opened
                         self._test_for_decay(model_of(issuer.series), ledger, entry.written_s)
@@ -95,6 +101,35 @@ class Outbox(Database):
             id=f"msg_{digest_json(content)[:32]}",
             body=json.dumps(content),
         )
+
+    def keep_range(self, entry: Entry) -> None:
+        """Keep the range of a forecast until its message is made: the ledger has no place for it."""
+        if entry.price_range is None:
+            return
+        with self._transaction():
+            self._rows(
+                "INSERT OR REPLACE INTO ranges VALUES (:place, :series, :issued_for_s, :low, :high)",
+                **self._key_of(entry),
+                low=entry.price_range.low,
+                high=entry.price_range.high,
+            )
+
+    def _with_range(self, entry: Entry) -> Entry:
+        """Return a forecast of the ledger with its range, if that was kept, and forget the range."""
+        key = self._key_of(entry)
+        rows = self._rows(
+            "SELECT low, high FROM ranges WHERE place = :place AND series = :series "
+            "AND issued_for_s = :issued_for_s",
+            **key,
+        )
+        self._rows(
+            "DELETE FROM ranges WHERE place = :place AND series = :series AND issued_for_s = :issued_for_s",
+            **key,
+        )
+        return replace(entry, price_range=PriceRange(*rows[0])) if rows else entry
+
+    def _key_of(self, entry: Entry) -> dict[str, Any]:
+        return {"place": self.place, "series": entry.issuer.series, "issued_for_s": entry.issued_for_s}
 
     def send_all(self, receiver: Receiver) -> None:
         """Send the messages, the oldest first, and remove each that is accepted.
@@ -118,7 +153,7 @@ class Outbox(Database):
         losses = live_losses(ledger, self.place, series, metadata.model_sha256, 0)
         if not losses or not metadata.is_evaluated:
             return
-        has_decayed, reason = detect_decay(metadata.evaluation, losses)
+        has_decayed, reason = detect_decay(metadata.evaluation, losses, references(metadata.verdicts))
         if not has_decayed:
             return
         reported_model = self._exchange_note(f"{series} decayed", metadata.model_sha256)

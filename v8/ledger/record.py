@@ -3,8 +3,9 @@
 It is computed from the ledger whenever it is requested and is stored in no file, so nothing can tune it. Late
 forecasts, written when the first of their bars had closed, are counted, but are part of no error.
 
-Every task is compared with the naive forecast and with the best baseline, which is chosen once for all series
-that are shown together, as on the leaderboard. Differences are tested as in the evaluation:
+Every task is compared with the naive forecast and with the best baseline: the one that the verdicts on the
+models of a run name, so that the live forecasts do not choose it. Where it is not known, as of models on the
+Hub, it is chosen once for all series that are shown together. Differences are tested as in the evaluation:
 
 * Forecasts of one series overlap; the lag counts bars, so closes that were missed separate forecasts as they
   should.
@@ -20,9 +21,11 @@ forecasts in the ledger are packed and each has to be unpacked, so only the newe
 Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -31,10 +34,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from v8.artifacts.metadata import METADATA_FILE, read_metadata
+from v8.artifacts.nested_runs import read_serving
 from v8.baselines.baselines import NAIVE
+from v8.errors import V8Error
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
-from v8.evaluation.verdict import Verdict, with_corrected
+from v8.evaluation.verdict import Verdict, references, with_corrected
 from v8.features.formulas import DAY_S
 from v8.ledger.database import ActualValues, Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
@@ -310,21 +316,26 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
             (actual_values.issuer, _measure_daily(actual_values))
             for actual_values in ledger.newest_actual_values(place, name, MOST_FORECASTS)
         ]
-    best: dict[str, str] = {}
+    best = _best_of_models(place, names)
     task_totals: dict[str, LiveTask] = {}
     series_tasks: dict[str, dict[str, LiveTask]] = {name: {} for name in names}
     for task in TASKS:
         losses_by_series = _losses_by_series(scored, coverages, task)
         if not losses_by_series:
             continue
-        best[task] = _best_baseline(losses_by_series.values())
-        compared = [losses.compare(best[task]) for losses in losses_by_series.values()]
+        best_of_record = _best_baseline(losses_by_series.values())
+        for name, losses in losses_by_series.items():
+            if best[name].get(task) not in losses.point_means:
+                best[name][task] = best_of_record
+        compared = [losses.compare(best[name][task]) for name, losses in losses_by_series.items()]
         for name, live_task in zip(losses_by_series, with_corrected(compared), strict=True):
             series_tasks[name][task] = live_task
-        task_totals[task] = _pool_series(list(losses_by_series.values())).compare(best[task])
+        # The timeframes of a run may have different ones: over all series the most frequent one counts.
+        most_frequent = Counter(best[name][task] for name in losses_by_series).most_common(1)[0][0]
+        task_totals[task] = _pool_series(list(losses_by_series.values())).compare(most_frequent)
     live_series = []
     for name in names:
-        generations = [_generation(forecasts, best, coverages[name]) for forecasts in scored[name]]
+        generations = [_generation(forecasts, best[name], coverages[name]) for forecasts in scored[name]]
         live_series.append(
             LiveSeries(
                 series=name,
@@ -335,6 +346,29 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
             )
         )
     return LiveRecord(ledger.place(place), tuple(live_series), task_totals)
+
+
+def _best_of_models(place: Path | str, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the best baselines that the verdicts on the models of a run name, by series and task.
+
+    Empty for models on the Hub, and for those that cannot be read: theirs is the best baseline of the record.
+    """
+    best: dict[str, dict[str, str]] = {name: {} for name in names}
+    if not isinstance(place, Path):
+        return best
+    with suppress(OSError, V8Error):
+        serving = read_serving(place)
+        for name in best:
+            with suppress(OSError, V8Error):
+                folder = serving.folder(name)
+                best[name] = dict(_references_of(folder, (folder / METADATA_FILE).stat().st_mtime_ns))
+    return best
+
+
+@lru_cache(maxsize=10_000)
+def _references_of(folder: Path, _written_ns: int) -> dict[str, str]:
+    """Return the best baselines that the verdicts in a folder name, as long as its metadata is the same."""
+    return references(read_metadata(folder).verdicts)
 
 
 def _best_baseline(task_losses: Iterable[_TaskLosses]) -> str:

@@ -58,7 +58,13 @@ def forecast_bars(forecaster: Forecaster) -> int:
 
 
 def make_entry(
-    forecaster: Forecaster, fitted: FittedBaselines, candles: Candles, written_s: int, place: str
+    forecaster: Forecaster,
+    fitted: FittedBaselines,
+    candles: Candles,
+    written_s: int,
+    place: str,
+    *,
+    has_range: bool = False,
 ) -> Entry:
     """Forecast the bars after the newest candle, by the model and every baseline.
 
@@ -71,6 +77,7 @@ def make_entry(
         candles: At least the newest `forecast_bars`; the newest one closes when the forecast bars open.
         written_s: When the forecast is written, seconds since the epoch, UTC.
         place: Where the model is, as the ledger names it.
+        has_range: Whether to simulate the range of prices, too, which messages hold.
 
     Raises:
         DataError: If too few candles are without a gap, or the model was trained on the bars to forecast.
@@ -80,7 +87,13 @@ def make_entry(
     profile = fitted.profile
     issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
     _require_trained_before(forecaster, issued_for_s)
-    frame = forecaster.predict_joined(model_candles)
+    ahead = None
+    if has_range:
+        outlook = forecaster.outlook_joined(model_candles)
+        frame = outlook.forecast
+        ahead = outlook.price_range
+    else:
+        frame = forecaster.predict_joined(model_candles)
     columns = {task: TASKS[task].columns for task in profile.tasks}
     forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
         MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
@@ -118,6 +131,7 @@ def make_entry(
         written_s=written_s,
         candles_digest=model_candles.digest,
         values=values,
+        price_range=ahead,
     )
 
 
@@ -347,10 +361,17 @@ class LedgerUpdater:
                 self._report(name, error)
                 continue
             entry = replace(entry, written_s=present_of(source))
+            if self.is_posting:
+                self._keep_range(entry)
             if self.ledger.add(entry):
                 result.num_issued += 1
                 result.num_late += entry.is_late
                 self._last_errors.pop(name, None)
+
+    def _keep_range(self, entry: Entry) -> None:
+        """Keep the range of a forecast for its message; an error of the outbox is reported by its filling."""
+        with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+            outbox.keep_range(entry)
 
     def _baselines_or_candles(
         self, forecaster: Forecaster, close_s: int, source: CandleSource
@@ -383,7 +404,7 @@ class LedgerUpdater:
             baselines = fit_baselines(profile, baselines, fitted_until_s(close_s))
             self._states[series].fitted = baselines
         newest = candles.newest(forecast_bars(forecaster), last_open_s)
-        return make_entry(forecaster, baselines, newest, close_s, self.place)
+        return make_entry(forecaster, baselines, newest, close_s, self.place, has_range=self.is_posting)
 
     def _due_closes(self, series: Series, now_s: int) -> list[int]:
         """List the closes that are to be forecast, oldest first, seconds since the epoch."""

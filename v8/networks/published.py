@@ -254,6 +254,13 @@ class PublishedModel(ABC):
         """Forecast the windows of a span, quantiles too."""
         return self.forecast_all(span.raw_windows())
 
+    def path_bars(self, _span: Span) -> NDArray[Any] | None:
+        """Return the bars of each simulated path, log ratios to the close before, (N, H, C, P).
+
+        None for a model whose paths are only in its graph, or that has none.
+        """
+        return None
+
     def save(self, file: Path, series: str | None = None) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads; `series` is noted in it."""
         save_portable(self._model, file, series)

@@ -163,6 +163,10 @@ class ServingModel(PublishedModel):
         self._require_graph_to_agree(span, outputs)
         return split_outputs(outputs)
 
+    def path_bars(self, span: Span) -> NDArray[Any] | None:
+        """Return the bars of each path of the ensemble; None for a network without one."""
+        return None if self._ensemble is None else self._ensemble.path_bars(span)
+
     def _require_graph_to_agree(self, span: Span, outputs: Mapping[str, NDArray[np.float32]]) -> None:
         """Raise RuntimeError if the graph's forecasts differ from these for windows spread over a span."""
         places = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)

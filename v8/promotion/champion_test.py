@@ -11,8 +11,9 @@ one task, however good it is on others.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean
+from types import MappingProxyType
 from typing import Final
 
 from v8.baselines.baselines import NAIVE, TaskForecasts
@@ -39,6 +40,8 @@ class ChampionTest:
     evaluation: Evaluation  # of the challenger, compared with every baseline
     champion_errors: Mapping[str, float]  # per task: mean absolute error in returns, unitless
     tests: Mapping[str, Significance]  # per task; a mean difference below 0: the challenger is better
+    references: Mapping[str, str] = field(default_factory=dict)
+    """Per task the best baseline that the verdicts on the champion name."""
 
     @property
     def challenger_multiples(self) -> dict[str, float]:
@@ -52,8 +55,17 @@ class ChampionTest:
 
     @property
     def best_baselines(self) -> dict[str, tuple[str, float]]:
-        """Per task the best baseline of these windows and its MAE relative to naive."""
-        best = {task: self.evaluation.best_baseline(task) for task in self.evaluation.tasks}
+        """Per task the best baseline and its MAE relative to naive on these windows.
+
+        It is the one that the verdicts on the champion name; where it is not installed here, that of these
+        windows.
+        """
+        best = {}
+        for task, evaluated in self.evaluation.tasks.items():
+            name = self.references.get(task)
+            if name is None or name not in evaluated.errors:
+                name = self.evaluation.best_baseline(task)
+            best[task] = name
         errors = {task: self.evaluation.error(task, name).overall for task, name in best.items()}
         return {task: (best[task], multiple) for task, multiple in self._multiples(errors).items()}
 
@@ -105,7 +117,13 @@ class ChampionTest:
 
 
 def compare_models(
-    span: Span, challenger: TaskForecasts, champion: TaskForecasts, *, train: Span, scaling: Scaling
+    span: Span,
+    challenger: TaskForecasts,
+    champion: TaskForecasts,
+    *,
+    train: Span,
+    scaling: Scaling,
+    references: Mapping[str, str] = MappingProxyType({}),
 ) -> ChampionTest:
     """Compare two models on the same windows, at least one, that neither was made from.
 
@@ -115,6 +133,7 @@ def compare_models(
         champion: Likewise the champion's.
         train: The span that baselines are fitted to.
         scaling: Scaling of the challenger.
+        references: Per task the best baseline that the verdicts on the champion name.
     """
     evaluation, losses = evaluate_span(span, challenger, train=train, scaling=scaling)
     champion_errors = {}
@@ -124,4 +143,4 @@ def compare_models(
         paired_losses = {MODEL: losses.by_task[task][MODEL], _CHAMPION: champion_losses}
         champion_errors[task] = errors.mae_return.overall
         tests[task] = replace(losses, by_task={task: paired_losses}).test(task, MODEL, _CHAMPION)
-    return ChampionTest(evaluation, champion_errors, tests)
+    return ChampionTest(evaluation, champion_errors, tests, references)

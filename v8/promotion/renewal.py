@@ -45,6 +45,7 @@ from v8.evaluation.decay import detect_decay, too_few_windows
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.metrics import measure_errors, measure_quantiles
 from v8.evaluation.significance import Losses
+from v8.evaluation.verdict import references
 from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
 from v8.ledger.database import Ledger
@@ -163,12 +164,12 @@ def _assess_model(
     is_stale, reason = _has_new_candles(metadata, series.bar_s, challenged_s, rule, candles)
     if is_stale and rule.when == "decay":
         evaluation = metadata.evaluation
+        opponents = references(metadata.verdicts)
         start_s = challenged_s + series.bar_s
         losses = live_losses(ledger, serving.run, series, metadata.model_sha256, start_s)
         if not losses or too_few_windows(len(losses), losses.horizon_bars):
-            opponents = {task: evaluation.best_baseline(task) for task in evaluation.tasks}
             losses = back_tested_losses(Forecaster.load(folder), opponents, candles, start_s)
-        is_stale, decay = detect_decay(evaluation, losses)
+        is_stale, decay = detect_decay(evaluation, losses, opponents)
         reason = f"{reason}: {decay}"
     return Staleness(
         series=series,
@@ -310,6 +311,7 @@ def decide_promotion(
         champion={task: values.astype(np.float64) for task, values in old_forecasts.points.items()},
         train=data.spans["train"],
         scaling=data.scaling,
+        references=references(old.about.verdicts) if old.about.is_evaluated else {},
     )
     closed_s = span.table.open_time_s + span.table.series.bar_s
     first_issued_s = int(closed_s[span.anchors[0]])

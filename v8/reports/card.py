@@ -30,6 +30,7 @@ from v8.evaluation.leaderboard import (
     median,
     rank_results,
 )
+from v8.evaluation.price_range import RANGE_SHARE, pooled
 from v8.evaluation.significance import ALPHA
 from v8.features.standalone import FEATURES_FILE, obstacle
 from v8.quantile_levels import interval_names
@@ -309,7 +310,14 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
                 cells.append(percent(median(one.mean_coverage(place) for one in errors)))
             rows.append(cells)
     header = ("task", "forecaster", "CRPS, model = 1", *(f"within {name}" for name in names))
-    return str(_PARTS["intervals"]).format(table=Table(header, rows).markdown())
+    content = str(_PARTS["intervals"]).format(table=Table(header, rows).markdown())
+    coverage = pooled(result.price_range for result in results)
+    if coverage is None:
+        return content
+    note = str(_PARTS["price_range"]).format(
+        stated=percent(RANGE_SHARE, 0), share=percent(coverage.share), num=count(coverage.num_windows)
+    )
+    return f"{content}{note}"
 
 
 def _importance(results: Sequence[SeriesResult]) -> str:

@@ -141,17 +141,22 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
 
 
 def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
-    """Draw the dots of a row; those beyond the edge, in per cent, become arrows there with their number."""
+    """Draw the dots of a row; those beyond the edge, in per cent, become arrows there with a text."""
     places = []
     symbols = []
     texts = []
     tooltips = []
+    beyond = [dot.change_pct for dot in dots if dot.change_pct > edge]
+    largest = max(beyond, default=None)
     for dot in dots:
         is_beyond = dot.change_pct > edge
         shape = "triangle-right" if is_beyond else "circle"
         symbols.append(shape if dot.is_sure else f"{shape}-open")
         places.append(min(dot.change_pct, edge))
-        texts.append(f"{dot.change_pct:+,.0f} %" if is_beyond else "")
+        # All of them are drawn at the same place, so that only one of them can have a text.
+        texts.append(_beyond_text(beyond) if dot.change_pct == largest else "")
+        if dot.change_pct == largest:
+            largest = None
         tooltips.append(f"{html.escape(dot.name)}: {dot.change_pct:+,.2f} %")
     return charts.marks(
         places,
@@ -162,7 +167,18 @@ def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
         customdata=tooltips,
         hovertemplate="%{customdata}<extra></extra>",
         hoverinfo=None,
+        textposition="top left",  # those at the right edge have no other place
     )
+
+
+def _beyond_text(beyond: Sequence[float]) -> str:
+    """Write the differences beyond the edge, in per cent; of several their number and the ends.
+
+    >>> _beyond_text([6_916.0]), _beyond_text([60.0, 400.0])
+    ('+6,916 %', '2: +60 … +400 %')
+    """
+    largest = f"{max(beyond):+,.0f} %"
+    return largest if len(beyond) == 1 else f"{len(beyond)}: {min(beyond):+,.0f} … {largest}"
 
 
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
@@ -282,12 +298,6 @@ def forecast_figure(
     panel = axis(titles, nticks=4, tickformat=charts.SHARES) if below else None
     price = axis(say("price"), tickformat=",.6~g")
     return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
-
-
-def sample_figure(sample: ForecastSample) -> Chart:
-    """Draw the forecasts of a sample over their dates."""
-    time = axis(type="date", tickformat="%m-%d<br>%H:%M", hoverformat="%Y-%m-%d %H:%M")
-    return forecast_figure(DrawnForecasts.of(sample), time)
 
 
 def _fans(forecasts: DrawnForecasts, *, has_candles: bool) -> list[Json]:

@@ -2,7 +2,7 @@
 
 There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup.
 
-A page is self-contained: nothing is fetched. A content security policy allows the page's own three scripts by
+A page is self-contained: nothing is fetched. A content security policy allows the page's own scripts by
 their digest and no other, so even text that was taken for markup by mistake could not run. A chart is drawn
 when it first becomes visible, those in a folded section when the section opens, so that a page of forty
 series opens quickly. On a page of more series a section is loaded from its own file at that moment
@@ -18,8 +18,9 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 from v8.language import chosen, say, term
@@ -32,6 +33,9 @@ DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real co
 
 BUTTONS: Final = ("Download plot as a PNG", "Zoom", "Pan", "Reset axes")
 """Labels of the chart library's buttons, to be translated."""
+
+LANGUAGE_NAMES: Final = {"en": "English", "zh-TW": "繁體中文"}
+"""What a language calls itself."""
 
 _SENTENCE: Final = re.compile(r"\[\[(.+?)\]\]")
 """A sentence in a template, which is translated."""
@@ -144,9 +148,19 @@ WATCH: Final = Html("\n" + packaged("v8.reports", "watch.js"))
 DRAW: Final = Html("\n" + packaged("v8.reports", "draw.js"))
 """Draws charts and marks tables that do not fit; runs at the end of the page."""
 
+CHART_NOTICE: Final = "TradingView Lightweight Charts™, © TradingView, Inc., https://www.tradingview.com/"
+"""The notice that the licence of the library of candle charts asks for."""
+
 
 def document(
-    title: str, heading: str, parts: Iterable[str], *, is_demo: bool, has_files: bool = False
+    title: str,
+    heading: str,
+    parts: Iterable[str],
+    *,
+    is_demo: bool,
+    has_files: bool = False,
+    has_candles: bool = False,
+    languages: Mapping[str, str] = MappingProxyType({}),
 ) -> Html:
     """Return a complete page.
 
@@ -156,23 +170,74 @@ def document(
         parts: Markup, or text, which is escaped.
         is_demo: Whether to warn that the market was simulated.
         has_files: Whether sections are in files of their own, next to that of the page.
+        has_candles: Whether the page has charts of candles, whose library it then holds.
+        languages: Other languages of the page, each with the file that `content_in_language` is in, relative
+            to that of the page; the page takes the language of the browser, or the last one chosen.
     """
+    loads_files = has_files or bool(languages)
+    scripts = [WATCH, plotly_library(), *([candle_library()] if has_candles else []), DRAW]
+    policy = _policy(*scripts, has_files=loads_files)
     metadata = [
         element("meta", charset="utf-8"),
         element("meta", name="generator", content=PAGE_GENERATOR),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy(has_files=has_files)),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("title", title),
     ]
-    scripts = [element("script", WATCH), element("script", plotly_library())]
-    head = element("head", join(metadata), element("style", STYLE), join(scripts))
-    content = [element("h1", heading), *parts]
+    *libraries, draw = [element("script", script) for script in scripts]
+    head = element("head", join(metadata), element("style", STYLE), join(libraries))
+    main = element("main", _content(heading, parts, is_demo=is_demo, languages=[chosen(), *languages]))
+    body = element("body", main, draw)
+    labels = json.dumps(_button_labels())
+    files = json.dumps(dict(languages)) if languages else None
+    page = element("html", head, body, lang=chosen(), data_words=labels, data_languages=files)
+    return join([Html("<!DOCTYPE html>\n"), page, "\n"])
+
+
+def content_in_language(
+    title: str, heading: str, parts: Iterable[str], *, is_demo: bool, languages: Iterable[str]
+) -> str:
+    """Return the content of a page in the current language as a script, which the page in another one loads.
+
+    Args:
+        title: As for `document`; likewise `heading`, `parts` and `is_demo`.
+        languages: All languages of the page, that of its file first.
+    """
+    content = {
+        "language": chosen(),
+        "title": title,
+        "words": _button_labels(),
+        "markup": _content(heading, parts, is_demo=is_demo, languages=languages),
+    }
+    # In ASCII, and without the sign that could end a script.
+    return f"v8Language({json.dumps(content)});\n".replace("<", "\\u003c")
+
+
+def _button_labels() -> dict[str, str]:
+    return {label: term(label) for label in BUTTONS}
+
+
+def _content(heading: str, parts: Iterable[str], *, is_demo: bool, languages: Iterable[str]) -> Html:
+    """Return what is inside `main`: the headline with the choice of a language, then the parts."""
+    names = [*languages]
+    choice: list[Html] = []
+    if len(names) > 1:
+        buttons = [
+            element(
+                "button",
+                LANGUAGE_NAMES[name],
+                type="button",
+                lang=name,
+                data_language=name,
+                aria_pressed="true" if name == chosen() else "false",
+            )
+            for name in names
+        ]
+        choice.append(element("div", join(buttons), class_="languages"))
+    content = [element("div", element("h1", heading), *choice, class_="headline"), *parts]
     if is_demo:
         content.insert(0, element("p", term(DEMO_WARNING), class_="banner", role="alert"))
-    body = element("body", element("main", join(content)), element("script", DRAW))
-    labels = json.dumps({label: term(label) for label in BUTTONS})
-    page = element("html", head, body, lang=chosen(), data_words=labels)
-    return join([Html("<!DOCTYPE html>\n"), page, "\n"])
+    return join(content)
 
 
 def plot(chart: Chart, label: str) -> Html:
@@ -194,10 +259,16 @@ def plotly_library() -> Html:
 
 
 @cache
-def _policy(*, has_files: bool) -> str:
-    """Return the content security policy, which allows the page's three scripts by their digests."""
+def candle_library() -> Html:
+    """Return the library of candle charts and the script that draws with it, about 0.2 MB."""
+    return Html(f"{packaged('v8.vendor', 'lightweight-charts.js')}\n{packaged('v8.reports', 'candles.js')}")
+
+
+@cache
+def _policy(*scripts: str, has_files: bool) -> str:
+    """Return the content security policy, which allows the page's own scripts by their digests."""
     sources = []
-    for script in (WATCH, plotly_library(), DRAW):
+    for script in scripts:
         digest = hashlib.sha256(script.encode("utf-8")).digest()
         sources.append(f"'sha256-{base64.b64encode(digest).decode()}'")
     if has_files:

@@ -7,7 +7,9 @@ Of each series the model that serves is shown. None of it is needed to go on: a 
 and a series whose files are damaged, are reported and left out.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +22,14 @@ from v8.artifacts.finished_series import FinishedSeries, read_finished
 from v8.artifacts.metadata import METADATA_FILE
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.series_artifact import FORECASTS_FILE, read_sample, store_verdicts
+from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample, store_verdicts
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.evaluation import leaderboard
 from v8.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.features.standalone import FEATURES_FILE
 from v8.invocation import command
-from v8.language import language
+from v8.language import LANGUAGES, chosen, language
 from v8.reports import page
 from v8.reports.markup import DEMO_WARNING, Html
 from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
@@ -137,7 +139,8 @@ class RunOutputs:
     def write(self, *, is_last: bool = True) -> list[LeaderboardRow]:
         """Write `leaderboard.csv`, `report.html`, `timing.json` and `features.py` from what is on disk.
 
-        With `is_last` the verdicts are stored with each series, too.
+        With `is_last` the verdicts are stored with each series, too, and the page can be read in its other
+        languages.
 
         Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
         run's own record is damaged.
@@ -155,17 +158,51 @@ class RunOutputs:
             rows = leaderboard.rank_results(results, verdicts)
             if is_last:
                 self._store(verdicts)
+            run_page = page.RunPage(record, rows, bodies, self._first_sample(record, rows))
+            files = _language_files(record)
             writers: dict[str, Callable[[Path], None]] = {}
             if record.is_evaluated:
                 writers[leaderboard.LEADERBOARD_FILE] = lambda file: leaderboard.write_leaderboard_csv(
                     file, rows
                 )
-            writers[REPORT_FILE] = lambda file: write_text(file, page.run_page(record, rows, bodies))
+            for name, relative in files.items():
+                if is_last:
+                    writers[relative] = partial(self._write_in_language, name, record, rows)
+                else:  # until the end the page is in one language: an older file would not fit to it
+                    with suppress(OSError):
+                        (self._run / relative).unlink(missing_ok=True)
+            writers[REPORT_FILE] = lambda file: write_text(file, run_page.whole(files))
             writers[TIMING_FILE] = lambda file: write_json(file, _timing(record, results))
             if self._features_code:
                 writers[FEATURES_FILE] = lambda file: write_text(file, self._features_code)
             self._write_files(writers)
             return rows
+
+    def _first_sample(self, record: RunRecord, rows: Iterable[LeaderboardRow]) -> ForecastSample | None:
+        """Return the stored forecasts of the first series of a run that has some."""
+        shown = {row.series for row in rows}
+        for name in record.series:
+            if name in shown:
+                with suppress(ArtifactError):  # a damaged file was reported when the series was drawn
+                    sample = read_sample(self._drawn[name].folder / FORECASTS_FILE)
+                    if sample is not None:
+                        return sample
+        return None
+
+    def _write_in_language(
+        self, name: str, record: RunRecord, rows: Sequence[LeaderboardRow], file: Path
+    ) -> None:
+        """Write the content of the page in another language, which the page loads if a browser prefers it."""
+        languages = [chosen(), name]
+        with language(name):
+            bodies: dict[str, Html | None] = {}
+            for row in rows:
+                finished = read_finished(self._drawn[row.series].folder)
+                bodies[row.series] = page.series_body(
+                    finished.metadata.result, finished.history, finished.sample
+                )
+            translated = page.RunPage(record, rows, bodies, self._first_sample(record, rows))
+            write_text(file, translated.in_language(languages))
 
     def _draw_series(self, name: str, record: RunRecord) -> _DrawnSeries:
         """Read and draw a finished series, unless it was and has not changed since."""
@@ -228,6 +265,17 @@ class RunOutputs:
             rule = f"{', '.join(unwritten)} could not be written, and no series needs them"
             fix = f"Free some space, then draw them again with `{command('report', str(self._run))}`"
             self._report_error(StorageError(where=str(self._run), rule=rule, got=got, fix=fix))
+
+
+def _language_files(record: RunRecord) -> dict[str, str]:
+    """Return the files of the page's content in other languages than the current one, by language.
+
+    None where a language was asked for, and in a run whose sections are in files of their own, which would
+    double their number.
+    """
+    if os.environ.get("V8_LANG") or page.is_in_files(record) or not record.is_evaluated:
+        return {}
+    return {name: f"{PICTURES_FOLDER}/{name}.js" for name in LANGUAGES if name != chosen()}
 
 
 def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:

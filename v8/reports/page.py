@@ -13,10 +13,13 @@ was drawn from; a file that is up to date is not drawn again.
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -35,17 +38,32 @@ from v8.evaluation.leaderboard import (
     median,
 )
 from v8.evaluation.metrics import StepDirection
-from v8.evaluation.significance import ALPHA, BEATS, LOSES, BaselineComparison, ComparisonResult
+from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage
+from v8.evaluation.significance import BEATS, LOSES, BaselineComparison, ComparisonResult
 from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
-from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
-from v8.reports.verdict import in_words, titled, verdict, verdict_box
+from v8.reports.candle_chart import candle_chart
+from v8.reports.first_screen import first_screen, sample_note
+from v8.reports.markup import (
+    CHART_NOTICE,
+    Html,
+    content_in_language,
+    document,
+    element,
+    facts,
+    filled,
+    folded,
+    join,
+    plot,
+    shown_table,
+)
+from v8.reports.verdict import in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
-from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
+from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, spaced
 
 MARK: Final = "●"
 """Follows a ratio that differs from 1 significantly."""
@@ -63,12 +81,62 @@ _MAX_STAMP: Final = 200
 """Characters read of the first line of a section's file; it is shorter."""
 
 
-def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
-    """Return the page of a run and its leaderboard.
+@dataclass(frozen=True)
+class RunPage:
+    """The page of a run and its leaderboard, in the current language."""
 
-    `bodies` holds for each series its `series_body`, or None where that is in a file.
-    """
-    is_demo = not run.is_publishable or any(row.is_demo for row in rows)
+    run: RunRecord
+    rows: Sequence[LeaderboardRow]  # the leaderboard
+    bodies: Mapping[str, Html | None]
+    """For each series its `series_body`, or None where that is in a file."""
+    sample: ForecastSample | None = None  # forecasts of one series, for the first screen
+
+    @property
+    def title(self) -> str:
+        """What the browser's tab shows."""
+        return f"v8: {self.run.profile_name}"
+
+    @property
+    def heading(self) -> str:
+        """The headline."""
+        return say("Run of profile {name}", name=self.run.profile_name)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether a market was simulated."""
+        return not self.run.is_publishable or any(row.is_demo for row in self.rows)
+
+    def whole(self, languages: Mapping[str, str] = MappingProxyType({})) -> Html:
+        """Return the page; `languages` as of `document`."""
+        return document(
+            self.title,
+            self.heading,
+            [self.content()],
+            is_demo=self.is_demo,
+            has_files=is_in_files(self.run),
+            has_candles=True,
+            languages=languages,
+        )
+
+    def in_language(self, languages: Iterable[str]) -> str:
+        """Return the file that a page in another language loads; `languages` are all, that one's first."""
+        return content_in_language(
+            self.title, self.heading, [self.content()], is_demo=self.is_demo, languages=languages
+        )
+
+    def content(self) -> Html:
+        """Return what is below the headline."""
+        return _run_content(self.run, self.rows, self.bodies, self.sample)
+
+
+def _run_content(
+    run: RunRecord,
+    rows: Sequence[LeaderboardRow],
+    bodies: Mapping[str, Html | None],
+    sample: ForecastSample | None,
+) -> Html:
+    # Charts can be chosen that are on the page already.
+    others = [row.series for row in rows if 'class="touch"' in (bodies[row.series] or "")]
     unevaluated: str = ""
     if not run.is_evaluated:
         unevaluated = element("p", say("The models of this run were not evaluated."))
@@ -81,10 +149,10 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
         versions=run.versions,
         machine=run.machine,
     )
-    content = filled(
+    return filled(
         "v8.reports",
         "run.html",
-        opening=_verdict_with_charts(rows) if rows else "",
+        opening=first_screen(rows, sample, sorted(others)) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,
@@ -93,9 +161,6 @@ def run_page(run: RunRecord, rows: Sequence[LeaderboardRow], bodies: Mapping[str
         leaderboard=_leaderboard(rows, bodies) if rows else "",
         provenance=origin,
     )
-    heading = say("Run of profile {name}", name=run.profile_name)
-    title = f"v8: {run.profile_name}"
-    return document(title, heading, [content], is_demo=is_demo, has_files=is_in_files(run))
 
 
 def is_in_files(run: RunRecord) -> bool:
@@ -109,19 +174,6 @@ def _failures(run: RunRecord) -> Html:
         return Html()
     table = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
     return join([element("h2", say("Failed series")), shown_table(table)])
-
-
-def _verdict_with_charts(rows: Sequence[LeaderboardRow]) -> Html:
-    """Give the verdict, and draw the errors relative to the naive forecast's and the best baseline's."""
-    scope, *sentences = verdict(rows)
-    charts = join(plot(chart, chart.title) for chart in figures.verdict_figures(rows))
-    return filled(
-        "v8.reports",
-        "opening.html",
-        verdict=verdict_box(scope, *sentences),
-        charts=charts,
-        alpha=percent(ALPHA, 0),
-    )
 
 
 def provenance(
@@ -145,10 +197,14 @@ def provenance(
     """
     pairs = [("candle source", source), ("started", created_at), ("command", command)]
     if profile_digest is not None:
-        pairs.append(("profile digest", profile_digest))
+        pairs.append(("profile digest", element("span", profile_digest[:12], title=profile_digest)))
     pairs += [(say("version of {name}", name=name), str(value)) for name, value in versions.items()]
-    pairs += [(f"machine: {name.replace('_', ' ')}", str(value)) for name, value in machine.items()]
-    return facts(pairs)
+    for name, value in machine.items():
+        words = f"machine: {name.removesuffix('_bytes').replace('_', ' ')}"
+        is_size = name.endswith("_bytes") and isinstance(value, int)
+        pairs.append((words, f"{value / 1e6:,.0f} MB" if is_size else str(value)))
+    pairs.append(("charts", CHART_NOTICE))
+    return folded(say("Where these numbers come from"), facts(pairs))
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | None]) -> Html:
@@ -272,7 +328,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
         forecasts=_forecasts(sample),
         charts=join(charts),
         errors=join(tables),
-        intervals=_intervals(result.quantiles),
+        intervals=_intervals(result.quantiles, result.price_range),
         importance=_importance(result.importance),
         direction=_direction(evaluation),
         training=join(_training(result, history)),
@@ -286,26 +342,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
 def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
         return element("p", say("No forecasts are stored with this model."))
-    num_steps = len(next(iter(sample.issued[0].values.values())))
-    names = interval_names(sample.levels)
-    if names:
-        spans = say(
-            "the {names} interval of the close: the share of actual values that should lie within it.",
-            names=say(" and ").join(names),
-        )
-    else:
-        spans = say(
-            "the forecast low to high. It is no interval: nothing says how often the actual values stay "
-            "within."
-        )
-    note = say(
-        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}; each "
-        "shaded area starts at the last known close and spans {spans}",
-        num=len(sample.open_time_s),
-        every=say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps),
-        spans=spans,
-    )
-    return plot(figures.sample_figure(sample), note)
+    return candle_chart(sample, sample_note(sample))
 
 
 def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
@@ -314,11 +351,14 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     header = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
     header += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
     rows = {}
+    model_errors = evaluation.errors[task][MODEL]
+    decimals = _decimals(model_errors.mae_price.overall)
     for name in (MODEL, *evaluation.tasks[task].significance):
         errors = evaluation.errors[task][name]
         cells = [term(spaced(name))]
         cells += [percent(errors.mae_return.overall, 4), percent(errors.rmse_return.overall, 4)]
-        cells += [price(errors.mae_price.overall), price(errors.rmse_price.overall)]
+        for error in (errors.mae_price.overall, errors.rmse_price.overall):
+            cells.append(f"{error:,.{decimals}f}")
         if name == MODEL:
             cells += [ABSENT, ABSENT, ABSENT]
         else:
@@ -331,7 +371,16 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     yield shown_table(Table(header, list(rows.values()), title))
 
 
-def _intervals(evaluated: QuantileEvaluation | None) -> Html:
+def _decimals(error: float) -> int:
+    """Return how many decimals show five significant digits of an error, at least none.
+
+    >>> _decimals(7.6392), _decimals(0.00064142), _decimals(123_456.0), _decimals(0.0)
+    (4, 8, 0, 4)
+    """
+    return max(0, 4 - math.floor(math.log10(error))) if error > 0 else 4
+
+
+def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage | None) -> Html:
     """Show the errors of a series' quantiles, compared with the baselines'; empty without quantiles."""
     if evaluated is None:
         return Html()
@@ -355,7 +404,19 @@ def _intervals(evaluated: QuantileEvaluation | None) -> Html:
             rows.append(cells)
         title = say("{task}, over all steps", task=titled(task))
         tables.append(shown_table(Table(header, rows, title)))
-    return filled("v8.reports", "intervals.html", tables=join(tables))
+    range_note = element("p", range_sentence(price_range)) if price_range else ""
+    return filled("v8.reports", "intervals.html", tables=join(tables), price_range=range_note)
+
+
+def range_sentence(coverage: RangeCoverage) -> str:
+    """Say how often prices stayed within the range that was forecast."""
+    return say(
+        "Range of prices: stated to hold all bars ahead in {stated} of all cases, it did in {share} of "
+        "{num} windows of the test span, which are at least a horizon apart.",
+        stated=percent(RANGE_SHARE, 0),
+        share=percent(coverage.share),
+        num=count(coverage.num_windows),
+    )
 
 
 def _importance(importance: Importance | None) -> Html:
@@ -371,7 +432,14 @@ def _importance(importance: Importance | None) -> Html:
 def _direction(evaluation: Evaluation) -> Html:
     header = ["step", "hit rate", "95 %", "always up", "windows counted"]
     header += ["worth, independent", "actual values flat", "forecast flat"]
-    return shown_table(Table(header, [_direction_cells(step) for step in evaluation.direction]))
+    counted = [step for step in evaluation.direction if step.num_counted]
+    if not counted:
+        return element("p", say("The forecast close is the last close at every step: it has no direction."))
+    table = shown_table(Table(header, [_direction_cells(step) for step in counted]))
+    if len(counted) == len(evaluation.direction):
+        return table
+    left_out = say("At the steps without a row the forecast close is the last close: it has no direction.")
+    return join([table, element("p", left_out, class_="soft")])
 
 
 def _direction_cells(step: StepDirection) -> list[str]:

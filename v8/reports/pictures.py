@@ -248,9 +248,10 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
         chosen_x = [x[row] for row in chosen]
         chosen_rows = [rows[row] for row in chosen]
         axes.scatter(chosen_x, chosen_rows, marker=shape, facecolors=fills, edgecolors=colour)
+    alignment = "right" if trace["textposition"] == "top left" else "center"
     for place, row, text in zip(x, rows, trace["text"], strict=True):
         if text:
-            axes.annotate(text, (place, row), (0, 7), textcoords="offset points", ha="center", fontsize=7)
+            axes.annotate(text, (place, row), (0, 7), textcoords="offset points", ha=alignment, fontsize=7)
 
 
 def _draw_candles(axes: Axes, trace: Json) -> None:

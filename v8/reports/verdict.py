@@ -127,19 +127,24 @@ class TaskVerdict:
 
 def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
     """Name the series of a leaderboard of at least one row, then give the verdict of each task."""
-    if len(rows) == 1:
-        scope = say("{series}, on candles that training had not seen:", series=rows[0].series)
-    else:
-        scope = say("Median of {num} series, on candles that training had not seen:", num=len(rows))
-    if any(row.is_demo for row in rows):
-        scope = say("A simulated market, no real coin. {scope}", scope=scope)
     errors_by_task: dict[str, list[RelativeError]] = {}
     for (task, _), comparisons in compared(rows).items():
         errors_by_task.setdefault(task, []).append(RelativeError.of(*comparisons.values()))
     verdicts = []
     for task, errors in errors_by_task.items():
         verdicts.append(TaskVerdict(task, naive=errors[0], best=errors[1] if len(errors) > 1 else None))
-    return [scope, *best_first(verdicts)]
+    return [scope_of(rows), *best_first(verdicts)]
+
+
+def scope_of(rows: Sequence[LeaderboardRow]) -> str:
+    """Say which series a verdict is about."""
+    if len(rows) == 1:
+        scope = say("{series}, on candles that training had not seen:", series=rows[0].series)
+    else:
+        scope = say("Median of {num} series, on candles that training had not seen:", num=len(rows))
+    if any(row.is_demo for row in rows):
+        scope = say("A simulated market, no real coin. {scope}", scope=scope)
+    return scope
 
 
 def best_first(verdicts: Iterable[TaskVerdict]) -> list[str]:

@@ -32,6 +32,7 @@ from v8.errors import ArtifactError, DivergedError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_quantiles, evaluate_windows
 from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
 from v8.evaluation.importance import measure_importance
+from v8.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
 from v8.evaluation.significance import BaselineComparison
 from v8.features.indicators import FEATURES, ancestry, definitions
 from v8.features.store import FeatureStore
@@ -44,6 +45,7 @@ from v8.storage import write_with
 from v8.training.formula import FormulaTrainer
 from v8.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.windows.span import Span
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
@@ -60,6 +62,7 @@ class _TestSpanResults:
     evaluation: Evaluation | None = None
     losses: Any = None  # of every forecaster in each window
     quantiles: QuantileEvaluation | None = None
+    price_range: RangeCoverage | None = None  # of the model's range of prices
     importance: Mapping[str, Any] | None = None  # of each kind of inputs
 
 
@@ -150,7 +153,8 @@ class SeriesInProgress:
             results = replace(results, evaluation=evaluation, losses=losses)
             if self._job.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
-                results = replace(results, quantiles=quantiles)
+                coverage = self._range_coverage(model, forecasts.quantiles)
+                results = replace(results, quantiles=quantiles, price_range=coverage)
         if self._job.has_importance:
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
@@ -168,6 +172,17 @@ class SeriesInProgress:
             save_onnx_model(model.keras_model, self._job.folder / ONNX_FILE, str(self.series), windows_NTF)
         except ArtifactError as error:
             self._observer.on_event(Note(str(error)))
+
+    def _range_coverage(self, model: Any, quantiles: Mapping[str, Any]) -> RangeCoverage | None:
+        """Evaluate the range of prices on some windows of the test span; None for a model without paths."""
+        test_span = self._data.spans["test"]
+        chosen = evaluated_windows(test_span)
+        span = Span(test_span.table, test_span.profile, test_span.anchors[chosen])
+        path_bars = model.path_bars(span)
+        if path_bars is None:
+            return None
+        levels = self._data.profile.quantiles
+        return measure_range(span, levels, quantiles[TASK_OHLC][chosen], path_bars)
 
     def _metadata(
         self,
@@ -193,6 +208,7 @@ class SeriesInProgress:
             training=self._training(trainer, result, fleet_size),
             evaluation=test_results.evaluation,
             quantiles=test_results.quantiles,
+            price_range=test_results.price_range,
             importance=test_results.importance,
             seconds=self._seconds,
             versions=versions(),

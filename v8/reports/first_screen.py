@@ -1,0 +1,145 @@
+"""What a report shows first: the verdict on each task as two numbers, beside candles and their forecasts.
+
+The numbers are those of the verdicts that are stored with the series (`v8.evaluation.verdict`), as medians
+over the series; nothing is computed another way here.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from v8.artifacts.series_artifact import ForecastSample
+from v8.baselines.baselines import NAIVE, called
+from v8.evaluation.leaderboard import BEST, LeaderboardRow, best_baseline_names, compared
+from v8.evaluation.price_range import RANGE_SHARE, pooled
+from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
+from v8.language import say
+from v8.quantile_levels import interval_names
+from v8.reports import figures
+from v8.reports.candle_chart import candle_chart
+from v8.reports.markup import Html, element, filled, join, plot
+from v8.reports.verdict import RelativeError, scope_of, titled
+from v8.tasks import TASKS
+from v8.wording import ABSENT, count, percent, spaced
+
+
+def first_screen(
+    rows: Sequence[LeaderboardRow], sample: ForecastSample | None, others: Sequence[str] = ()
+) -> Html:
+    """Return the first screen of a report of at least one evaluated series.
+
+    Args:
+        rows: The leaderboard.
+        sample: Candles and forecasts of one series; None without stored forecasts.
+        others: Names of the series whose charts can be chosen instead, see `candle_chart`.
+    """
+    return filled(
+        "v8.reports",
+        "opening.html",
+        scope=scope_of(rows),
+        cards=join(_cards(rows)),
+        price_range=_price_range(rows),
+        candles=candle_chart(sample, sample_note(sample), others) if sample else "",
+        charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
+        alpha=percent(ALPHA, 0),
+    )
+
+
+def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
+    """Show the verdict on each task, the one with the lowest error relative to naive's first."""
+    errors: dict[str, dict[str, RelativeError]] = {}
+    for (task, name), comparisons in compared(rows).items():
+        errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
+    names = best_baseline_names(rows)
+
+    def place(task: str) -> float:
+        return errors[task][called(NAIVE)].multiple or math.inf
+
+    for task in sorted(errors, key=place):
+        naive = errors[task].pop(called(NAIVE))
+        figure_of_naive = _figure(naive, say("compared with no change (naive)"))
+        others = [
+            _figure(error, _compared_with(name), names if name == BEST else None)
+            for name, error in errors[task].items()
+        ]
+        if not others:
+            others = [element("p", say("No baseline is better than no change."), class_="soft")]
+        title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
+        yield element("section", title, element("div", figure_of_naive, *others), class_="card")
+
+
+def _compared_with(name: str) -> str:
+    if name == BEST:
+        return say("compared with the best baseline")
+    return say("compared with the best baseline, {name}", name=spaced(name))
+
+
+def _figure(error: RelativeError, label: str, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, what it is compared with, and whether it is significant."""
+    outcomes = set(error.outcomes)
+    style = "unclear"
+    if BEATS in outcomes and LOSES not in outcomes:
+        style = "better"
+    elif LOSES in outcomes and BEATS not in outcomes:
+        style = "worse"
+    return element(
+        "div",
+        element("strong", change(error.multiple), class_=style),
+        element("span", label, title=title),
+        element("span", error.significance or say("the same error"), class_=f"chip {style}"),
+        class_="figure",
+    )
+
+
+def change(multiple: float | None) -> str:
+    """Write by how many per cent an error differs from another, given their ratio.
+
+    >>> change(0.854), change(1.0), change(1.0204), change(None)
+    ('−14.6 %', '0.0 %', '+2.0 %', '–')
+    """
+    if multiple is None:
+        return ABSENT
+    if is_equal(multiple, 1.0):
+        return "0.0 %"
+    change_pct = round(figures.change_pct(multiple), 1) + 0.0
+    return f"{change_pct:+.1f} %".replace("-", "−")
+
+
+def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
+    """Say how often all bars ahead stayed within the range of prices; empty where that is not evaluated."""
+    coverage = pooled(row.price_range for row in rows)
+    if coverage is None:
+        return Html()
+    figure = element(
+        "div",
+        element("strong", percent(coverage.share)),
+        element(
+            "span",
+            say(
+                "of {num} windows had all bars ahead inside the range; {stated} is stated",
+                num=count(coverage.num_windows),
+                stated=percent(RANGE_SHARE, 0),
+            ),
+        ),
+        class_="figure",
+    )
+    return element("section", element("h2", say("Range of prices")), figure, class_="card")
+
+
+def sample_note(sample: ForecastSample) -> str:
+    """Say what the chart of a sample shows."""
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps)
+    note = say(
+        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}.",
+        num=len(sample.open_time_s),
+        every=every,
+    )
+    names = interval_names(sample.levels)
+    if not names:
+        return note
+    intervals = say(
+        "The shaded areas are the {names} interval of the close: that share of the actual closes should lie "
+        "within it.",
+        names=say(" and ").join(names),
+    )
+    return f"{note} {intervals}"
