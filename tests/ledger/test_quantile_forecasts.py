@@ -209,6 +209,12 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     closed_s = int(made.candles.open_time_s[-1]) + made.candles.series.bar_s
     fitted = fit_baselines(profile, made.candles, closed_s)
     entry = make_entry(made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny")
+    with_range = make_entry(
+        made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny", has_range=True
+    )
+    low, high = with_range.price_range.low, with_range.price_range.high
+    assert low < last_close(made.candles) < high and entry.price_range is None
+    assert (with_range.values == entry.values).all() and "range" in with_range.to_json()
     assert entry.issuer.forecasters[-4:] == ("model_q5", "model_q25", "model_q75", "model_q95")
     scored = score(entry, every, entry.due_s)
     assert scored is not None and scored.losses is not None and scored.actual is not None
