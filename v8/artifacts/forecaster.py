@@ -211,6 +211,8 @@ class Forecaster:
         model, file = (models or SharedModels()).open(folder, metadata)
         forecaster = cls(metadata, model, metadata_file=str(folder / METADATA_FILE), revision=revision)
         forecaster._require_fit(str(file))
+        if forecaster.runtime == KERAS:  # an ONNX file was asked when it was read
+            model_file.require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
         return forecaster
 

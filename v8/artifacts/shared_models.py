@@ -76,7 +76,6 @@ class SharedModels:
                 return load_onnx_model(file, metadata.series, self._onnx_graphs), file
         file = metadata.verified_model(folder)
         model_file.check_keras_file(file)
-        model_file.require_made_for(file, metadata.series)
         return self.load(file), file
 
     def load(self, file: Path) -> "SharedModel":
