@@ -222,6 +222,8 @@ def test_an_alert_notifies_once_when_its_limit_is_passed(served: Any, browser: A
             document.getElementById('alert-limit').value = {limit};
             document.getElementById('alert-form').requestSubmit(); }})()""")
 
+    browser.value("document.getElementById('to-alerts').click()")
+    browser.wait("document.querySelectorAll('#alert-series option').length === 3")
     now = "[...document.querySelectorAll('#alert-now li')].map((line) => line.textContent)"
     add(BTC, limit)
     browser.wait("window.notes.length === 1")

@@ -56,7 +56,8 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         )
         told = "Candles: 50.0 % lower error than the naive forecast"
         assert told in part and "not known yet: too few candles for a test. 2 scored of 1 day." in part
-        page.until(lambda: told in page.get("/").text)  # on the tile, too
+        whole = page.get("/record").text  # on the page of all series, too
+        assert told in whole and f'<a href="/series/{BTC}">' in whole
         assert page.get("/api/track/ETHUSDT-1h").json()["record"] is None
         assert str(tmp_path) not in page.get(f"/api/track/{BTC}").text
 

@@ -88,6 +88,7 @@ const list = () => {
 const update = () => { list(); sayRefused(); check(); };
 
 const offerSeries = () => {
+  if (!box.open) return;  // of a thousand series the choice is made when somebody looks at it
   const names = [...present.querySelectorAll("[data-series]")].map(({ dataset }) => dataset.series).sort();
   const select = field("alert-series");
   const offered = [...select.options].map((option) => option.value);
@@ -110,6 +111,7 @@ field("alert-form").addEventListener("submit", async (event) => {
 });
 addEventListener("storage", ({ key }) => { if (key === KEY) { state = read(); list(); } });
 box.hidden = false;
+box.addEventListener("toggle", offerSeries);
 const link = field("to-alerts");
 if (link) link.hidden = false;
 link?.addEventListener("click", () => { box.open = true; });
