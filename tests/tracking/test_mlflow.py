@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,6 +18,7 @@ import pytest
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.runs.trackers import TrackedRun, TrackerError
+from v8.tracking.mlflow import MlflowRuns
 from v8.tracking.mlflow_loader import _load_pyfunc
 
 SERIES = "BTCUSDT-1h"
@@ -82,8 +81,8 @@ def save_model(path: Path, *, data_path: str, code_paths: list[str], **options: 
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return the tracker's module over a stand-in of the package."""
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the tracker over a stand-in of the package."""
     contents: dict[str, dict[str, Any]] = {
         "mlflow": {},
         "mlflow.entities": {"Metric": Number, "Param": Number},
@@ -95,13 +94,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         module = ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    vars(sys.modules["mlflow"])["pyfunc"] = sys.modules["mlflow.pyfunc"]
     for variable in ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_ALLOW_FILE_STORE", "MLFLOW_TRACKING_URI"):
         monkeypatch.setenv(variable, "")  # so that it is as it was after the test
         monkeypatch.delenv(variable)
-    monkeypatch.delitem(sys.modules, "v8.tracking.mlflow", raising=False)
-    yield import_module("v8.tracking.mlflow")
-    sys.modules.pop("v8.tracking.mlflow", None)
+    return MlflowRuns
 
 
 @pytest.fixture
@@ -125,7 +121,7 @@ def hours() -> pd.DataFrame:
 
 
 def test_curves_parameters_and_the_model_are_handed_over(stand_in: Any, run: TrackedRun) -> None:
-    tracker = stand_in.MlflowRuns(run)
+    tracker = stand_in(run)
     client = tracker._client
     assert client.uri == (run.path.absolute() / "mlflow").as_uri()
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
@@ -146,7 +142,7 @@ def test_curves_parameters_and_the_model_are_handed_over(stand_in: Any, run: Tra
 
 
 def test_a_series_that_failed_has_no_model_and_a_refusal_is_one_line(stand_in: Any, run: TrackedRun) -> None:
-    tracker = stand_in.MlflowRuns(run)
+    tracker = stand_in(run)
     tracker.log("ETHUSDT-1h", 1, {"loss/train": 0.5})
     tracker.finish("ETHUSDT-1h")
     assert (tracker._client.ended, tracker._client.files) == (["FAILED"], [])
@@ -174,8 +170,6 @@ def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: An
 @pytest.mark.filterwarnings("ignore")
 def test_in_its_own_store_the_model_loads_and_forecasts(run: TrackedRun) -> None:
     from mlflow import pyfunc, set_tracking_uri
-
-    from v8.tracking.mlflow import MlflowRuns
 
     tracker = MlflowRuns(run)
     tracker.log(SERIES, 1, {"loss/train": 0.5, "test/ohlc/skill": 0.01})

@@ -16,15 +16,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 asks for it since it prefers databases
-
-from mlflow.entities import Metric, Param
-from mlflow.exceptions import MlflowException
-from mlflow.tracking import MlflowClient
 
 from v8.artifacts.features_file import features_file
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, read_metadata
@@ -52,13 +46,19 @@ class MlflowRuns:
         self._open: dict[str, str] = {}  # identifiers of MLflow's runs by series
         self._experiment = ""  # identifier; empty before the first run
         self._uri = os.environ.get(URI_VARIABLE) or (run.path.absolute() / MLFLOW_FOLDER).as_uri()
-        self._client = _guarded(lambda: MlflowClient(tracking_uri=self._uri))
+        # MLflow reads both when it is imported. It asks for the second where a folder is the store.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        self._entities = import_module("mlflow.entities")
+        self._error: type[Exception] = import_module("mlflow.exceptions").MlflowException
+        client_of = import_module("mlflow.tracking").MlflowClient
+        self._client = self._guarded(lambda: client_of(tracking_uri=self._uri))
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Hand numbers of a series to its run."""
         now_ms = int(time.time() * 1_000)
-        metrics = [Metric(name, value, now_ms, step) for name, value in values.items()]
-        _guarded(lambda: self._client.log_batch(self._run_of(series), metrics=metrics))
+        metrics = [self._entities.Metric(name, value, now_ms, step) for name, value in values.items()]
+        self._guarded(lambda: self._client.log_batch(self._run_of(series), metrics=metrics))
 
     def finish(self, series: str) -> None:
         """Log the model of a series that is finished, and end its run."""
@@ -68,9 +68,9 @@ class MlflowRuns:
         folder = self._run.path / series
         is_finished = (folder / METADATA_FILE).is_file()
         if is_finished:
-            _guarded(lambda: self._log_model(run_id, folder))
+            self._guarded(lambda: self._log_model(run_id, folder))
         status = "FINISHED" if is_finished else "FAILED"
-        _guarded(lambda: self._client.set_terminated(run_id, status=status))
+        self._guarded(lambda: self._client.set_terminated(run_id, status=status))
 
     def _run_of(self, series: str) -> str:
         """Return the run of a series; it is started at the first call."""
@@ -79,7 +79,9 @@ class MlflowRuns:
                 self._experiment = self._experiment_id(self._run.path.name)
             run = self._client.create_run(self._experiment, run_name=series)
             facts = {"series": series, "source": self._run.source, **_flat(self._run.profile)}
-            parameters = [Param(name, str(value)[:_MOST_LETTERS]) for name, value in facts.items()]
+            parameters = [
+                self._entities.Param(name, str(value)[:_MOST_LETTERS]) for name, value in facts.items()
+            ]
             self._client.log_batch(run.info.run_id, params=parameters)
             self._open[series] = run.info.run_id
         return self._open[series]
@@ -90,8 +92,7 @@ class MlflowRuns:
 
     def _log_model(self, run_id: str, folder: Path) -> None:
         """Log the files of a model with what loads them."""
-        from mlflow import pyfunc  # noqa: PLC0415 - it takes a second to import
-
+        pyfunc = import_module("mlflow.pyfunc")
         metadata = read_metadata(folder)
         with tempfile.TemporaryDirectory() as place:
             data = Path(place, "data")
@@ -112,6 +113,12 @@ class MlflowRuns:
             )
             self._client.log_artifacts(run_id, str(Path(place, MODEL_NAME)), MODEL_NAME)
 
+    def _guarded(self, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except self._error as error:
+            raise TrackerError(str(error).partition("\n")[0]) from error
+
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested keys as one level: `training.epochs`."""
@@ -122,10 +129,3 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _guarded(work: Callable[[], Result]) -> Result:
-    try:
-        return work()
-    except MlflowException as error:
-        raise TrackerError(str(error).partition("\n")[0]) from error
