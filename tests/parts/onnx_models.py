@@ -11,7 +11,7 @@ from v8.networks.onnx_graph import FORMAT_VERSION, OPERATOR_SET
 
 def tiny_model(series: str) -> onnx.ModelProto:
     """Return a model that doubles a window of two bars of one feature."""
-    shape = ["windows", 2, 1]
+    shape: list[str | int | None] = ["windows", 2, 1]
     graph = helper.make_graph(
         [helper.make_node("Mul", ["window", "two"], ["ohlc"])],
         "tiny",
