@@ -274,4 +274,4 @@ def test_the_client_is_as_patient_as_before_afterwards(hub: Any, staged: Staged,
     assert habits() == before
     assert get_session().timeout.read is None
     # .gitattributes, four files, models
-    assert len(list(HfApi(endpoint=hub.url).list_repo_tree(REPO))) == 6
+    assert len(list(HfApi(endpoint=hub.url).list_repo_tree(REPO))) == 7
