@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from v8.artifacts.metadata import MachineInfo, Metadata
+from v8.artifacts.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
@@ -46,7 +46,6 @@ TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "financ
 
 FORECAST_PICTURE: Final = "forecast.png"  # forecasts of the end of a test span
 MODELS_FOLDER: Final = "models"  # holds a folder for each series
-ONNX_FILE: Final = "model.onnx"  # a model for onnxruntime, where somebody exported one
 
 MOST_KLINES: Final = 1_000
 """Most candles of one answer of the exchange's API."""
