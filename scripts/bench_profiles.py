@@ -64,12 +64,12 @@ def _row(name: str, seconds: float) -> str:
     is_active = np.array([True])
     state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
     num_steps = 0
-    np.asarray(state.window_sum)
+    np.asarray(state.weight_sum)
     ready = time.process_time()
     while time.process_time() - ready < seconds:
         for _ in range(STEPS_A_TURN):
             state = trainer.train_batch(state, rates, is_active, tables, indices_BM)
-        np.asarray(state.window_sum)  # the steps are through
+        np.asarray(state.weight_sum)  # the steps are through
         num_steps += STEPS_A_TURN
     step_s = (time.process_time() - ready) / num_steps / profile.training.windows_per_step
     flop = training_flop_per_window(profile) / 1e6

@@ -563,8 +563,8 @@ def test_quantiles_that_cannot_be_forecast_are_refused(
 def test_paths_say_quantiles_beside_any_network(tmp_path: Path, calibration: str) -> None:
     levels, tasks = [0.1, 0.5, 0.9], {"ohlc": {"weight": 1.0, "loss": "mse"}}
     profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration=calibration)
-    assert profile.quantiles == (0.1, 0.5, 0.9) and profile.has_paths
-    assert asked(tmp_path, [], calibration=calibration).has_paths is (calibration == "ensemble")
+    assert profile.quantiles == (0.1, 0.5, 0.9) and profile.uses_simulated_paths
+    assert asked(tmp_path, [], calibration=calibration).uses_simulated_paths is (calibration == "ensemble")
 
 
 def test_arrays_that_fit_are_taken() -> None:

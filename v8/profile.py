@@ -373,7 +373,7 @@ class Profile(Settings, metaclass=_CheckedModel):
         return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks)
 
     @property
-    def has_paths(self) -> bool:
+    def uses_simulated_paths(self) -> bool:
         """Whether simulated paths influence the published forecasts or their quantiles."""
         return self.calibration == "ensemble" or bool(self.quantiles)
 

@@ -110,7 +110,7 @@ class ClockedTrainer(Trainer):
 
     def validation_losses(self, state: FleetState, tables: Tables, indices_SBM: Indices) -> Any:
         """Stop the watch: the trainer has waited for the sums of the epoch. An untrained state has none."""
-        num_windows = float(np.asarray(state.window_sum).sum())
+        num_windows = float(np.asarray(state.weight_sum).sum())
         if self.watch and num_windows:
             self.stretches.append(self.watch.after(num_windows))
         self.watch = None
@@ -171,7 +171,7 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
             state = trainer.train_batch(state, rates, active, tables, next(endless))
             if number < due:
                 continue
-            num_windows = float(np.asarray(state.window_sum).sum())  # waits; every step would stall a GPU
+            num_windows = float(np.asarray(state.weight_sum).sum())  # waits; every step would stall a GPU
             elapsed = time.perf_counter() - started
             if elapsed > seconds:
                 break

@@ -12,24 +12,41 @@ TEXT: Final = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def definition_lines(path: str, names: list[str]) -> int:
-    """Count the lines of a module's docstring and of some of its definitions, all of which it must have."""
+    """Count the lines of a module's docstring and of some of its definitions, all of which it must have.
+
+    A method is named `Class.method`; what its class has before the first method is counted, too, once.
+    """
     module = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
-    sizes = {
-        node.name: (node.end_lineno or 0) - node.lineno + 1
-        for node in module.body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    }
+    sizes: dict[str, int] = {}
+    heads: dict[str, int] = {}
+    for node in module.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            sizes[node.name] = num_lines(node)
+        if isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            sizes |= {f"{node.name}.{method.name}": num_lines(method) for method in methods}
+            heads[node.name] = methods[0].lineno - node.lineno if methods else 0
     assert not set(names) - set(sizes), f"{path} has no longer what CONTRIBUTING.md names"
+    classes = {name.partition(".")[0] for name in names if "." in name}
     docstring = ast.get_docstring(module) or ""
-    return len(docstring.splitlines()) + sum(sizes[name] for name in names)
+    return (
+        len(docstring.splitlines())
+        + sum(heads[name] for name in classes)
+        + sum(sizes[name] for name in names)
+    )
 
 
-def test_the_spine_is_fifteen_files_of_which_1900_lines_are_to_be_read() -> None:
+def num_lines(node: ast.ClassDef | ast.FunctionDef) -> int:
+    """Count the lines of a definition."""
+    return (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_the_spine_is_fifteen_files_of_which_1150_lines_are_to_be_read() -> None:
     rows = re.findall(r"^\| `(v8/[^`]+)` \| ([^|]+) \|", TEXT.partition("## Packages")[0], flags=re.MULTILINE)
-    spine = {path: re.findall(r"`(\w+)`", names) for path, names in rows}
+    spine = {path: re.findall(r"`([\w.]+)`", names) for path, names in rows}
     assert 10 <= len(spine) == len(rows) <= 15
     assert all(spine.values())
-    assert sum(definition_lines(path, names) for path, names in spine.items()) <= 1_900
+    assert sum(definition_lines(path, names) for path, names in spine.items()) <= 1_150
 
 
 def test_every_file_that_is_named_is_there() -> None:

@@ -487,13 +487,13 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
         again = carried_out(plan, folder, Growing(begun_s), HollowEngine())
     with opened(plan) as folder:
         later = carried_out(plan, folder, Growing(begun_s + 200 * 900), HollowEngine())
-    assert (again.newer, later.num_trained, later.num_finished_before) == ((), 0, 2)
-    assert [(str(each.series), each.num_bars, each.first_s) for each in later.newer] == [
+    assert (again.newer_candles, later.num_trained, later.num_finished_before) == ((), 0, 2)
+    assert [(str(each.series), each.num_bars, each.first_s) for each in later.newer_candles] == [
         ("BTCUSDT-15m", 200, begun_s + 900),
         ("ETHUSDT-1h", 50, begun_s + 3_600),
     ]
     for summary in (again, later):
-        print_newer(summary.newer, "v8 update RUN", "v8 run --fresh")
+        print_newer(summary.newer_candles, "v8 update RUN", "v8 run --fresh")
     assert capsys.readouterr().out == (
         "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use.\n"
         "Train on them; the old models are kept and serve on where they are better: v8 update RUN\n"

@@ -92,7 +92,7 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
     for one, other in zip(found[0].weights, found[1].weights, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
     np.testing.assert_allclose(found[0].loss_sum, found[1].loss_sum, rtol=1e-5)
-    np.testing.assert_array_equal(found[0].window_sum, found[1].window_sum)
+    np.testing.assert_array_equal(found[0].weight_sum, found[1].weight_sum)
 
 
 def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., Profile]) -> None:
@@ -169,7 +169,7 @@ def test_filling_changes_nothing(
         x = np.array(batch.x_BMTF)
         x[8:] = filling
         results.append(step(before, RATES, EVERYONE, x, batch.y_BMHC, half))
-        assert np.asarray(results[-1].window_sum).tolist() == [8, 8, 8]
+        assert np.asarray(results[-1].weight_sum).tolist() == [8, 8, 8]
     for one, two in zip(results[0].weights, results[1].weights, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
 

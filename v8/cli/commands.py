@@ -71,7 +71,7 @@ def run(
     drop: list[str] | None = cli.some_series("Take a series out of the run and keep its files; repeat."),
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
-    lang: cli.LangOption = None,
+    lang: cli.LangOption = None,  # unused here: its callback, `_set_language`, has set the language already
     importance: bool = Option(False, "--importance", help="Measure how much each kind of input adds."),
     onnx: bool = Option(False, "--onnx", help="Write model.onnx, too, to forecast without TensorFlow."),
     evaluate: bool = Option(
@@ -97,6 +97,7 @@ def run(
     _check_places(runs, publish)
     _start_run(
         PreparedRun.from_options(
+            # Without `plugin`: `with_plugins` (`v8.cli.options`) adds that flag, and has loaded the plug-ins.
             RunOptions(
                 profile=cli.one_profile("run", profile_argument, profile) or _DEFAULT_PROFILE,
                 series=tuple(series or ()),

@@ -70,7 +70,7 @@ def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
         if folder:
             folders += [flag, str(folder)]
     update = command("update", str(path), *folders)
-    printing.print_newer(summary.newer, update, fresh=f"{options.command} --fresh")
+    printing.print_newer(summary.newer_candles, update, fresh=f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
     if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default

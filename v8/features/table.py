@@ -224,13 +224,13 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
     return _compute(candles, {name: ancestry(name) for name in columns}, num_known)
 
 
-def _compute(candles: Candles, columns: Mapping[str, Ancestry], num_known: int) -> dict[str, Chunks]:
-    """Compute columns as `compute_columns` does, with what each one is computed from."""
-    block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
-    results = dict(zip(columns, block, strict=True))
+def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_known: int) -> dict[str, Chunks]:
+    """Compute columns as `compute_columns` does; `ancestries` say what each one is computed from."""
+    block = np.full((len(ancestries), len(candles) - num_known), np.nan, dtype=np.float32)
+    results = dict(zip(ancestries, block, strict=True))
     for segment in segment_rows(candles.segment):
         if segment.stop > num_known:
-            _fill(results, candles, columns, segment, num_known)
+            _fill(results, candles, ancestries, segment, num_known)
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
@@ -249,20 +249,20 @@ def segment_rows(segment: NDArray[np.int32]) -> list[slice]:
 def _fill(
     results: Mapping[str, Column],
     candles: Candles,
-    columns: Mapping[str, Ancestry],
+    ancestries: Mapping[str, Ancestry],
     segment: slice,
     num_known: int,
 ) -> None:
     """Compute the columns of one segment and write them into results, whose first row is `num_known`."""
     windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
     whole_segment: list[str] = []  # columns whose rows depend on all of the segment
-    for name, column in columns.items():
-        if column.warmup_bars >= segment.stop - segment.start:
+    for name, column_ancestry in ancestries.items():
+        if column_ancestry.warmup_bars >= segment.stop - segment.start:
             continue
-        if column.reach_bars is None:
+        if column_ancestry.reach_bars is None:
             whole_segment.append(name)
         else:
-            windowed[name] = column.reach_bars
+            windowed[name] = column_ancestry.reach_bars
     first_needed = max(segment.start, num_known - max(windowed.values(), default=0))
     computed: dict[str, FloatArray] = {}
     if windowed:
@@ -271,19 +271,21 @@ def _fill(
         computed |= computed_rows(whole_segment, _inputs(candles, segment))
     new_rows = {}
     for name, values in computed.items():
-        first_valid = max(num_known, segment.start + columns[name].warmup_bars)
+        first_valid = max(num_known, segment.start + ancestries[name].warmup_bars)
         new_rows[name] = results[name][first_valid - num_known : segment.stop - num_known]
+        # Values begin at `first_needed` or with the segment, and all end with it: so they are counted from
+        # its end, by a negative index.
         new_rows[name][:] = values[first_valid - segment.stop :]
     _require_finite(candles, new_rows)
 
 
 def _inputs(candles: Candles, rows: slice) -> dict[str, FloatArray]:
     """Return all columns of some candles by name, float64."""
-    columns = dict(zip(OHLCV, np.ascontiguousarray(candles.values[rows].T), strict=True))
-    columns[OPEN_TIME] = candles.open_time_s[rows].astype(np.float64)
+    inputs = dict(zip(OHLCV, np.ascontiguousarray(candles.values[rows].T), strict=True))
+    inputs[OPEN_TIME] = candles.open_time_s[rows].astype(np.float64)
     for name, values in candles.covariates.items():
-        columns[name] = values[rows]
-    return columns
+        inputs[name] = values[rows]
+    return inputs
 
 
 def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:

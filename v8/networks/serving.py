@@ -231,7 +231,7 @@ def build_serving(
         )
     network_model = keras.Model(window_BTF, points)
     distances: dict[str, Any] = {}
-    if profile.has_paths:
+    if profile.uses_simulated_paths:
         points, distances = _mixed_with_baselines(profile, window_BTF, closes_BK, standing, points)
     least_volatility = constants("least volatility")
     outputs = {

@@ -111,7 +111,7 @@ class RunSummary:
     num_trained: int  # series that this call finished
     num_finished_before: int  # that earlier calls had finished, on the candles that are still there
     failures: tuple[SeriesOutcome, ...]  # one per failed series
-    newer: tuple[NewerCandles, ...] = ()  # per series whose source has candles after the pinned ones
+    newer_candles: tuple[NewerCandles, ...] = ()  # per series whose source has candles after the pinned ones
 
     @property
     def exit_code(self) -> int:

@@ -68,14 +68,15 @@ def run(
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.as_of(folder.record.series)
         with (
-            # The follower passes on what happens, each note once; the observer may have run.json written.
-            observed(observer, current, source.name, folder.save_record) as follower,
-            warnings_as_notes(follower),
+            # The way of an event: engine -> estimate and recorder (`train_jobs`) -> each note once ->
+            # `observer`, which is display, trackers and report; it may have run.json written.
+            observed(observer, current, source.name, folder.save_record) as each_note_once,
+            warnings_as_notes(each_note_once),
         ):
             for note in drop_notes:
-                follower.on_event(note)
-            summary = execute(current, folder, source, engine, follower)
-            follower.on_finished(summary)
+                each_note_once.on_event(note)
+            summary = execute(current, folder, source, engine, each_note_once)
+            each_note_once.on_finished(summary)
     return summary
 
 
@@ -117,7 +118,7 @@ def execute(
         num_trained=len(outcomes) - len(train_failures),
         num_finished_before=len(finished_before),
         failures=tuple(failures),
-        newer=tuple(reading.newer),
+        newer_candles=tuple(reading.newer_candles),
     )
 
 
@@ -219,11 +220,11 @@ def train_jobs(
     outcomes: list[SeriesOutcome] = []
     num_trained = 0
     estimate = ProgressEstimate(len(jobs))
-    followers = ObserverGroup([estimate, recorder])
+    estimate_and_recorder = ObserverGroup([estimate, recorder])
     try:
         if jobs:
-            for outcome in engine.train(jobs, followers):
-                followers.on_event(outcome)
+            for outcome in engine.train(jobs, estimate_and_recorder):
+                estimate_and_recorder.on_event(outcome)
                 outcomes.append(outcome)
                 if outcome.reason is None:
                     num_trained += 1

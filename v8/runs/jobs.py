@@ -52,7 +52,12 @@ class Job:
 
 
 class Engine(ABC):
-    """Makes the artefacts of a run: `v8.runs.engines.LocalEngine` on this machine, others elsewhere."""
+    """Makes the artefacts of a run.
+
+    On this machine that is `LocalEngine` (`v8.runs.engines`). It hands the jobs to `WorkerEngine`
+    (`v8.runs.workers`), which starts processes, or to `InProcessEngine` (`v8.runs.local`). Other engines
+    train on other machines.
+    """
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:

@@ -1,4 +1,8 @@
-"""Trains series in this process; `v8.runs.workers` and `v8.ray.cluster` do so in each process of theirs."""
+"""Trains series in this process.
+
+`LocalEngine` (`v8.runs.engines`) hands its jobs to the engine below where one process is enough. The
+processes of `v8.runs.workers` and `v8.ray.cluster` use it, too, each for its own jobs.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,7 +63,8 @@ class InProcessEngine(Engine):
             )
 
         key = (self._trainer_factory, self._store, profile.digest, device_settings)
-        # Within a resource scope, such as a back-test, later runs of the profile compile nothing again.
+        # A back-test opens a `resource_scope` around all of its runs. The pipeline is then kept until that
+        # scope ends, and the next run of the profile compiles nothing again; else it closes with this call.
         with self._interrupts() as check_interrupt, resource_scope() as resources:
             pipeline: SeriesPipeline = resources.get(key, open_pipeline)
             yield from pipeline.make_artifacts(jobs, self._fleet_size or len(jobs), observer, check_interrupt)

@@ -135,7 +135,8 @@ class SeriesPipeline:
         unfinished = list(fleet)
         results = self._trainer.fit_fleet([series.member() for series in fleet])
         while unfinished:
-            # The name is right only for a fleet of one; of a larger one only the reason of an error is used.
+            # An error does not say whose it is. In a fleet of one the outcome is that of its series; in a
+            # larger one only its reason is used, and the series that it names is any of them.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None and len(fleet) == 1:
                 yield outcome
@@ -170,7 +171,7 @@ class SeriesPipeline:
             yield from self._train_fleet(unfinished[start : start + size], observer)
 
     def _new_trainer(self) -> AnyTrainer:
-        """Return the trainer of the profile: of a network, or of a formula, which is only fitted."""
+        """Return the trainer of the profile; one without a network is only fitted (`FormulaTrainer`)."""
         precision = self._device_settings.precision
         num_micro_batches = self._device_settings.num_micro_batches
         check = self._call_check

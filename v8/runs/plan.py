@@ -43,8 +43,8 @@ class Plan:
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     champions: Mapping[Series, Path] = field(default_factory=dict)
-    """Folders of the models that serve, from whose weights training starts when models are renewed; other
-    series start from random weights."""
+    """By series the folder of its champion: the model that serves now, from whose weights training starts
+    when models are renewed. A series without one starts from random weights."""
 
     @property
     def todo(self) -> list[Series]:

@@ -36,7 +36,8 @@ class CandleReading:
 
     ready: list[CheckedSeries] = field(default_factory=list)  # unfinished series
     failures: list[SeriesOutcome] = field(default_factory=list)
-    newer: list[NewerCandles] = field(default_factory=list)  # series with candles after the pinned ones
+    newer_candles: list[NewerCandles] = field(default_factory=list)
+    """Series whose source has candles after the pinned ones."""
 
 
 class CandleReader:
@@ -81,7 +82,7 @@ class CandleReader:
         if candles is not None:
             read_s = outcome.seconds
             if candles.report.num_newer:
-                reading.newer.append(_newer_candles(candles))
+                reading.newer_candles.append(_newer_candles(candles))
             pin = pin_of(candles)
             _, outcome = run_isolated(series, lambda: self._folder.pin(series, pin))
             if outcome.reason is None and not is_done:

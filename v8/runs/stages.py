@@ -1,8 +1,10 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
-A network that was trained is calibrated before it is evaluated: the validation span decides how much weight
-it gets compared with two formulas, and how wide its quantiles must be (`v8.baselines.ranges`); all of this
-becomes part of its model.
+A network that was trained is calibrated before it is evaluated. Its forecasts are mixed with those of
+simulated paths and of a regression (`v8.baselines.ranges`), in shares that the validation span decides; it
+also decides how wide the quantiles must be. All of this becomes part of the published model.
+
+Shape legend: N windows, T lookback, F features.
 """
 
 import math
@@ -50,7 +52,7 @@ from v8.windows.span import Span
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
 AnyTrainer = Trainer | FormulaTrainer
-"""What trains a network, and what fits a formula."""
+"""What trains a network, and what fits the profiles that have none (family `range_paths`)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class _TestSpanResults:
     """What came of forecasting the test span: forecasts, and how good they were where that is evaluated."""
 
     forecasts: Any  # `Forecasts` of every window
-    calibration: list[dict[str, Any]] | None  # shares of the network by task, as metadata holds them
+    calibration: list[dict[str, Any]] | None  # mixing shares by task, as metadata holds them
     evaluation: Evaluation | None = None
     losses: Any = None  # of every forecaster in each window
     quantiles: QuantileEvaluation | None = None
@@ -126,7 +128,7 @@ class SeriesInProgress:
         self._seconds.update(result.seconds)
         with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)
-            test_results = self._evaluate(model)
+            test_results = self._calibrate_and_evaluate(model)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._save_onnx(model)
@@ -142,7 +144,7 @@ class SeriesInProgress:
             return None
         return evaluation.against(TASK_OHLC)
 
-    def _evaluate(self, model: Any) -> _TestSpanResults:
+    def _calibrate_and_evaluate(self, model: Any) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
@@ -260,17 +262,18 @@ class SeriesInProgress:
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
-    """Fit the weights of the formulas on the validation span and make them part of the model.
+    """Fit the shares of network, simulated paths and regression on the validation span.
 
-    Returns the network's share by task, as metadata holds it; None where the network has every share.
+    They become part of the model. Returns the network's share by task, as metadata holds it; None where
+    nothing is mixed.
     """
     span = data.spans["validation"]
     profile = data.profile
-    if not profile.has_paths:
+    if not profile.uses_simulated_paths:  # neither mixed nor with quantiles: the network alone forecasts
         return None
     ensemble = fit_ensemble(data.spans["train"])
     network_points = model.coherent(span, model.network_points(span))
-    # Three forecasts of each task are mixed: that of the network, and those of the two formulas.
+    # The members of an ensemble are three forecasts of each task: network, regression and simulated paths.
     components, distances = ensemble.member_forecasts(span, network_points)
     is_mixed = profile.calibration == "ensemble"
     if is_mixed:

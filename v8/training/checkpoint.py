@@ -28,6 +28,8 @@ FORMAT_OF_ARRAYS: Final = 2
 _FLAT_FIELDS: Final = ("weights", "means", "squares", "best_weights")
 MAX_BYTES: Final = 1 << 30  # no checkpoint is larger: the network would have 60 million parameters
 _DIGEST_BYTES: Final = 32
+_NAMES_IN_FILES: Final = {"weight_sum": "window_sum"}
+"""Fields that files hold by their former name, so that checkpoints of an older v8 are continued."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Checkpoint:
             "progress": asdict(self.progress),
         }
         flat: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode("utf-8"), np.uint8)}
-        for name, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
+        for field, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
+            name = _NAMES_IN_FILES.get(field, field)
             if isinstance(value, list):
                 flat.update({f"{name}/{number}": array for number, array in enumerate(value)})
             else:
@@ -78,11 +81,12 @@ class Checkpoint:
             note = json.loads(bytes(arrays["note"]))
             progress = adapter(Progress).validate_python(note["progress"])
             fields: dict[str, Any] = {}
-            for name in (*FleetState._fields, "best_weights"):
+            for field in (*FleetState._fields, "best_weights"):
                 # A list is stored as arrays NAME/0, NAME/1 ...
-                fields[name] = arrays.get(name)
-                if fields[name] is None:
-                    fields[name] = [array for key, array in arrays.items() if key.startswith(f"{name}/")]
+                name = _NAMES_IN_FILES.get(field, field)
+                fields[field] = arrays.get(name)
+                if fields[field] is None:
+                    fields[field] = [array for key, array in arrays.items() if key.startswith(f"{name}/")]
             if note["format"] == FORMAT_OF_ARRAYS:
                 for name in _FLAT_FIELDS:
                     fields[name] = np.concatenate([array.ravel() for array in fields[name]])

@@ -192,7 +192,7 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
     def step(state: FleetState) -> FleetState:
         return program.step(state, rates, is_active, tables, indices_BM)
 
-    work = _repeated(step, state, lambda state: state.window_sum)
+    work = _repeated(step, state, lambda state: state.weight_sum)
     kinds = Counter(
         type(layer).__name__ for layer in program.network.layers if isinstance(layer, StackedLSTM)
     )

@@ -54,7 +54,7 @@ class FleetState(NamedTuple):
         loss_scale: Factor of each model's loss under float16, shape (M,).
         num_good_steps: Steps without overflow since the scale last changed, shape (M,), int32.
         loss_sum: Weighted sum of the losses of the epoch's windows, scaled units, shape (M,).
-        window_sum: Sum of the weights of the epoch's windows, shape (M,).
+        weight_sum: Sum of the weights of the epoch's windows, shape (M,).
     """
 
     weights: Tensor
@@ -65,7 +65,12 @@ class FleetState(NamedTuple):
     loss_scale: Tensor
     num_good_steps: Tensor
     loss_sum: Tensor
-    window_sum: Tensor
+    weight_sum: Tensor
+
+    @property
+    def num_models(self) -> int:
+        """Models of the program, M."""
+        return len(self.weight_sum)
 
     def on_host(self) -> "FleetState":
         """Return the state as NumPy arrays, copied from the device in one transfer."""
@@ -85,8 +90,8 @@ class FleetState(NamedTuple):
 
     def with_empty_sums(self) -> "FleetState":
         """Return the state at the start of an epoch."""
-        zeros_M = np.zeros(len(self.window_sum), np.float32)
-        return self._replace(loss_sum=zeros_M, window_sum=zeros_M)
+        zeros_M = np.zeros(self.num_models, np.float32)
+        return self._replace(loss_sum=zeros_M, weight_sum=zeros_M)
 
 
 def initial_state(fleet: keras.Model, precision: str) -> FleetState:
@@ -103,7 +108,7 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
         loss_scale=np.full_like(zeros_M, FIRST_LOSS_SCALE if precision == "mixed_float16" else 1),
         num_good_steps=np.zeros_like(zeros_M, np.int32),
         loss_sum=zeros_M,
-        window_sum=zeros_M,
+        weight_sum=zeros_M,
     )
 
 
@@ -183,11 +188,11 @@ def optimiser_step(
         def gradients(micro_batch: Any, constants: list[Tensor]) -> Any:
             return gradient_function(weights, state.loss_scale, micro_batch, constants)
 
-        window_sum_M = ops.sum(weight_BM, axis=0)
+        weight_sum_M = ops.sum(weight_BM, axis=0)
         batch = (x_BMTF, y, weight_BM)
         gradient_MP, (loss_M, constants) = _accumulated(gradients, state, batch, per_step)
         gradient_MP = gradient_MP / state.loss_scale[:, None] if is_scaled else gradient_MP
-        is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
+        is_active_M = ops.logical_and(is_active_M, weight_sum_M > 0)
         is_taken_M = is_active_M
         if is_scaled:
             is_taken_M = ops.logical_and(is_active_M, ops.all(ops.isfinite(gradient_MP), axis=1))
@@ -198,8 +203,8 @@ def optimiser_step(
             changed |= _rescaled(state, is_active_M, is_taken_M)
         return state._replace(
             constants=_chosen(is_active_M, list(constants), state.constants),
-            loss_sum=state.loss_sum + ops.where(is_active_M, loss_M * window_sum_M, 0.0),
-            window_sum=state.window_sum + ops.where(is_active_M, window_sum_M, 0.0),
+            loss_sum=state.loss_sum + ops.where(is_active_M, loss_M * weight_sum_M, 0.0),
+            weight_sum=state.weight_sum + ops.where(is_active_M, weight_sum_M, 0.0),
             **changed,
         )
 
@@ -240,7 +245,7 @@ def _gradient_function(fleet: keras.Model, profile: Profile) -> Callable[..., An
 def compiled_loss(
     fleet: keras.Model, profile: Profile, trained: keras.Model, places: Sequence[int]
 ) -> Callable[..., Any]:
-    """Compile `loss(weights_MP, tables, indices_BM) -> (loss sums, window sums)`, dropout off, each (M,).
+    """Compile `loss(weights_MP, tables, indices_BM) -> (loss sums, weight sums)`, dropout off, each (M,).
 
     Args:
         fleet: The fleet that is evaluated.
@@ -287,7 +292,7 @@ def _accumulated(
         gradient_MP = gradient_MP + share_M[:, None] * part_MP
         return gradient_MP, loss_M + share_M * part_loss_M, list(constants)
 
-    sums = (ops.zeros_like(state.weights), ops.zeros_like(state.window_sum), list(state.constants))
+    sums = (ops.zeros_like(state.weights), ops.zeros_like(state.weight_sum), list(state.constants))
     gradient_MP, loss_M, constants = ops.fori_loop(0, num_micro_batches, add, sums)
     return gradient_MP, (loss_M, constants)
 
@@ -413,8 +418,8 @@ def fleet_loss(
             would broadcast, and the optimum would be the mean of the batch.
     """
     total_M = ops.zeros_like(weight_BM[0])
-    window_sum_M = ops.sum(weight_BM, axis=0)
-    divisor_M = ops.where(window_sum_M > 0, window_sum_M, 1.0)
+    weight_sum_M = ops.sum(weight_BM, axis=0)
+    divisor_M = ops.where(weight_sum_M > 0, weight_sum_M, 1.0)
     for task, settings in tasks.items():
         if tuple(actual[task].shape) != tuple(forecast[task].shape):
             raise ValueError(

@@ -66,8 +66,8 @@ class TrainingResult:
         device: Where the weights were after the first step, such as "GPU:0".
         peak_memory_bytes: Peak of this process on the device.
         history: A record for each epoch, those before a resume included.
-        untrained_loss: Validation loss before the first epoch: of the constant forecast, or of the champion
-            whose weights training starts from.
+        untrained_loss: Validation loss before the first epoch: of the untrained network, which forecasts the
+            median target (see `Trainer.first_state`), or of the champion whose weights training starts from.
         best_epoch: Epoch whose weights are kept; 0 means that no epoch was better than the start.
         best_validation_loss: Its validation loss, scaled units.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
@@ -196,8 +196,9 @@ class Trainer:
     def first_state(self, members: Sequence[FleetMember]) -> FleetState:
         """Return the initial state of a fleet.
 
-        Weights are drawn by each member's seed, with heads at the constant forecast, or are its
-        `initial_weights`.
+        Weights are a member's `initial_weights`, or are drawn by its seed. Drawn ones have the biases of the
+        last layers set so that the untrained network forecasts the median target of the train span, at each
+        step the same for every window (with squared loss the mean).
         """
         member_networks = []
         for member in members:
@@ -207,7 +208,7 @@ class Trainer:
                 seed=member.seed,
                 start=start,
                 precision=self.precision,
-                uses_teacher_forcing=True,
+                uses_teacher_forcing=True,  # the network for training; without effect if the profile has none
             )
             if member.initial_weights:
                 # The network for training may hold the same arrays in another order.
@@ -239,7 +240,7 @@ class Trainer:
         self, state: FleetState, tables: Tables, indices_SBM: Indices
     ) -> NDArray[np.float64]:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
-        loss = self.program(len(state.window_sum)).loss
+        loss = self.program(state.num_models).loss
         # All batches are started before the first result is awaited: a device computes meanwhile.
         sums = [loss(state.weights, tables, indices_BM) for indices_BM in indices_SBM]
         pairs = [
@@ -359,7 +360,7 @@ class _FleetFit:
             rates = np.zeros(num, np.float32)
             active = np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
-            np.asarray(state.window_sum)  # waits until the device has finished
+            np.asarray(state.weight_sum)  # waits until the device has finished
             return device_of(state.weights)
 
     def _run_epoch(self) -> float:
@@ -407,7 +408,7 @@ class _FleetFit:
                 rates[slot] = self._learning_rate(training.progress, step, num_steps[slot])
             self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
-        losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
+        losses = np.divide(sums, np.asarray(self._state.weight_sum), out=np.zeros_like(sums), where=active)
         return losses, rates
 
     def _learning_rate(self, progress: Progress, step: int, num_steps: int) -> float:

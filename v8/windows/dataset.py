@@ -105,7 +105,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             closes[origin] = table.column(name).astype(np.float64)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # A window weighs as much as the recent range that divides its targets; without ranges all weigh the same.
+    # The recent range is the unit of targets under `scaling: ranged`; otherwise it is one in every row. It is
+    # also the weight of a window: a loss in that unit, times the unit, is an error in returns, and by errors
+    # in returns forecasts are evaluated.
     floored_N = scaling.floored_range(recent_range(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(
