@@ -49,14 +49,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(MarkGuard(), "marks")
-    if not hasattr(
-        config, "workerinput"
-    ):  # the processes of pytest-xdist hand their reports to the first one
+    # The processes of pytest-xdist hand their reports to the first one.
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipCounter(), "skips")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
+    for item in items:
+        # Coverage is that of what every change runs, so `--all` holds the same bound; measuring costs a fifth.
+        if item.get_closest_marker("nightly") or item.get_closest_marker("drill"):
+            item.add_marker("no_cover")
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
