@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
     for item in items:
-        # Coverage is that of what every change runs, so `--all` holds the same bound; measuring costs a fifth.
+        # Coverage is that of what every change runs: `--all` holds the same bound. Measuring costs a fifth.
         if item.get_closest_marker("nightly") or item.get_closest_marker("drill"):
             item.add_marker("no_cover")
 

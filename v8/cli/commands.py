@@ -27,7 +27,7 @@ from v8.runs.options import (
     RunOptions,
     chosen_series,
     contradiction,
-    require_tables,
+    require_covariate_files,
     served_series,
 )
 from v8.runs.trackers import TRACKERS
@@ -489,7 +489,7 @@ def backtest(
     named_series = chosen_series(series, universe)
     form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
-    require_tables(loaded)
+    require_covariate_files(loaded)
     chosen = named_series or served_series(candles)
 
     from v8.cli.runs import evaluate_folds

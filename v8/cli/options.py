@@ -22,7 +22,7 @@ from v8.own_files import require_own
 from v8.plugins import load_plugins
 from v8.profile import TABLES_PLACE
 from v8.registry import advice
-from v8.runs.options import chosen_series, contradiction, set_tables_folder
+from v8.runs.options import chosen_series, contradiction, set_covariate_folder
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -250,7 +250,7 @@ def open_candles(
     Raises:
         ProfileError: If there is no source of that name, or what it needs does not exist.
     """
-    set_tables_folder(tables)
+    set_covariate_folder(tables)
 
     def begin() -> None:
         if message:

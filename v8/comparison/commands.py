@@ -14,7 +14,7 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource, SeriesLister
 from v8.own_files import require_own
 from v8.profile import Profile, load_profile, profile_names
-from v8.runs.options import chosen_series, contradiction, require_tables, served_series
+from v8.runs.options import chosen_series, contradiction, require_covariate_files, served_series
 from v8.wording import Table, plural
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compare_profiles(
     candles = cli.open_candles(source, data_dir, tables)
     loaded = [load_profile(name) for name in names]
     for profile in loaded:
-        require_tables(profile)
+        require_covariate_files(profile)
     requested = chosen_series(series, universe)
     if requested is None and not isinstance(candles, SeriesLister):
         requested = chosen_series(COMPARED_SERIES)

@@ -1,9 +1,9 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-An evaluation keeps errors per step and column, counts, and the figures that the tests start from. Means,
-skill scores, verdicts and p-values are computed from them when they are needed and are stored in no file, so
-the report, the metadata and the model card cannot disagree. How two errors compare is decided by the rule of
-`v8.evaluation.significance`.
+An evaluation keeps errors per step and column, counts, and the figures that significance tests start from.
+Means, skill scores, verdicts and p-values are computed from them when they are needed and are stored in no
+file, so the report, the metadata and the model card cannot disagree. How two errors compare is decided by the
+rule of `v8.evaluation.significance`.
 
 Which baselines a model is compared with, and how, is decided in `v8.evaluation.verdict`.
 
@@ -231,10 +231,16 @@ def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
     return best_of(errors)
 
 
-def evaluate_windows(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> tuple[Evaluation, Losses]:
-    """Evaluate a model and every baseline on the test span, see `evaluate_span`."""
+def evaluate_windows(
+    data: SeriesData, model_forecasts: Mapping[str, AnyFloatArray]
+) -> tuple[Evaluation, Losses]:
+    """Evaluate a model and every baseline on the test span, see `evaluate_span`.
+
+    The errors of baselines on the validation span are noted, too: there the best one is chosen, so that no
+    model is compared with a baseline that was picked on the test span.
+    """
     evaluation, losses = evaluate_span(
-        data.spans["test"], model, train=data.spans["train"], scaling=data.scaling
+        data.spans["test"], model_forecasts, train=data.spans["train"], scaling=data.scaling
     )
     return replace(evaluation, validation_mae=_baseline_errors(data)), losses
 
@@ -257,13 +263,13 @@ def _installed() -> dict[str, Baseline]:
 
 
 def evaluate_span(
-    span: Span, model: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
+    span: Span, model_forecasts: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every installed baseline on some windows.
 
     Args:
         span: The windows.
-        model: The model's forecasts per task, shape (N, H, C), in the task's unit.
+        model_forecasts: The model's forecasts per task, shape (N, H, C), in the task's unit.
         train: The windows that the baselines are fitted to.
         scaling: The scaling that was fitted to `train`.
 
@@ -274,16 +280,16 @@ def evaluate_span(
         SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is
             not a number or too large.
     """
-    if set(model) != set(span.profile.tasks):
+    if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",
             rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
-            got=listed(sorted(model)) or "no task",
+            got=listed(sorted(model_forecasts)) or "no task",
             fix="Pass one array for each task of the profile",
         )
     # A generator: the forecasts of one baseline are measured before those of the next one take memory.
     of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in _installed().items())
-    forecasts = chain([(MODEL, model)], of_baselines)
+    forecasts = chain([(MODEL, model_forecasts)], of_baselines)
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
     tasks = {
         task: EvaluatedTask(
@@ -291,7 +297,7 @@ def evaluate_span(
         )
         for task, by_name in errors.items()
     }
-    direction = metrics.measure_direction(span, model[TASK_OHLC])
+    direction = metrics.measure_direction(span, model_forecasts[TASK_OHLC])
     evaluation = Evaluation(
         num_windows=len(span), horizon_bars=span.horizon_bars, tasks=tasks, direction=direction
     )

@@ -5,11 +5,12 @@ run of candles without a gap. Indicators start again in every segment. The warm-
 and a segment that is not longer than the warm-up is dropped entirely. Columns are selected by name, never by
 number.
 
-Computing only new rows gives the same bits as computing all rows. A row of a windowed column depends on the
-bars of its window only. Exponential averages depend on the whole segment: like a plug-in's formula that is
-not marked as windowed, they are computed from the start of the segment, and only the new rows are used.
+Computing only new rows gives the same bits as computing all rows. A row of a rolling column depends only on
+the bars that it is computed from, such as the last 20. Exponential averages depend on the whole segment: like
+a plug-in's formula that is not marked `is_windowed`, they are computed from the start of the segment, and only
+the new rows are used.
 
-Shapes: N candles, K candles with known rows.
+Shapes: N candles, K of them whose rows are stored already.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,7 +129,7 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
 def compute_features(candles: Candles, features: FeatureSet) -> FeatureTable:
     """Compute the table of columns that were checked before, as `compute_table` does."""
     rows = valid_rows(candles, features)
-    return assemble(candles, features, rows, _compute(candles, features.ancestry, num_known=0))
+    return assemble(candles, features, rows, _compute(candles, features.ancestry, num_stored=0))
 
 
 def valid_rows(candles: Candles, features: FeatureSet) -> list[slice]:
@@ -206,13 +207,13 @@ def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
                 yield part
 
 
-def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0) -> dict[str, Chunks]:
-    """Compute columns of N candles, or only the rows after the first K known ones, segment by segment.
+def compute_columns(candles: Candles, columns: Sequence[str], num_stored: int = 0) -> dict[str, Chunks]:
+    """Compute columns of N candles, or only the rows after the K that are stored, segment by segment.
 
     Args:
         candles: The candles.
         columns: Names of the columns.
-        num_known: K.
+        num_stored: K.
 
     Returns:
         Rows K to N by name, each as one chunk of shape (N - K,), float32, read-only, NaN in the warm-up of
@@ -221,16 +222,16 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_known: int = 0
     Raises:
         DataError: If a value is beyond single precision.
     """
-    return _compute(candles, {name: ancestry(name) for name in columns}, num_known)
+    return _compute(candles, {name: ancestry(name) for name in columns}, num_stored)
 
 
-def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_known: int) -> dict[str, Chunks]:
+def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_stored: int) -> dict[str, Chunks]:
     """Compute columns as `compute_columns` does; `ancestries` say what each one is computed from."""
-    block = np.full((len(ancestries), len(candles) - num_known), np.nan, dtype=np.float32)
+    block = np.full((len(ancestries), len(candles) - num_stored), np.nan, dtype=np.float32)
     results = dict(zip(ancestries, block, strict=True))
     for segment in segment_rows(candles.segment):
-        if segment.stop > num_known:
-            _fill(results, candles, ancestries, segment, num_known)
+        if segment.stop > num_stored:
+            _fill(results, candles, ancestries, segment, num_stored)
     return {name: (_read_only(column),) for name, column in results.items()}
 
 
@@ -251,10 +252,10 @@ def _fill(
     candles: Candles,
     ancestries: Mapping[str, Ancestry],
     segment: slice,
-    num_known: int,
+    num_stored: int,
 ) -> None:
-    """Compute the columns of one segment and write them into results, whose first row is `num_known`."""
-    windowed: dict[str, int] = {}  # bars before a row on which it depends, by column
+    """Compute the columns of one segment and write them into results, whose first row is `num_stored`."""
+    rolling: dict[str, int] = {}  # bars before a row on which it depends, by column
     whole_segment: list[str] = []  # columns whose rows depend on all of the segment
     for name, column_ancestry in ancestries.items():
         if column_ancestry.warmup_bars >= segment.stop - segment.start:
@@ -262,17 +263,17 @@ def _fill(
         if column_ancestry.reach_bars is None:
             whole_segment.append(name)
         else:
-            windowed[name] = column_ancestry.reach_bars
-    first_needed = max(segment.start, num_known - max(windowed.values(), default=0))
+            rolling[name] = column_ancestry.reach_bars
+    first_needed = max(segment.start, num_stored - max(rolling.values(), default=0))
     computed: dict[str, FloatArray] = {}
-    if windowed:
-        computed |= computed_rows(windowed, _inputs(candles, slice(first_needed, segment.stop)))
+    if rolling:
+        computed |= computed_rows(rolling, _inputs(candles, slice(first_needed, segment.stop)))
     if whole_segment:
         computed |= computed_rows(whole_segment, _inputs(candles, segment))
     new_rows = {}
     for name, values in computed.items():
-        first_valid = max(num_known, segment.start + ancestries[name].warmup_bars)
-        new_rows[name] = results[name][first_valid - num_known : segment.stop - num_known]
+        first_valid = max(num_stored, segment.start + ancestries[name].warmup_bars)
+        new_rows[name] = results[name][first_valid - num_stored : segment.stop - num_stored]
         # Values begin at `first_needed` or with the segment, and all end with it: so they are counted from
         # its end, by a negative index.
         new_rows[name][:] = values[first_valid - segment.stop :]

@@ -7,7 +7,7 @@ from typer import Exit, Option, echo
 from v8.cli import options as cli
 from v8.errors import SeriesError
 from v8.ledger import DEFAULT_LEDGER
-from v8.runs.options import chosen_series, require_tables
+from v8.runs.options import chosen_series, require_covariate_files
 
 
 def update(
@@ -52,7 +52,7 @@ def update(
     opened_ledger = Ledger.open(ledger) if ledger is not None else None
     renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
     chosen = renewal.select_series(named_series)
-    require_tables(renewal.profile)
+    require_covariate_files(renewal.profile)
     chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")
     if dry_run:

@@ -69,7 +69,8 @@ def run(
         current = plan.as_of(folder.record.series)
         with (
             # The way of an event: engine -> estimate and recorder (`train_jobs`) -> each note once ->
-            # `observer`, which is display, trackers and report; it may have run.json written.
+            # `observer`, which is display, trackers and report. Observers may call `save_record`, which
+            # writes run.json.
             observed(observer, current, source.name, folder.save_record) as each_note_once,
             warnings_as_notes(each_note_once),
         ):

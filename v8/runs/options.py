@@ -118,7 +118,7 @@ class PreparedRun:
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
 
-        set_tables_folder(options.tables)
+        set_covariate_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
         path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
         dropped = tuple(Series.parse(name) for name in options.drop)
@@ -137,7 +137,7 @@ class PreparedRun:
             has_onnx=options.onnx,
         )
         if plan.todo:
-            require_tables(profile)
+            require_covariate_files(profile)
         return cls(options=options, plan=plan, source=source, engine=engine)
 
     def missing_series(self) -> list[tuple[str, str]]:
@@ -190,7 +190,7 @@ def _redone_series(names: Sequence[str], selected: Sequence[Series]) -> tuple[Se
     return redone
 
 
-def set_tables_folder(folder: Path | None) -> None:
+def set_covariate_folder(folder: Path | None) -> None:
     """Set the folder of users' tables, for this process and those that it starts.
 
     Raises:
@@ -205,7 +205,7 @@ def set_tables_folder(folder: Path | None) -> None:
     os.environ[TABLES_PLACE] = str(folder.absolute())
 
 
-def require_tables(profile: Profile) -> None:
+def require_covariate_files(profile: Profile) -> None:
     """Read the tables that a profile names, before candles are fetched and anything is trained.
 
     Raises:

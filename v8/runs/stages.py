@@ -272,9 +272,11 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     if not profile.uses_simulated_paths:  # neither mixed nor with quantiles: the network alone forecasts
         return None
     ensemble = fit_ensemble(data.spans["train"])
+    # Coherent: no low above open or close, no high below them, bands around their middle, as it is published.
     network_points = model.coherent(span, model.network_points(span))
     # The members of an ensemble are three forecasts of each task: network, regression and simulated paths.
-    components, distances = ensemble.member_forecasts(span, network_points)
+    # Distances are those of the outer quantiles of the simulated paths from their median.
+    components, quantile_distances = ensemble.member_forecasts(span, network_points)
     is_mixed = profile.calibration == "ensemble"
     if is_mixed:
         shares = fit_shares(span, components)
@@ -282,6 +284,6 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
         shares = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
     points = mix(shares, components)
     levels = profile.quantiles
-    widths = conformal_widths(levels, span.actual, points, distances) if levels else {}
+    widths = conformal_widths(levels, span.actual, points, quantile_distances) if levels else {}
     model.add_calibration(ensemble, shares, widths)
     return shares_metadata(shares) if is_mixed else None

@@ -9,7 +9,7 @@ from v8.cli import options as cli
 from v8.invocation import command
 from v8.profile import config_path, load_profile, profile_names
 from v8.registry import require_package
-from v8.runs.options import chosen_series, require_tables, served_series
+from v8.runs.options import chosen_series, require_covariate_files, served_series
 
 
 def search(
@@ -48,7 +48,7 @@ def search(
     require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
     named_series = chosen_series(series)
     candles = cli.open_candles(source, data_dir, tables)
-    require_tables(loaded)
+    require_covariate_files(loaded)
     chosen = named_series or served_series(candles)
 
     from v8.cli.runs import fold_observer

@@ -98,7 +98,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    closes = {}  # that features are measured from: of the series itself, whose origin is "", and of others
+    # Closes that features in quote currency are divided by: of the series itself, whose origin is "", and of
+    # the other symbols whose columns are among the features.
+    closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
         if name in table.columns:
