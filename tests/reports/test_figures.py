@@ -182,6 +182,7 @@ def test_dots_in_doubt_are_hollow_and_a_diamond_is_the_median_with_its_number() 
     assert dots["customdata"] == ["A: -10.00 %", "B: +2.00 %", "C: +3.00 %"]
     assert empty["x"] == []
     assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["+2.0 %"])
+    assert medians["textposition"] == ["top right"]  # away from the line at 0
     assert plain(figure)["layout"]["shapes"][0]["x0"] == 0  # the forecast beside which they stand
 
 

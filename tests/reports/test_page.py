@@ -73,7 +73,7 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     unknown = "not known yet: too few candles for a test"
     assert "Median of 2 series, on candles that training had not seen:" in page.text
     same = "0.0 %compared with no change (naive)the same error"
-    assert f"Candles{same}+0.6 %compared with the best baseline, offset{unknown}" in page.text
+    assert f"Candles{same}+0.6 %compared with the best baseline, “offset”{unknown}" in page.text
     # Nothing is better than naive there, so it stands alone.
     assert f"Bollinger bands{same}No baseline is better than no change." in page.text
     assert "Candles not yet known; Bollinger bands not yet known;" in page.text

@@ -87,7 +87,7 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
     for legend in legends:
         texts = re.sub(r"<[^>]*>", "|", legend)
         assert "1970-01-01 11:00" in texts
-        assert "actual candle|100.000 102.000 99.000 101.000" in texts
+        assert "actual candle|O 100.000 H 102.000 L 99.000 C 101.000" in texts
         assert "forecast candle|–" in texts
         assert "Bollinger bands, actual values|97.000 – 103.000" in texts
         assert "Volatility, actual values|1.000 %" in texts
@@ -134,7 +134,7 @@ def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit:
     assert "1970-01-01 11:00" in seen["newest"]
     assert "1970-01-01 07:00" in seen["fourth"]
     # The forecast after the sixth candle is of its values.
-    assert "forecast candle100.000 102.000 99.000 101.000" in seen["fourth"]
+    assert "forecast candleO 100.000 H 102.000 L 99.000 C 101.000" in seen["fourth"]
     assert "Bollinger bands, forecast97.000 – 103.000" in seen["fourth"]
     assert "Volatility, forecast1.000 %" in seen["fourth"]
     assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle–" in seen["oldest"]

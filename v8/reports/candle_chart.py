@@ -67,6 +67,7 @@ def _words() -> dict[str, str]:
         "forecast": say("forecast candle"),
         "close": say("forecast, close"),
         "four": say("open, high, low, close"),
+        "legend": say("Legend and all values"),
         "hide": say("Show or hide"),
         "larger": say("Zoom in"),
         "smaller": say("Zoom out"),

@@ -128,7 +128,8 @@
           fontFamily: "system-ui, sans-serif", panes: { separatorColor: paint("rule"), separatorHoverColor: paint("rule") } },
         grid: { vertLines: { color: paint("rule") }, horzLines: { color: paint("rule") } },
         rightPriceScale: { borderColor: paint("rule") },
-        timeScale: { borderColor: paint("rule"), timeVisible: true, secondsVisible: false },
+        // The pixels at the right leave room for half of the last time.
+        timeScale: { borderColor: paint("rule"), timeVisible: true, secondsVisible: false, rightOffsetPixels: 24 },
         crosshair: { mode: 0, vertLine: { labelBackgroundColor: paint("soft") }, horzLine: { labelBackgroundColor: paint("soft") } },
         handleScroll: { vertTouchDrag: false, mouseWheel: false },
         handleScale: { mouseWheel: false },
@@ -179,7 +180,8 @@
         return { time, open, high, low, close: last };
       }));
       this.actual = actual;
-      const four = (values) => values.map((value) => this.price(value)).join(" ");
+      const four = (values) => values.map((value, place) => `${"OHLC"[place]} ${this.price(value)}`).join(" ");
+      this.values = (at, row) => [four(content.candles[at]), ...(row ? [`${words.close} ${this.price(row.lines[0])}`] : [])].join("; ");
       const two = ([low, high]) => `${this.price(low)} – ${this.price(high)}`;
       this.keys.push({ name: words.actual, title: words.four, sign: ["box", paint("gain")], series: actual, value: (at) => four(content.candles[at]) });
       this.keys.push({ name: words.forecast, title: words.four, sign: ["frame", paint("blue")], series: ahead, part: "candle", value: (at, row) => row && four(row.candle) });
@@ -190,8 +192,10 @@
 
     addTask(task, paint) {
       const { content } = this;
-      const colour = paint(task.colour);
       const pane = task.format === "price" ? 0 : 1;
+      // The colours are those of the app, see v8/app/chart.js.
+      const colour = paint(pane ? "blue" : task.colour);
+      const knownColour = paint(pane ? "other" : task.colour);
       const write = (value) => (task.format === "price" ? this.price(value) : this.share(value));
       const all = (values) => [...values].reverse().map(write).join(" – ");
       const rows = this.forecastRows((issued, step) => {
@@ -206,11 +210,11 @@
       const ahead = this.add(ForecastView, task.format, pane, { stroke: colour, areas, dash: pane ? [] : [4, 3], lineWidth: pane ? 2 : 1.5 });
       ahead.setData(rows);
       const known = task.known.map((line) => {
-        const series = this.add(LineSeries, task.format, pane, { color: paint("other"), lineWidth: 1 });
+        const series = this.add(LineSeries, task.format, pane, { color: knownColour, lineWidth: 1 });
         series.setData(content.time.map((time, at) => ({ time, value: line[at] })));
         return series;
       });
-      this.keys.push({ name: task.actual, sign: ["line", paint("other")], many: known, value: (at) => all(task.known.map((line) => line[at])) });
+      this.keys.push({ name: task.actual, sign: ["line", knownColour], many: known, value: (at) => all(task.known.map((line) => line[at])) });
       this.keys.push({ name: task.forecast, sign: [pane ? "line" : "dash", colour], series: ahead, value: (at) => {
         const row = byTime.get(content.time[at]);
         return row && all(row.lines);
@@ -232,7 +236,11 @@
         button.addEventListener("click", () => this.toggle(key, button));
         return button;
       });
-      this.legend.replaceChildren(this.time, ...buttons, this.buttons());
+      // On a phone the list is folded, and the values of the bar stand above it instead.
+      this.brief = node("span", { class: "key-values" });
+      const list = node("details", { class: "key-list" }, node("summary", {}, this.content.words.legend), node("span", {}, ...buttons));
+      list.open = !matchMedia("(max-width: 40rem)").matches;
+      this.legend.replaceChildren(this.time, this.brief, list, this.buttons());
     }
 
     toggle(key, button) {
@@ -250,6 +258,7 @@
       this.at = at;
       this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ");
       const row = this.forecasts.get(this.content.time[at]);
+      this.brief.textContent = this.values(at, row);
       for (const key of this.keys) key.text.textContent = key.value(at, row) || "–";
     }
 

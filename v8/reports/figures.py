@@ -133,11 +133,22 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     # Adding 0.0 after rounding turns -0.0 into 0.0, so that no minus is written before a zero.
     texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in medians.values()]
     diamonds = ["diamond-open"] * len(medians)
-    traces.append(charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds))
-    x = axis(say("difference of errors, in %"), zeroline=False)
+    # Beside the line at 0, on the side of the diamond, so that it crosses no text.
+    places = ["top left" if middle < 0 else "top right" for middle in medians.values()]
+    traces.append(
+        charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
+    )
+    x = axis(say("difference of errors, in %"), zeroline=False, ends=_ends_of(traces))
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
+
+
+def _ends_of(traces: Sequence[Json]) -> tuple[float, float]:
+    """Return the ends of an axis that holds all marks and 0, and has room for texts beside them."""
+    places = [0.0, *(place for trace in traces for place in trace["x"])]
+    room = 0.15 * (max(places) - min(places)) or 1.0
+    return min(places) - room, max(places) + room
 
 
 def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:

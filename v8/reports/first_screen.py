@@ -6,11 +6,12 @@ over the series; nothing is computed another way here.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.baselines.baselines import NAIVE, called
 from v8.evaluation.leaderboard import BEST, LeaderboardRow, best_baseline_names, compared
-from v8.evaluation.price_range import RANGE_SHARE, pooled
+from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
 from v8.language import say
 from v8.quantile_levels import interval_names
@@ -20,6 +21,9 @@ from v8.reports.markup import Html, element, filled, join, plot
 from v8.reports.verdict import RelativeError, scope_of, titled
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, percent, spaced
+
+ENOUGH_WINDOWS: Final = 50
+"""So many windows judge a range: 5 of them are expected outside, fewer vary by chance too much."""
 
 
 def first_screen(
@@ -56,38 +60,46 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
 
     for task in sorted(errors, key=place):
         naive = errors[task].pop(called(NAIVE))
-        figure_of_naive = _figure(naive, say("compared with no change (naive)"))
+        chips = [_chip(naive), *map(_chip, errors[task].values())]
+        # What is the same for both is written once, below them.
+        shared: list[Html] = []
+        if len(chips) > 1 and len(set(chips)) == 1:
+            shared = chips[:1]
+            chips = [Html()] * len(chips)
+        figure_of_naive = _figure(naive, say("compared with no change (naive)"), chips[0])
         others = [
-            _figure(error, _compared_with(name), names if name == BEST else None)
-            for name, error in errors[task].items()
+            _figure(error, _compared_with(name), chip, names if name == BEST else None)
+            for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
         ]
         if not others:
             others = [element("p", say("No baseline is better than no change."), class_="soft")]
         title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
-        yield element("section", title, element("div", figure_of_naive, *others), class_="card")
+        yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
 
 
 def _compared_with(name: str) -> str:
     if name == BEST:
         return say("compared with the best baseline")
-    return say("compared with the best baseline, {name}", name=spaced(name))
+    return say("compared with the best baseline, “{name}”", name=spaced(name))
 
 
-def _figure(error: RelativeError, label: str, title: str | None = None) -> Html:
-    """Show a difference of errors in per cent, what it is compared with, and whether it is significant."""
+def _figure(error: RelativeError, label: str, chip: Html, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, and what it is compared with; then comes its chip."""
+    number = element("strong", change(error.multiple), class_=_style(error))
+    return element("div", number, element("span", label, title=title), chip, class_="figure")
+
+
+def _chip(error: RelativeError) -> Html:
+    """Say whether a difference is significant."""
+    return element("span", error.significance or say("the same error"), class_=f"chip {_style(error)}")
+
+
+def _style(error: RelativeError) -> str:
+    """Return the CSS class of a difference; it has a colour where it is significant in one direction only."""
     outcomes = set(error.outcomes)
-    style = "unclear"
     if BEATS in outcomes and LOSES not in outcomes:
-        style = "better"
-    elif LOSES in outcomes and BEATS not in outcomes:
-        style = "worse"
-    return element(
-        "div",
-        element("strong", change(error.multiple), class_=style),
-        element("span", label, title=title),
-        element("span", error.significance or say("the same error"), class_=f"chip {style}"),
-        class_="figure",
-    )
+        return "better"
+    return "worse" if LOSES in outcomes and BEATS not in outcomes else "unclear"
 
 
 def change(multiple: float | None) -> str:
@@ -109,9 +121,10 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
     coverage = pooled(row.price_range for row in rows)
     if coverage is None:
         return Html()
+    words, style = _range_verdict(coverage)
     figure = element(
         "div",
-        element("strong", percent(coverage.share)),
+        element("strong", percent(coverage.share), class_=style),
         element(
             "span",
             say(
@@ -120,9 +133,24 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
                 stated=percent(RANGE_SHARE, 0),
             ),
         ),
+        element("span", words, class_=f"chip {style}"),
         class_="figure",
     )
     return element("section", element("h2", say("Range of prices")), figure, class_="card")
+
+
+def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
+    """Compare a share of windows with the stated one: in words, and the CSS class for it.
+
+    They differ clearly beyond two standard errors of the binomial distribution, `sqrt(p (1 - p) / N)`.
+    """
+    if coverage.num_windows < ENOUGH_WINDOWS:
+        return say("too few windows to judge"), "unclear"
+    standard_error = math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / coverage.num_windows)
+    difference = coverage.share - RANGE_SHARE
+    if abs(difference) <= 2.0 * standard_error:
+        return say("about as often as stated"), "unclear"
+    return (say("too narrow here"), "worse") if difference < 0 else (say("wider than needed here"), "unclear")
 
 
 def sample_note(sample: ForecastSample) -> str:

@@ -27,6 +27,7 @@ from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
 from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
+from v8.columns import TASK_OHLC
 from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance, importance_rows
 from v8.evaluation.leaderboard import (
@@ -219,6 +220,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     lines = [_median_cells(rows, comparisons)]
     lines += [_leaderboard_cells(row, comparisons) for row in rows]
     groups = [("", 1), *num_columns.items(), ("", 3)]
+    order = say("Ordered by {task} × naive, the lowest error first.", task=titled(TASK_OHLC))
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
     best = best_baseline_names(rows)
     baselines = facts(
@@ -227,7 +229,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     return filled(
         "v8.reports",
         "leaderboard.html",
-        table=shown_table(Table(header, lines), groups=groups, class_="wrapped"),
+        table=shown_table(Table(header, lines, order), groups=groups, class_="wrapped"),
         mark=MARK,
         num=len(rows),
         best=element("p", say("Best baselines: {names}.", names=best), class_="soft") if best else "",

@@ -44,6 +44,9 @@ _POINTS: Final = 0.75
 _BODY_BARS: Final = 0.66
 """Width of a candle's body, in bars."""
 
+_ALIGNMENTS: Final = {"top left": "right", "top center": "center", "top right": "left"}
+"""How a text is aligned with its mark, by Plotly's position of it."""
+
 _DASHES: Final = {"solid": "-", "dot": ":", "dash": "--"}
 
 
@@ -248,9 +251,12 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
         chosen_x = [x[row] for row in chosen]
         chosen_rows = [rows[row] for row in chosen]
         axes.scatter(chosen_x, chosen_rows, marker=shape, facecolors=fills, edgecolors=colour)
-    alignment = "right" if trace["textposition"] == "top left" else "center"
-    for place, row, text in zip(x, rows, trace["text"], strict=True):
+    positions = trace["textposition"]
+    if isinstance(positions, str):
+        positions = [positions] * len(x)
+    for place, row, text, position in zip(x, rows, trace["text"], positions, strict=True):
         if text:
+            alignment = _ALIGNMENTS[position]
             axes.annotate(text, (place, row), (0, 7), textcoords="offset points", ha=alignment, fontsize=7)
 
 

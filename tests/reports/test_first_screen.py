@@ -1,0 +1,50 @@
+"""The first screen: a chip for each difference of errors, and a judgement of the range of prices."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from evaluating import let_baselines_err
+
+from v8.evaluation.leaderboard import rank_results, read_result
+from v8.evaluation.price_range import RangeCoverage
+from v8.reports.first_screen import _range_verdict, first_screen
+
+UNKNOWN = "not known yet: too few candles for a test"
+
+
+def cards(*metadata: dict[str, Any]) -> list[str]:
+    for content in metadata:
+        let_baselines_err(content, {"last_close": 0.8, "offset": 3.0})
+    screen = first_screen(rank_results(map(read_result, metadata)), None)
+    return re.findall(r'<section class="card">.*?</section>', screen)
+
+
+def test_what_is_the_same_for_both_baselines_is_written_once_in_a_card(make_metadata: Any) -> None:
+    shown = cards(make_metadata("AUSDT-1h", share=0.1))
+    assert len(shown) == 3
+    for card in shown:
+        assert card.count("<strong") == 2
+        assert card.count(UNKNOWN) == 1
+        # Below both numbers, not in the column of one.
+        assert card.endswith(f'</div></div><span class="chip unclear">{UNKNOWN}</span></section>')
+        assert "compared with the best baseline, “last close”" in card
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "num_inside", "words", "style"),
+    [
+        (49, 10, "too few windows to judge", "unclear"),
+        # Of 100 windows two standard errors are 6.
+        (100, 83, "too narrow here", "worse"),
+        (100, 85, "about as often as stated", "unclear"),
+        (100, 95, "about as often as stated", "unclear"),
+        (100, 97, "wider than needed here", "unclear"),
+    ],
+)
+def test_a_range_is_judged_by_the_number_of_its_windows(
+    num_windows: int, num_inside: int, words: str, style: str
+) -> None:
+    assert _range_verdict(RangeCoverage(num_windows, num_inside)) == (words, style)
