@@ -172,7 +172,7 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
 @pytest.mark.process
 def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
-    browser.look(1_200)
+    browser.look(1_300)
     browser.open(served.url, READY)
 
     def choose(field: str, value: str) -> None:
