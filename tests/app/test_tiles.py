@@ -114,6 +114,17 @@ def test_a_sparkline_lies_within_its_box(
     assert num_ahead < 10 or num < 20 or float(box.get("width", "nan")) > 206 / 4
 
 
+@pytest.mark.parametrize("label", ["", "62,100.5", "0.0000200500", "0.00001234567"])
+def test_the_label_of_a_sparkline_fits_beside_the_bars(label: str) -> None:
+    drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), label, ""))
+    written = {each.text: float(each.get("x", "nan")) for each in drawn.iter("text")}
+    assert list(written) == ([label] if label else [])
+    circle = drawn.find("circle")
+    assert circle is not None
+    for x in written.values():
+        assert float(circle.get("cx", "nan")) < x <= WIDTH - 7 * len(label)  # a digit is 7 wide
+
+
 def test_a_higher_price_is_drawn_higher() -> None:
     drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), "", ""))
     known, ahead = (re.findall(r"[\d.]+ ([\d.]+)", each.get("d", "")) for each in drawn.iter("path"))
