@@ -274,6 +274,9 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     volatility = served.get(f"/api/forecast/{ETH}").json()["forecast"][-1]["volatility"]
     assert f"<td>{100 * volatility:.3f} %</td>" in page
     assert "No live record yet" in page
+    record = served.get("/record").text
+    assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --every</code>", record)
+    assert "the sample standard deviation of the last 20 closes" in page
     # The one link to another host is what the licence of the charts asks for; nothing is requested there.
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
 
