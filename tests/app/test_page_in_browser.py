@@ -172,7 +172,7 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
 @pytest.mark.process
 def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
-    browser.look(1_200)
+    browser.look(1_300)
     browser.open(served.url, READY)
 
     def choose(field: str, value: str) -> None:
@@ -196,6 +196,13 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
     assert browser.value(by) == sorted(browser.value(by), reverse=True)
     height = "document.querySelector('.tiles li').getBoundingClientRect().height"
     tall = browser.value(height)
+    chip = "document.querySelector('.tiles .chip')"
+    tap = "new PointerEvent('click', { bubbles: true, cancelable: true, pointerType: 'touch' })"
+    assert (
+        browser.value(f"{chip}.dispatchEvent({tap})") is False
+    )  # a tap shows the sentence, and opens no page
+    assert browser.value(f"getComputedStyle({chip}, '::after').content.includes({chip}.title)")
+    browser.value(f"{chip}.dispatchEvent({tap})")
     browser.value("document.getElementById('toggle').click()")
     # Forty rows in two columns are on a screen: at most 27 pixels a row.
     assert browser.value(height) <= 27 < tall

@@ -274,6 +274,9 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     volatility = served.get(f"/api/forecast/{ETH}").json()["forecast"][-1]["volatility"]
     assert f"<td>{100 * volatility:.3f} %</td>" in page
     assert "No live record yet" in page
+    record = served.get("/record").text
+    assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --every</code>", record)
+    assert "the sample standard deviation of the last 20 closes" in page
     # The one link to another host is what the licence of the charts asks for; nothing is requested there.
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
 
@@ -298,7 +301,7 @@ def test_the_overview_has_a_tile_a_series_the_most_unusual_first_in_one_answer(s
     served.until(lambda: "being made" not in served.get("/part").text)
     tiles = tiles_of(served)
     assert {re.search(r'href="/series/([^"]*)"', tile)[1] for tile in tiles} == {BTC, ETH}
-    ranks = [int(re.search(r"above (\d+) %", tile)[1]) for tile in tiles]
+    ranks = [int(re.search(r"higher than on (\d+) %", tile)[1]) for tile in tiles]
     assert abs(ranks[0] - 50) >= abs(ranks[1] - 50)
     for tile in tiles:
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
@@ -327,7 +330,7 @@ def test_the_overview_has_a_tile_a_series_the_most_unusual_first_in_one_answer(s
 def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     told = served.get(f"/part/{ETH}").text
     ahead, mood, share = re.search(
-        r"Volatility ahead: ([\d.]+) %, (\w+): above (\d+) % of the last 30", told
+        r"Volatility ahead: ([\d.]+) %, (\w+): higher than on (\d+) % of the last 30", told
     ).groups()
     candles = open_source("demo").candles(Series.parse(ETH), 900, 1_735_603_200 - 3_600)  # until midnight
     close = candles.to_frame()["close"]

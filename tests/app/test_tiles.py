@@ -34,8 +34,8 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
         ([(1.1, 0.01), (0.8, 0.2)], "worse|higher error: 1 of 2"),
         ([(1.1, 0.01), (0.8, 0.01)], "mixed|lower error: 1, higher: 1"),
         ([(0.9, 0.06), (1.1, None)], "untested|not significant"),
-        ([(0.9, None)], "untested|not tested"),
-        ([], "untested|not tested"),
+        ([(0.9, None)], "untested|not known yet"),
+        ([], "untested|not known yet"),
     ],
 )
 def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:
@@ -112,6 +112,17 @@ def test_a_sparkline_lies_within_its_box(
     assert 0 <= top <= top + float(box.get("height", "nan")) <= HEIGHT
     # The part ahead takes at least a fourth of the bars once there are enough ahead.
     assert num_ahead < 10 or num < 20 or float(box.get("width", "nan")) > 206 / 4
+
+
+@pytest.mark.parametrize("label", ["", "62,100.5", "0.0000200500", "0.00001234567"])
+def test_the_label_of_a_sparkline_fits_beside_the_bars(label: str) -> None:
+    drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), label, ""))
+    written = {each.text: float(each.get("x", "nan")) for each in drawn.iter("text")}
+    assert list(written) == ([label] if label else [])
+    circle = drawn.find("circle")
+    assert circle is not None
+    for x in written.values():
+        assert float(circle.get("cx", "nan")) < x <= WIDTH - 7 * len(label)  # a digit is 7 wide
 
 
 def test_a_higher_price_is_drawn_higher() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.cli.forecasts import PRINTERS
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import QuantileEvaluation
+from v8.evaluation.price_range import PriceRange
 from v8.forecasts.export import forecast_test_span
 from v8.forecasts.issuing import IssuedForecast
 from v8.ledger.baselines import fit_baselines
@@ -188,7 +190,15 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "no interval" not in report
     card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
     assert "How sure they are" in card and "without an interval" not in card
-    part = ForecastView(ModelSource(made.run).refresh(), issued, PastMonth()).part
+    snapshot = ModelSource(made.run).refresh()
+    (row,) = snapshot.rows
+    part = ForecastView(snapshot, issued, PastMonth()).part
+    tested = row.price_range
+    assert tested is not None
+    on_test = f"(On the test candles: {percent(tested.share, 0)} of {tested.num_windows} windows.)"
+    assert (on_test in part) == (issued.price_range is not None)
+    with_range = replace(issued, price_range=PriceRange(1.0, 2.0))
+    assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
     chart = ChartReader()(issued)
     assert [shaded["name"] for shaded in chart["intervals"]] == ["90 %", "50 %"]
     for name in ("close", "volatility"):

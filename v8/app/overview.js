@@ -51,8 +51,7 @@ const moveFocus = (event) => {
   const tiles = links();
   const at = tiles.indexOf(document.activeElement);
   const place = tiles.map((tile) => tile.getBoundingClientRect());
-  const isTable = field("view").value === "table";  // its rows run down before they go to the right
-  const perRow = isTable ? 1 : Math.max(1, place.filter(({ top }) => Math.abs(top - place[0].top) < 2).length);
+  const perRow = Math.max(1, place.filter(({ top }) => Math.abs(top - place[0].top) < 2).length);
   const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow, ArrowUp: -perRow }[event.key];
   if (at < 0) tiles[0]?.focus();
   else if (at + step >= 0) tiles[Math.min(at + step, tiles.length - 1)].focus();
@@ -93,4 +92,11 @@ toggle.addEventListener("click", () => {
 form.addEventListener("submit", (event) => event.preventDefault());
 for (const kind of ["input", "change"]) form.addEventListener(kind, () => { show(); writeAddress(); });
 addEventListener("keydown", onKey);
+// A finger cannot hover: a tap on a word that has a sentence shows it, and opens no page.
+present.addEventListener("click", (event) => {
+  const word = event.target.closest(".tiles span[title]");
+  if (event.pointerType !== "touch" || !word) return;
+  event.preventDefault();
+  word.classList.toggle("open");
+});
 onPart(show);

@@ -30,9 +30,10 @@ from v8.app.tiles import (
     verdict_chip,
 )
 from v8.arrays import FloatArray
-from v8.columns import CLOSE, HIGH, LOW, OHLC, VOLATILITY
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY
 from v8.errors import listed
 from v8.forecasts.issuing import IssuedForecast
+from v8.invocation import command
 from v8.language import LANGUAGES, chosen, language, say, term
 from v8.ledger.record import DailyCoverage, LiveRecord, LiveTask
 from v8.market.series import Series, iso
@@ -42,6 +43,7 @@ from v8.reports.verdict import RelativeError, TaskVerdict, titled, verdict
 from v8.storage import digest_bytes
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
+_RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 _TABLE_COLUMNS: Final = (LOW, HIGH, CLOSE, VOLATILITY)
 _CHART_SCRIPTS: Final = Html(
     '<script src="/lightweight-charts.js" defer></script>\n<script type="module" src="/chart.js"></script>'
@@ -75,6 +77,7 @@ def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | No
         moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
         orders=_options(orders, selection.order),
         view="table" if selection.is_table else "",
+        range=_range_legend(snapshot),
         shown="{n}",  # the script counts the shown series and fills this in
     )
     scripts = join([_OVERVIEW_SCRIPTS, "\n", _ALERT_SCRIPTS])
@@ -100,7 +103,15 @@ def series_page(snapshot: ModelSnapshot, series: Series, part: Html) -> Html:
 
 def record_page(snapshot: ModelSnapshot, part: Html) -> Html:
     """Return the page of the live record of all series."""
-    return _page(say("Live record"), snapshot, part, "/part-record", scripts=_CHART_SCRIPTS)
+    is_demo = any(metadata.is_demo_market for metadata in snapshot.metadata.values())
+    return _page(
+        say("Live record"),
+        snapshot,
+        part,
+        "/part-record",
+        scripts=_CHART_SCRIPTS,
+        before=_demo_banner(is_demo),
+    )
 
 
 def error_page(status: int, content: Mapping[str, Any]) -> Html:
@@ -181,18 +192,15 @@ def record_part(record: LiveRecord | None, series: Series) -> Html:
     return element("p", say("No live record yet."))
 
 
-def whole_record_part(record: LiveRecord | None) -> Html:
-    """Show the live record of all series, and how often their intervals held the actual values by day."""
+def whole_record_part(record: LiveRecord | None, place: str = "") -> Html:
+    """Show the live record of all series, and how often their intervals held the actual values by day.
+
+    Args:
+        record: The record; None while there is none.
+        place: The label of the models, see `ModelSnapshot`; the command that writes a record names them.
+    """
     if record is None:
-        text = say("No live record yet.")
-        return join(
-            [
-                element("p", text, data_status=text),
-                element(
-                    "p", say("It is written by v8 forecast --every, which issues a forecast each candle.")
-                ),
-            ]
-        )
+        return _no_record_part(place)
     rows = []
     for live in record.series:
         link = element("a", live.series, href=f"/series/{live.series}")
@@ -209,6 +217,26 @@ def whole_record_part(record: LiveRecord | None) -> Html:
         coverage=join([_coverage(task, live.daily_coverage) for task, live in record.tasks.items()]),
         rows=join(rows),
         **record.counts.to_json(),
+    )
+
+
+def _no_record_part(place: str) -> Html:
+    """Give the command that writes a record, and say what will be shown."""
+    text = say("No live record yet.")
+    is_run = place.startswith(_RUN_LABEL)
+    words = [f"runs/{place.removeprefix(_RUN_LABEL)}"] if is_run else ["--repo", place]
+    line = element("code", command("forecast", *words, "--every"))
+    after = say(
+        "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
+        "how often the intervals held them. Models of a simulated market cannot have a live record."
+    )
+    return join(
+        [
+            element("p", text, data_status=text),
+            element("p", say("This command issues a forecast at each candle's close and writes it down:")),
+            element("p", line, class_="copy"),
+            element("p", after),
+        ]
     )
 
 
@@ -331,17 +359,20 @@ class ForecastView:
             "span", signed_percent(numbers.change), class_=f"change {direction_of(numbers.change)}"
         )
         yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
+        label = self._format(CLOSE, ahead[-1])
         yield sparkline(
             self.issued.candles.column(CLOSE),
             ahead,
             ends,
-            label=self._format(CLOSE, ahead[-1]),
+            label="" if label == numbers.price else label,
             title=f"{self._series}: {self._range_text()}",
         )
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
         yield mood_label(numbers.percentile, volatility, self._volatility_text())
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
         yield element("span", text, class_="ahead", title=self._range_text())
+        width = percent(numbers.range_width, 2)
+        yield element("span", width, class_="width", title=self._range_text())
         row = self._snapshot.row_of.get(str(self._series))
         yield verdict_chip(row, " ".join(self._verdict_sentences()))
         if self._age_warning():
@@ -357,6 +388,8 @@ class ForecastView:
             demo=_demo_banner(not issued.is_dated),
             age=self._age_warning(),
             range=self._range_text(),
+            lead=self._tested_range_text(),
+            meaning=self._volatility_meaning(),
             outlook=self._volatility_text(),
             verdicts=_sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
@@ -379,7 +412,7 @@ class ForecastView:
             return say(
                 "Next {n} bars ({span}): medians from {low} to {high}; how far beyond is not forecast.",
                 n=num_bars,
-                span=duration(num_bars * self._series.bar_s),
+                span=_span(num_bars * self._series.bar_s),
                 low=self._format(LOW, self._forecast[LOW].min()),
                 high=self._format(HIGH, self._forecast[HIGH].max()),
             )
@@ -387,8 +420,18 @@ class ForecastView:
             "9 of 10 times the price stays between {low} and {high} over the next {span}.",
             low=self._format(LOW, prices.low),
             high=self._format(HIGH, prices.high),
-            span=duration(len(self._forecast) * self._series.bar_s),
+            span=_span(len(self._forecast) * self._series.bar_s),
         )
+
+    def _tested_range_text(self) -> str:
+        """Say what `_range_text` says, and how often it was so on the test candles where that is known."""
+        text = self._range_text()
+        tested = self._snapshot.row_of[str(self._series)].price_range
+        if self.issued.price_range is None or tested is None:
+            return text
+        num = count(tested.num_windows)
+        on_test = say("(On the test candles: {share} of {n} windows.)", share=percent(tested.share, 0), n=num)
+        return f"{text} {on_test}"
 
     def _volatility_text(self) -> str:
         """Give the volatility at the last bar, and say whether that is usual."""
@@ -399,12 +442,23 @@ class ForecastView:
         if percentile is None:
             return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=volatility)
         return say(
-            "Volatility ahead: {ahead}, {mood}: above {share} % of the last {days} days.",
+            "Volatility ahead: {ahead}, {mood}: higher than on {share} % of the last {days} days.",
             ahead=volatility,
             mood=term(mood_of(percentile)),
             share=percentile,
             days=MONTH_DAYS,
         )
+
+    def _volatility_meaning(self) -> Html:
+        """Say what the volatility is, and which of its forecasts stands in the first sentence."""
+        if VOLATILITY not in self._forecast:
+            return Html("")
+        text = say(
+            "Volatility: the sample standard deviation of the last {n} closes, divided by their mean. "
+            "The figure above is its forecast at the last bar ahead.",
+            n=BAND_PERIOD_BARS,
+        )
+        return element("p", text, class_="soft")
 
     def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
@@ -419,7 +473,8 @@ class ForecastView:
         if not out_of_range:
             return say("Its inputs are in the range of the training data.")
         return say(
-            "Out of range of the training data: {names}, by up to {share} of that range.",
+            "Out of range of the training data: {names}, by up to {share} of that range; "
+            "the forecast is less certain for it.",
             names=listed(list(out_of_range)),
             share=percent(max(out_of_range.values())),
         )
@@ -450,7 +505,8 @@ class ForecastView:
         names = " / ".join(interval_names(self.issued.forecaster.quantiles))
         if names:
             return say(
-                "Shaded: intervals of the close ({names}): so often should it stay within.", names=names
+                "Shaded: intervals of the close ({names}): the share of closes that should lie within.",
+                names=names,
             )
         return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
@@ -479,6 +535,28 @@ class ForecastView:
             yield f"{name} span", f"{moment(span['first_open'])} – {moment(span['last_open'])}"
         for name, value in training.items():
             yield spaced(name), str(value or ABSENT)
+
+
+def _span(seconds: float) -> str:
+    """Write a duration without a smaller unit that is zero.
+
+    >>> _span(36_000), _span(9_000), _span(900)
+    ('10 h', '2 h 30 min', '15 min')
+    """
+    return duration(seconds).removesuffix(" 0 min").removesuffix(" 0 s")
+
+
+def _range_legend(snapshot: ModelSnapshot) -> str:
+    """Say what the shaded area of a tile is, and how far ahead it reaches."""
+    spans_s = {metadata.horizon_bars * series.bar_s for series, metadata in snapshot.metadata.items()}
+    spans = " / ".join(_span(seconds) for seconds in sorted(spans_s))
+    if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
+        return say(
+            "Shaded, and as two prices: 90 % range, next {spans}; blue: the forecast close.", spans=spans
+        )
+    return say(
+        "Shaded, and as two prices: lowest to highest forecast, next {spans}; blue: the close.", spans=spans
+    )
 
 
 def price_decimals(prices: FloatArray) -> int:

@@ -159,7 +159,7 @@ class Site:
     async def _record_page(self, request: Request) -> PageContent:
         """Return the part about the live record of all series, or its page."""
         record = await _wait_for(self._service.record())
-        part = page.whole_record_part(record)
+        part = page.whole_record_part(record, self._service.snapshot.label)
         content = part if _is_part(request) else page.record_page(self._service.snapshot, part)
         return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
 

@@ -15,7 +15,7 @@ from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BEATS, UNKNOWN
 from v8.language import chosen, say, term
 from v8.market.series import Series
-from v8.reports.markup import Html, element, join
+from v8.reports.markup import Html, element
 
 MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
@@ -139,13 +139,14 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
             tiles.append(Tile(series, view.numbers, view.tiles))
     num_made = len(views.keys() & snapshot.metadata.keys())
     status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
-    titles = [say("Series"), say("Price"), say("24 h"), say("Volatility"), say("Mood"), say("Verdict")]
+    titles = [say("Series"), say("Price"), say("24 h"), say("Range ahead")]
+    titles += [say("Volatility"), say("Mood"), say("Verdict")]
     head_row = element("p", *(element("span", title) for title in titles))
     # A wide screen has two columns of rows, each with titles.
     head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
     items = [_tile(tile) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
-    return join([head, element("ul", *items, class_=style, data_status=status)])
+    return element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
 
 
 def _tile(tile: Tile) -> Html:
@@ -206,7 +207,7 @@ def direction_of(change: float | None) -> str:
 
 
 def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
-    """Return the stored verdict on a series as a coloured word; a pointer shows the sentence.
+    """Return the stored verdict on a series as a coloured word, with its sentence.
 
     Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
     higher error than one of the two baselines.
@@ -226,7 +227,7 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
         text = say("higher error: {n} of {num}", n=num_higher, num=num)
         style = "worse"
     elif set(outcomes) <= {UNKNOWN}:
-        text = say("not tested")
+        text = say("not known yet")
         style = "untested"
     else:
         text = say("not significant")
@@ -235,7 +236,7 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
 
 
 def mood_label(percentile: int | None, volatility: str, sentence: str) -> Html:
-    """Return the mood as a word with the volatility; a pointer shows the sentence."""
+    """Return the mood as a word with the volatility, and with its sentence."""
     mood = mood_of(percentile)
     number = element("span", volatility, class_="volatility")
     return element("span", element("b", term(mood)), " ", number, class_=f"mood {mood}", title=sentence)
