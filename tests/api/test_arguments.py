@@ -103,6 +103,12 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             forecaster.predict,
             {**candles, "covariates": None, "now_s": None, "max_age_bars": None},
         ),
+        "v8.Forecaster.predict_joined": (forecaster.predict_joined, {"candles": trained_run.candles}),
+        "v8.Forecaster.outlook": (
+            forecaster.outlook,
+            {"candles": trained_run.candles, "now_s": None, "max_age_bars": None},
+        ),
+        "v8.Forecaster.outlook_joined": (forecaster.outlook_joined, {"candles": trained_run.candles}),
         "v8.Forecaster.paths": (
             forecaster.paths,
             {**candles, "num_paths": 8, "seed": 1, "covariates": None, "now_s": None},

@@ -93,7 +93,7 @@ def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> No
     done = CliRunner().invoke(app, ["app", *words])
     assert done.exit_code == 2
     # What takes a moment to be looked at is refused behind the first sign of life.
-    (told,) = [line for line in done.stderr.splitlines() if not line.startswith("Opening a: ")]
+    (told,) = [line for line in done.stderr.splitlines() if not line.startswith("Opening a")]
     assert said in told
 
 

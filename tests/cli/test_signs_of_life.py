@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 COMMANDS = {
     "predict runs/some": "Opening runs/some: TensorFlow starts, which takes some seconds.",
-    "predict --repo you/some --source demo --format json": "Opening you/some: TensorFlow starts",
+    "predict --repo you/some --source demo --format json": "Opening you/some",
     "forecast runs/some --every": "Opening runs/some: TensorFlow starts, which takes some seconds.",
     "app runs/some": "Opening runs/some: TensorFlow starts, which takes some seconds.",
     "export runs/some --out all.csv": "Opening runs/some: TensorFlow starts, which takes some seconds.",

@@ -212,6 +212,9 @@ class Forecaster(PublicNames, artifacts.Forecaster):
 
     __init__ = in_python(artifacts.Forecaster.__init__)
     predict = in_python(artifacts.Forecaster.predict)
+    predict_joined = in_python(artifacts.Forecaster.predict_joined)
+    outlook = in_python(artifacts.Forecaster.outlook)
+    outlook_joined = in_python(artifacts.Forecaster.outlook_joined)
     paths = in_python(artifacts.Forecaster.paths)
     out_of_range_features = in_python(artifacts.Forecaster.out_of_range_features)
     forecast_history = in_python(artifacts.Forecaster.forecast_history)

@@ -7,8 +7,8 @@ number.
 
 Computing only new rows gives the same bits as computing all rows. A row of a rolling column depends only on
 the bars that it is computed from, such as the last 20. Exponential averages depend on the whole segment: like
-a plug-in's formula that is not marked `is_windowed`, they are computed from the start of the segment, and only
-the new rows are used.
+a plug-in's formula that is not marked `is_windowed`, they are computed from the start of the segment, and
+only the new rows are used.
 
 Shapes: N candles, K of them whose rows are stored already.
 """

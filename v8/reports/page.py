@@ -136,8 +136,8 @@ def _run_content(
     bodies: Mapping[str, Html | None],
     sample: ForecastSample | None,
 ) -> Html:
-    # Charts can be chosen that are on the page already.
-    others = [row.series for row in rows if 'class="touch"' in (bodies[row.series] or "")]
+    # The first screen offers the series whose candle chart is in this page already.
+    with_chart = [row.series for row in rows if 'class="touch"' in (bodies[row.series] or "")]
     unevaluated: str = ""
     if not run.is_evaluated:
         unevaluated = element("p", say("The models of this run were not evaluated."))
@@ -153,7 +153,7 @@ def _run_content(
     return filled(
         "v8.reports",
         "run.html",
-        opening=first_screen(rows, sample, sorted(others)) if rows else "",
+        opening=first_screen(rows, sample, sorted(with_chart)) if rows else "",
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,

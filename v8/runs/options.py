@@ -111,7 +111,7 @@ class PreparedRun:
         home()  # a user without one is refused here, not at the first series
         load_plugins(options.plugin)  # the profile may use what they register
         profile = options.resolved_profile()
-        selected = chosen_series(options.series, options.universe)
+        requested = chosen_series(options.series, options.universe)
 
         from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see the top
         from v8.artifacts.runtimes import require_onnx_packages  # noqa: PLC0415
@@ -122,7 +122,7 @@ class PreparedRun:
         source = open_source(options.source, data_dir=options.data_dir)
         path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
         dropped = tuple(Series.parse(name) for name in options.drop)
-        series = _selected_series(path, source, selected, dropped)
+        series = _series_of_run(path, source, requested, dropped)
         redone = _redone_series(options.redo, series)
         if options.onnx:
             require_onnx_packages("param:onnx")
@@ -167,16 +167,16 @@ def _folder_suffix(options: RunOptions) -> str:
     return suffix if options.evaluate else f"{suffix}-unevaluated"
 
 
-def _selected_series(
-    path: Path, source: CandleSource, selected: tuple[Series, ...] | None, dropped: tuple[Series, ...]
+def _series_of_run(
+    path: Path, source: CandleSource, requested: tuple[Series, ...] | None, dropped: tuple[Series, ...]
 ) -> tuple[Series, ...]:
-    """Return the series of a run: those selected, or all where none is selected, without the dropped."""
+    """Return the series of a run: the requested, or all of the source if none is, without the dropped."""
     if not dropped:
-        return served_series(source) if selected is None else selected
+        return served_series(source) if requested is None else requested
     remaining = series_without(path, dropped)
-    if selected is None:
+    if requested is None:
         return remaining
-    return tuple(series for series in selected if series not in dropped)
+    return tuple(series for series in requested if series not in dropped)
 
 
 def _redone_series(names: Sequence[str], selected: Sequence[Series]) -> tuple[Series, ...]:

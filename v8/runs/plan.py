@@ -52,7 +52,7 @@ class Plan:
         return [series for series, status in self.series.items() if status != "done"]
 
     def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
-        """Return the plan with the status of every series that the record of the run folder says."""
+        """Return the plan with the status of each series as the run folder records it."""
         statuses: dict[Series, Status] = {}
         for series in self.series:
             statuses[series] = _status(states.get(str(series)), self.path / str(series))

@@ -315,7 +315,7 @@ class _FleetFit:
                 self._state = self._trainer.first_state(self._members)
                 self._copy_tables([member.data for member in self._members])
             key = len(self._members), self._windows.num_rows
-            if key not in self._trainer.devices:
+            if key not in self._trainer.devices:  # compiled once per size; the value is where it runs
                 self._trainer.devices[key] = self._compile()
             self._device = self._trainer.devices[key]
             with self._clock("validate"):

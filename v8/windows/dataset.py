@@ -194,8 +194,8 @@ def window_anchors(
 ) -> NDArray[np.int64]:
     """List the last known row of every complete window of some rows, ascending, int64; empty without any.
 
-    The segment numbers the unbroken segment that each row belongs to, shape (N,), ascending; the lookback
-    includes the anchor.
+    `segment` gives for each row the number of its segment, shape (N,), ascending; the lookback includes the
+    anchor.
     """
     first, end = rows
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
