@@ -1,11 +1,12 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-An evaluation keeps errors per step and column, counts, and the figures that significance tests start from.
-Means, skill scores, verdicts and p-values are computed from them when they are needed and are stored in no
-file, so the report, the metadata and the model card cannot disagree. How two errors compare is decided by the
-rule of `v8.evaluation.significance`.
+Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, and the
+figures that significance tests start from. Means, skill scores and p-values are computed from them when they
+are needed, so the report, the metadata and the model card cannot disagree. How two errors compare is decided
+by the rule of `v8.evaluation.significance`.
 
-Which baselines a model is compared with, and how, is decided in `v8.evaluation.verdict`.
+The verdict compares the model with two of them, naive and the best baseline of the run, and is stored when
+all series of the run are evaluated (`v8.evaluation.verdict`).
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """

@@ -154,6 +154,7 @@ def _run_content(
         "v8.reports",
         "run.html",
         opening=first_screen(rows, sample, sorted(with_chart)) if rows else "",
+        # A series may be done whose files cannot be read: it has no row and is not counted.
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),
         failed=failed,

@@ -95,7 +95,7 @@ def execute(
         observer.on_event(Note(folder.note))
     if plan.todo:
         folder.require_writable()
-    # Recorded as done, but planned again because the files are gone.
+    # Recorded as done, but planned again because the files are gone: it is noted, and they are trained again.
     lost = [series for series in plan.todo if folder.state(series).status == "done"]
     damaged = check_finished(plan, lost, observer)
     plan = plan.without(damaged)

@@ -22,7 +22,7 @@ class DeviceSettings:
 
     precision: str = "float32"  # keras dtype policy to train in
     num_micro_batches: int | None = None
-    """Micro-batches whose gradients are summed for one optimiser step; None as the profile says for a GPU."""
+    """Micro-batches whose gradients are summed for one optimiser step; None: as many as the profile says."""
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ class SeriesInProgress:
 
     def _calibrate_and_evaluate(self, model: Any) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""
+        # A profile may train a formula instead of a network; it has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)

@@ -139,7 +139,7 @@ class Trainer:
         profile: The profile.
         precision: "float32", "mixed_bfloat16" or "mixed_float16", see `choose_precision` and `products_of`.
         check_interrupt: Called before every batch; may raise to stop there.
-        num_micro_batches: Micro-batches of one optimiser step; None as the profile says for a GPU.
+        num_micro_batches: Micro-batches of one optimiser step; None: as many as the profile says.
     """
 
     def __init__(

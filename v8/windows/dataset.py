@@ -98,8 +98,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # Closes that features in quote currency are divided by: of the series itself, whose origin is "", and of
-    # the other symbols whose columns are among the features.
+    # By symbol the close that its prices are divided by: of the series itself (origin ""), and of other
+    # symbols whose columns are among the features, such as `BTCUSDT.close`.
     closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
@@ -107,9 +107,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             closes[origin] = table.column(name).astype(np.float64)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # The recent range is the unit of targets under `scaling: ranged`; otherwise it is one in every row. It is
-    # also the weight of a window: a loss in that unit, times the unit, is an error in returns, and by errors
-    # in returns forecasts are evaluated.
+    # Under `scaling: ranged` targets are divided by the recent range (otherwise it is one in every row). As
+    # the weight of a window it turns the scaled loss back into returns, by which forecasts are evaluated.
     floored_N = scaling.floored_range(recent_range(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(
