@@ -3,9 +3,10 @@
     tf       computes with Keras, TensorFlow or JAX
     process  starts a process
     nightly  takes minutes: real faults and kills, fuzzing, the image, every profile
+    extended nightly, and not in `--all`: notebooks, bare environments, every profile as ONNX
 
 A mark is written above the test, or in its file's `pytestmark`. `scripts/test --quick` takes the tests that
-have none of them, `scripts/test` those without `nightly`, `scripts/test --all` all of them.
+have none of them, `scripts/test` those without `nightly`, `scripts/test --all` all but `extended`.
 
 While a test runs, the guard notices the start of a process, the import of a framework, and every operation
 that TensorFlow or JAX carries out. A test that did any of these without the mark fails. What the setup of a
