@@ -56,10 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
-    for item in items:
-        # Coverage is that of what every change runs: `--all` holds the same bound. Measuring costs a fifth.
-        if item.get_closest_marker("nightly") or item.get_closest_marker("drill"):
-            item.add_marker("no_cover")
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
@@ -197,6 +193,15 @@ def exchange_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExchangeApi]:
         monkeypatch.setenv("V8_REST_URL", served.url)
         monkeypatch.setenv("V8_VISION_URL", served.url)
         yield served
+
+
+@pytest.fixture(autouse=True)
+def _english() -> Iterator[None]:
+    """Take back the language that a command of a test chose: `--lang` sets it for its whole process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("V8_LANG", raising=False)
+        yield
+        os.environ.pop("V8_LANG", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
