@@ -99,7 +99,9 @@ def test_a_home_that_cannot_be_written_costs_a_line(exchange: ExchangeApi, groun
     require_quiet(done)
     assert done.returncode == 6
     assert "Leaderboard" in done.stdout
-    assert "must be written; got Permission denied." in done.stderr.splitlines()[-1]
+    last_line = done.stderr.splitlines()[-1]
+    assert "report/zh-TW.js could not be written" in last_line
+    assert "got Permission denied." in last_line
 
 
 def test_a_store_of_candles_that_cannot_be_written_is_not_brought_up_to_date(

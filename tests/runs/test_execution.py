@@ -346,7 +346,8 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
     (said,) = recorder.notes
     assert said == (
         f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
-        f"place of a file. Free some space, then draw them again with `python -m v8 report {plan.path}`."
+        "place of a file. Free some space, or allow writing there, then draw them again with "
+        f"`python -m v8 report {plan.path}`."
     )
 
 

@@ -263,7 +263,8 @@ class RunOutputs:
                 got = got or error.got  # the first is enough
         if unwritten:
             rule = f"{', '.join(unwritten)} could not be written, and no series needs them"
-            fix = f"Free some space, then draw them again with `{command('report', str(self._run))}`"
+            again = command("report", str(self._run))
+            fix = f"Free some space, or allow writing there, then draw them again with `{again}`"
             self._report_error(StorageError(where=str(self._run), rule=rule, got=got, fix=fix))
 
 
