@@ -368,8 +368,8 @@ class RunFolder(FolderLock):
         """Return the error if the run cannot be continued with `start`; None if it can."""
         record = self.record
         if record.profile_digest != start.profile_digest:
-            old = _flat(record.profile)
-            new = _flat(start.profile)
+            old = flat_keys(record.profile)
+            new = flat_keys(start.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
             rule = "a run is continued with the profile and budget it was started with"
@@ -525,12 +525,12 @@ def now_iso() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_keys(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one, with keys such as `training.epochs`."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_keys(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from v8.artifacts.features_file import features_file
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, read_metadata
+from v8.artifacts.run_folder import flat_keys
 from v8.features.standalone import FEATURES_FILE
 from v8.runs.trackers import TrackedRun, TrackerError
 
@@ -78,7 +79,7 @@ class MlflowRuns:
             if not self._experiment:
                 self._experiment = self._experiment_id(self._run.path.name)
             run = self._client.create_run(self._experiment, run_name=series)
-            facts = {"series": series, "source": self._run.source, **_flat(self._run.profile)}
+            facts = {"series": series, "source": self._run.source, **flat_keys(self._run.profile)}
             parameters = [
                 self._entities.Param(name, str(value)[:_MOST_LETTERS]) for name, value in facts.items()
             ]
@@ -118,14 +119,3 @@ class MlflowRuns:
             return work()
         except self._error as error:
             raise TrackerError(str(error).partition("\n")[0]) from error
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys as one level: `training.epochs`."""
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
