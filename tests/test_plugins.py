@@ -70,6 +70,7 @@ def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Pat
     return place / "runs" / "tiny"
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: Path, halfway: Path) -> None:
     for series in SERIES:
@@ -79,6 +80,7 @@ def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: 
     assert "The close goes half of the way back." in (run / "report.html").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_whoever_goes_on_with_the_run_brings_the_same(
     run: Path, place: Path, halfway: Path, tmp_path: Path
@@ -99,6 +101,7 @@ def test_whoever_goes_on_with_the_run_brings_the_same(
     assert done.returncode == 0 and "1 finished before" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -> None:

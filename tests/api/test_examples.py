@@ -28,6 +28,7 @@ PACKAGES = {
 """Functions behind packages that can be called."""
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.tf
 @pytest.mark.parametrize("name", DOORS)

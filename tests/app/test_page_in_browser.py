@@ -340,6 +340,7 @@ def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser:
     assert browser.value("document.documentElement.dataset.errors") == "0"
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any

@@ -86,6 +86,7 @@ def teacher_forced(made: SimpleNamespace) -> Forecaster:
     return v8.load(made.run, TEACHER_FORCED[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
     made: SimpleNamespace, teacher_forced: Forecaster
@@ -107,6 +108,7 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
             assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
     made: SimpleNamespace, teacher_forced: Forecaster
@@ -121,6 +123,7 @@ def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
     assert 0.89 < ((lowest >= ahead.low) & (highest <= ahead.high)).mean() < 0.96
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     candles = made.known[TEACHER_FORCED[0]]
@@ -136,6 +139,7 @@ def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_
         teacher_forced.paths(candles, 513)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_paths_are_made_of_the_train_span_and_of_known_candles_alone(
     made: SimpleNamespace, teacher_forced: Forecaster
@@ -173,6 +177,7 @@ def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
     forecaster = v8.load(trained_run.folder)
@@ -209,6 +214,7 @@ def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_fo
     assert refused.exit_code == 3 and "Ask for as many or fewer (--paths)" in refused.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: SimpleNamespace) -> None:
     told = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
@@ -233,6 +239,7 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     assert own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != told["model"]["sha256"]
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> None:
     mark = "BTCUSDT-15m has no model: this is the median of what those of ETHUSDT-15m, SOLUSDT-15m say."
@@ -248,6 +255,7 @@ def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> N
     assert "chance that a bar ahead touches" in chances.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: Path) -> None:
     refused = call(made, "--series", "BTCUSDT-1h")
@@ -264,6 +272,7 @@ def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: 
     assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_inputs_outside_of_what_training_saw_are_named(
     made: SimpleNamespace, teacher_forced: Forecaster
@@ -327,6 +336,7 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
         assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_what_inputs_are_worth_stands_in_metadata_report_and_card(made: SimpleNamespace) -> None:
     metadata = [read_metadata(made.run / name) for name in TEACHER_FORCED]

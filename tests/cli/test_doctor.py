@@ -42,6 +42,7 @@ def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
     done = call("--profile", str(tiny_file), "--json", "--seconds", "0.1")

@@ -74,6 +74,7 @@ def content(place: Path, done: subprocess.CompletedProcess[str]) -> dict[str, An
     return json.loads((place / "out" / "compare.json").read_text("utf-8"))
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_profile_that_fails_is_named_and_the_others_finish(
     done: subprocess.CompletedProcess[str], content: dict[str, Any]
@@ -86,6 +87,7 @@ def test_a_profile_that_fails_is_named_and_the_others_finish(
     assert "error" not in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
     done: subprocess.CompletedProcess[str], content: dict[str, Any]
@@ -100,6 +102,7 @@ def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
     assert list(content["download_s"]) == content["series"] == ["BTCUSDT-15m"]
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
     for one in content["measurements"]:
@@ -124,6 +127,7 @@ def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None
         assert 0 < model["epoch_s"] <= model["seconds"]["train"] + model["seconds"]["validate"]
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[str, Any]) -> None:
     for one in content["measurements"]:
@@ -142,6 +146,7 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
     assert len(digests) == 1  # the same candles
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alone(
     place: Path, done: subprocess.CompletedProcess[str]
@@ -150,6 +155,7 @@ def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alon
     assert not (place / "home" / "features").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     place: Path, content: dict[str, Any]

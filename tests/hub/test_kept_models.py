@@ -37,6 +37,7 @@ def manifest_of(hub: Any) -> Manifest:
     return Manifest.from_json(json.loads(hub.files(REPO)["manifest.json"]))
 
 
+@pytest.mark.nightly
 def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: Any) -> None:
     publish_run(make_run(make_run.UNIVERSE))
     before, two = hub.files(REPO), list(make_run.UNIVERSE[:2])

@@ -40,6 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_GRACE_S", 1.0)
 
 
+@pytest.mark.nightly
 def test_uploads_that_stall_for_ever_end_together_and_the_next_call_continues(
     hub: Any, make_run: Any, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_one_ctrl_c_ends_a_stalled_publish_at_once(hub: Any, make_run: Any, rout
     assert "Traceback" not in finished(process).stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("route", ["resolve", "lfs-get"])
 def test_one_ctrl_c_ends_a_stalled_pull_at_once(hub: Any, staged: Staged, route: str) -> None:

@@ -32,6 +32,7 @@ def config_of(file: Path) -> str:
         return archive.read("config.json").decode()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", network_profiles())
 def test_the_file_of_a_shipped_profile_holds_what_keras_3_10_knows_and_every_weight(
     name: str, make_data: Callable[..., SeriesData], tmp_path: Path

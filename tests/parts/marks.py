@@ -2,7 +2,7 @@
 
     tf       computes with Keras, TensorFlow or JAX
     process  starts a process
-    nightly  takes minutes: real faults and kills, fuzzing, the image, every profile
+    nightly  slow: real faults and kills, fuzzing, the image, every profile, whole trainings
     extended nightly, and not in `--all`: notebooks, bare environments, every profile as ONNX
 
 A mark is written above the test, or in its file's `pytestmark`. `scripts/test --quick` takes the tests that

@@ -209,6 +209,7 @@ def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitP
     assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     make_run: Callable[..., dict[str, Any]],

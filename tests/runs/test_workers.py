@@ -195,6 +195,7 @@ def test_a_series_whose_worker_dies_twice_has_failed_and_the_others_finish(crews
     assert crews.is_gone
 
 
+@pytest.mark.nightly
 def test_ctrl_c_stops_the_workers_after_their_batch_and_leaves_no_process(
     profile: Any, tmp_path: Path
 ) -> None:
@@ -210,6 +211,7 @@ def test_ctrl_c_stops_the_workers_after_their_batch_and_leaves_no_process(
     assert (tmp_path / "crew" / KILLED_ONCE / ".training" / "checkpoint.npz").exists()
 
 
+@pytest.mark.nightly
 def test_workers_end_within_seconds_when_their_parent_is_killed(profile: Any, tmp_path: Path) -> None:
     with crew_at_work(tmp_path / "crew", profile, 2, KILLED_ONCE, LEFT_ALONE) as process:
         read_until(process, f"{KILLED_ONCE} started")

@@ -125,6 +125,7 @@ def fleet(series: list[SeriesData], trainer: Trainer) -> dict[int, TrainingResul
     return fleet_fit(series, trainer)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_g18_a_fleet_of_three_lengths_follows_three_serial_fits(
     place: int,
@@ -148,6 +149,7 @@ def test_g18_a_fleet_of_three_lengths_follows_three_serial_fits(
         np.testing.assert_allclose(mine, np.asarray(theirs), atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_members_of_the_trial_end_at_different_epochs_for_different_reasons(
     fleet: dict[int, TrainingResult | DivergedError],
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_member_does_not_depend_on_its_fleet(
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
     make_data: Callable[..., SeriesData],
     series: list[SeriesData],
@@ -241,6 +244,7 @@ def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(
         np.testing.assert_allclose([r.validation_loss for r in ours.history], losses, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_g18_a_fleet_of_ranged_newest_row_networks_follows_serial_fits_with_sample_weights(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

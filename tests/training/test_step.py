@@ -130,6 +130,7 @@ def arrays(state: FleetState) -> list[Any]:
     return [array for value in state for array in (value if isinstance(value, list) else [value])]
 
 
+@pytest.mark.nightly
 def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
     three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:
@@ -174,6 +175,7 @@ def test_filling_changes_nothing(
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
 
 
+@pytest.mark.nightly
 def test_float16_overflow_skips_the_step_and_halves_the_scale_of_that_model_only(
     three: tuple[list[SeriesData], Batch],
 ) -> None:

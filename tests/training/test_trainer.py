@@ -85,6 +85,7 @@ def test_g20_the_same_seed_gives_the_same_weights(
     assert not same_weights(fit(trainer, learnable, seed=6), whole)
 
 
+@pytest.mark.nightly
 def test_a_series_trained_after_another_is_untouched_by_it(
     another: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
@@ -108,6 +109,7 @@ def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
     return [rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes]
 
 
+@pytest.mark.nightly
 def test_the_published_model_keeps_nothing_of_the_series_before(
     make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
 ) -> None:
