@@ -121,7 +121,8 @@ def _listed_name(line: str) -> str:
 
 
 def _command(line: str) -> str:
-    return line.partition(" #")[0].rstrip()
+    """Cut a comment off a line of code."""
+    return "" if line.startswith("# ") else line.partition(" #")[0].rstrip()
 
 
 def cells_of(line: str) -> list[str]:
