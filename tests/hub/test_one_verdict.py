@@ -20,6 +20,7 @@ from v8.app.places import ModelSnapshot
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
 from v8.baselines.baselines import BASELINES, NAIVE, called
+from v8.cli.printing import print_leaderboard
 from v8.evaluation.decay import detect_decay
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
 from v8.evaluation.significance import Losses
@@ -316,6 +317,16 @@ def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dic
         expected = {BEST_AT[name.rpartition("-")[2]]}
         named = {view: baselines_in(of_view(run, metadata_of_series)) for view, of_view in VIEWS.items()}
         assert named == dict.fromkeys(VIEWS, expected), name
+
+
+def test_the_terminal_names_both(
+    run: Path, metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_leaderboard(rank_results(each.result for each in metadata.values()), run)
+    (line,) = re.findall(r"^Best baselines: (.*)\.$", capsys.readouterr().out, re.MULTILINE)
+    by_task = dict(part.split(": ") for part in line.split("; "))
+    expected = {f"{name} at {timeframe}" for timeframe, name in BEST_AT.items()}
+    assert {task: set(names.split(", ")) for task, names in by_task.items()} == dict.fromkeys(TASKS, expected)
 
 
 def test_the_pictures_draw_the_errors_relative_to_it(
