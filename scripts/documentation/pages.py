@@ -32,9 +32,6 @@ LANGUAGES: Final = (ENGLISH, CHINESE)
 TRANSLATED: Final = ("index.md", "tutorial.md", "how-to", "explanation", "reference")
 """What has to be there in every language; research, notebooks and what the code writes are English."""
 
-INTRODUCED: Final = ("explanation/figures.md",)
-"""Pages of these folders that are English, too, with a translated title and introduction."""
-
 NOT_TRANSLATED: Final = '!!! note ""\n\n    這一頁目前只有英文。\n\n'
 """Stands above English pages among Chinese ones."""
 
@@ -45,8 +42,7 @@ def english_pages() -> list[str]:
     """List the pages that every language needs, by their path below its folder."""
     roots = (DOCS / ENGLISH / name for name in TRANSLATED)
     files = (file for root in roots for file in (sorted(root.rglob("*.md")) if root.is_dir() else [root]))
-    names = (file.relative_to(DOCS / ENGLISH).as_posix() for file in files)
-    return [name for name in names if name not in INTRODUCED]
+    return [file.relative_to(DOCS / ENGLISH).as_posix() for file in files]
 
 
 def introductions() -> dict[str, dict[str, str]]:

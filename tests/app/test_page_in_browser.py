@@ -264,6 +264,7 @@ def test_the_record_shows_coverage_by_day_as_charts_and_as_tables(
         num_scored=3,
         num_days=3,
         errors={"model": 0.9, "naive": 1.0},
+        is_best_of_run=True,
         coverage=merge_coverages(daily.values()),
         daily_coverage=daily,
     )

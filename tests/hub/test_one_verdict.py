@@ -9,18 +9,32 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
+import v8
 from v8.app import answers
+from v8.app.page import whole_record_part
 from v8.app.places import ModelSnapshot
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.evaluation.leaderboard import LEADERBOARD_FILE
+from v8.baselines.baselines import BASELINES, NAIVE, called
+from v8.cli.printing import print_leaderboard
+from v8.evaluation.decay import detect_decay
+from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
+from v8.evaluation.significance import Losses
+from v8.evaluation.verdict import references
+from v8.hub.publish import publish
+from v8.hub.pull import pull
+from v8.hub.staging import stage_run
 from v8.ledger.database import Ledger
-from v8.ledger.record import live_record
+from v8.ledger.record import LiveRecord, live_record, record_sentences, record_table
 from v8.market.series import Series
+from v8.promotion.champion_test import ChampionTest
 from v8.reports.card import model_card
+from v8.reports.charts import plotly
+from v8.reports.figures import change_pct, verdict_figures
 from v8.reports.first_screen import change
 from v8.reports.outputs import REPORT_FILE, RunOutputs
 from v8.tasks import TASKS
@@ -28,6 +42,8 @@ from v8.wording import number
 
 pytestmark = pytest.mark.tf  # the run has a real Keras file
 
+REPO = "someone/models"
+HORIZON_BARS = 2
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BTCUSDT-1h", "ETHUSDT-1h")
 SHARES = {"BTCUSDT-15m": 0.25, "ETHUSDT-15m": 0.02, "BTCUSDT-1h": -0.02, "ETHUSDT-1h": -0.25}
 BEST_AT = {"15m": "offset", "1h": "last_close"}
@@ -126,26 +142,72 @@ def test_the_figures_of_the_report_are_medians_of_it(
         assert f"{task}: offset at 15m, last close at 1h" in names.replace("last_close", "last close")
 
 
-def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
-    losses = [[1.0, 1.0], [2.0, 2.0], [9.0, 9.0], [9.0, 9.0]]  # on the record naive has the lowest error
-    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
-        for name in ("BTCUSDT-15m", "BTCUSDT-1h"):
+def live(
+    place: Path | str,
+    file: Path,
+    commits: dict[str, str | None],
+    baselines: tuple[str, ...] = ("offset", "last_close"),
+) -> LiveRecord:
+    """Return the record of forecasts of some series, with the commit of each; naive has the lowest error."""
+    with Ledger.open_to_write(file) as ledger:
+        for name, commit in commits.items():
             issuer = replace(
                 ISSUER,
-                place=ledger.place(run),
+                place=ledger.place(place),
                 series=name,
+                revision=commit,
                 bar_s=Series.parse(name).bar_s,
-                forecasters=("model", "naive", "offset", "last_close"),
+                forecasters=("model", "naive", *baselines),
             )
             entry = made_entry(0, issuer)
             assert ledger.add(entry)
-            ((number, _),) = ledger.pending(ledger.place(run), name, entry.issued_for_s).items()
+            ((number, _),) = ledger.pending(ledger.place(place), name, entry.issued_for_s).items()
+            losses = [[1.0, 1.0], [2.0, 2.0], *[[9.0, 9.0]] * len(baselines)]
             ledger.add_score(number, made_score(losses, entry))
-        record = live_record(ledger, run)
+        return live_record(ledger, place)
+
+
+def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
+    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None, "BTCUSDT-1h": None})
     named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
     assert named == {"BTCUSDT-15m": "offset", "BTCUSDT-1h": "last_close"}
+    assert record.with_own_baseline == []
     (generation,) = record.series[0].generations
     assert generation.tasks["ohlc"].best.baseline == named[record.series[0].series]
+
+
+def test_the_live_record_of_models_of_the_hub_names_it(run: Path, hub: Any, tmp_path: Path) -> None:
+    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=True)
+    names = ["ETHUSDT-15m", "ETHUSDT-1h"]
+    commit = pull(REPO, names).revision
+    hub.stop()  # a record is computed without the Hub
+    elsewhere = "BTCUSDT-1h"  # it was not pulled to this machine
+    commits: dict[str, str | None] = dict.fromkeys([*names, elsewhere], commit)
+    record = live(REPO, tmp_path / "ledger.sqlite", commits)
+    named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
+    assert named == {"ETHUSDT-15m": "offset", "ETHUSDT-1h": "last_close", elsewhere: "naive"}
+    assert record.with_own_baseline == [elsewhere]
+    assert not record.tasks["ohlc"].is_best_of_run
+
+
+def test_a_live_record_says_that_it_chose_the_baseline_itself(
+    make_run: Any, hub: Any, tmp_path: Path
+) -> None:
+    older = make_run(NAMES[:1])  # of format 1, which stores no verdict
+    publish(stage_run(older, tmp_path / "staged", REPO), REPO, is_private=True)
+    commit = pull(REPO).revision
+    record = live(REPO, tmp_path / "ledger.sqlite", {NAMES[0]: commit})
+    assert record.tasks["ohlc"].best.baseline == "naive"
+    said = "Best baseline of BTCUSDT-15m: the one with the lowest error in this record; no verdict of the run"
+    assert any(sentence.startswith(said) for sentence in record_sentences(record))
+    shown = whole_record_part(record)
+    assert "The best baseline is the one with the lowest error in this record" in str(shown)
+
+
+def test_a_baseline_that_was_not_forecast_is_not_named(run: Path, tmp_path: Path) -> None:
+    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None}, ("last_close",))
+    assert record.tasks["ohlc"].best.baseline == "naive"
+    assert record.with_own_baseline == ["BTCUSDT-15m"]
 
 
 def test_the_card_and_the_service_say_it(
@@ -173,3 +235,107 @@ def test_a_part_of_a_run_is_published_with_the_verdicts_of_the_run(
     card = model_card("someone/models", read_run(run), [only], {})
     assert "× last_close" in card
     assert "Candles × offset" not in card
+
+
+def baselines_in(text: str) -> set[str]:
+    """Return the baselines that a text names, but for the naive forecast."""
+    names = {called(name) for name in BASELINES} - {called(NAIVE)}
+    return {name for name in names if re.search(rf"\b{re.escape(name)}\b", text)}
+
+
+def of_leaderboard(run: Path, metadata: Metadata) -> str:
+    with (run / LEADERBOARD_FILE).open(newline="", encoding="utf-8") as file:
+        (row,) = [row for row in csv.DictReader(file) if row["series"] == metadata.series]
+    return str(row)
+
+
+def of_report(run: Path, metadata: Metadata) -> str:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    (heading,) = re.findall(rf"<summary>{metadata.series}<span>(.*?)</span></summary>", page)
+    return str(heading)
+
+
+def of_readme(run: Path, metadata: Metadata) -> str:
+    text = (run / metadata.series / "README.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith(tuple(f"| {task} " for task in TASKS))]
+    assert len(rows) == len(TASKS)
+    return str(rows)
+
+
+def of_card(run: Path, metadata: Metadata) -> str:
+    card = model_card(REPO, read_run(run), [metadata], {})
+    return str(re.findall(r"× ([a-z_]+)", card))
+
+
+def of_predict(_: Path, metadata: Metadata) -> str:
+    return str(metadata.quality)
+
+
+def of_api(run: Path, metadata: Metadata) -> str:
+    series = Series.parse(metadata.series)
+    snapshot = ModelSnapshot("run", None, {series: run / metadata.series}, {series: metadata}, {})
+    return str(answers.leaderboard(snapshot))
+
+
+def of_python(run: Path, metadata: Metadata) -> str:
+    rows = v8.leaderboard([run])
+    return str([*rows.loc[rows["series"] == metadata.series, "best_baseline"]])
+
+
+def of_live_record(run: Path, metadata: Metadata) -> str:
+    record = live(run, run / f"{metadata.series}.sqlite", {metadata.series: None})
+    return str([record_table(record).markdown(), *record_sentences(record)])
+
+
+def of_promotion(_: Path, metadata: Metadata) -> str:
+    return str(ChampionTest(metadata.evaluation, {}, {}, references(metadata.verdicts)).best_baselines)
+
+
+def of_decay(_: Path, metadata: Metadata) -> str:
+    losses = {name: np.linspace(1.0, 2.0, 100) for name in metadata.evaluation.errors["ohlc"]}
+    losses["model"] = 5.0 * losses["model"]  # worse than all, so the reason names each comparison
+    newer = Losses(dict.fromkeys(metadata.evaluation.tasks, losses), np.arange(100), HORIZON_BARS, "since")
+    return detect_decay(metadata.evaluation, newer, references(metadata.verdicts))[1]
+
+
+VIEWS = {
+    "leaderboard": of_leaderboard,
+    "report": of_report,
+    "README of the series": of_readme,
+    "card": of_card,
+    "predict": of_predict,
+    "API": of_api,
+    "Python": of_python,
+    "live record": of_live_record,
+    "promotion": of_promotion,
+    "decay": of_decay,
+}
+
+
+def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dict[str, Metadata]) -> None:
+    for name, metadata_of_series in metadata.items():
+        expected = {BEST_AT[name.rpartition("-")[2]]}
+        named = {view: baselines_in(of_view(run, metadata_of_series)) for view, of_view in VIEWS.items()}
+        assert named == dict.fromkeys(VIEWS, expected), name
+
+
+def test_the_terminal_names_both(
+    run: Path, metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_leaderboard(rank_results(each.result for each in metadata.values()), run)
+    (line,) = re.findall(r"^Best baselines: (.*)\.$", capsys.readouterr().out, re.MULTILINE)
+    by_task = dict(part.split(": ") for part in line.split("; "))
+    expected = {f"{name} at {timeframe}" for timeframe, name in BEST_AT.items()}
+    assert {task: set(names.split(", ")) for task, names in by_task.items()} == dict.fromkeys(TASKS, expected)
+
+
+def test_the_pictures_draw_the_errors_relative_to_it(
+    metadata: dict[str, Metadata], leaderboard: dict[str, dict[str, str]]
+) -> None:
+    rows = rank_results(each.result for each in metadata.values())
+    _, best = verdict_figures(rows)
+    drawn = [x for trace in plotly(best)["data"] for x in trace["x"]]
+    for row in leaderboard.values():
+        for task in TASKS:
+            multiple = float(row[f"{task}_relative_mae_to_best"])
+            assert any(x == pytest.approx(change_pct(multiple), abs=1e-6) for x in drawn), row["series"]

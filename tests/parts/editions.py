@@ -70,10 +70,16 @@ def sections_of(text: str) -> list[Section]:
     for kind, group in groupby(_kinds_and_lines(_without_tabs(text)), key=lambda line: line[0]):
         lines = tuple(line for _, line in group)
         if kind == "heading":
-            sections.append(Section(lines[0].count("#"), lines[0].lstrip("# "), ()))
+            sections.append(_heading(lines[0]))
         elif kind not in ("blank", "end of code"):
             sections[-1] = replace(sections[-1], blocks=(*sections[-1].blocks, _block(kind, lines)))
     return sections
+
+
+def _heading(line: str) -> Section:
+    """Begin a section; the anchor that a heading may name, `{#anchor}`, is no part of its title."""
+    title = re.sub(r" \{#[\w-]+\}$", "", line)
+    return Section(len(line) - len(line.lstrip("#")), title.lstrip("# "), ())
 
 
 def _without_tabs(text: str) -> str:
@@ -115,7 +121,8 @@ def _listed_name(line: str) -> str:
 
 
 def _command(line: str) -> str:
-    return line.partition(" #")[0].rstrip()
+    """Cut a comment off a line of code."""
+    return "" if line.startswith("# ") else line.partition(" #")[0].rstrip()
 
 
 def cells_of(line: str) -> list[str]:

@@ -284,6 +284,13 @@ def _record_sentences(tasks: Mapping[str, LiveTask]) -> list[str]:
             for name, share in live.coverage.shares.items():
                 parts.append(say("Within {name}: {share}.", name=name, share=percent(share)))
         sentences.append(" ".join(parts))
+    if not all(live.is_best_of_run for live in tasks.values()):
+        sentences.append(
+            say(
+                "The best baseline is the one with the lowest error in this record: no verdict of the run "
+                "was found, or it names a baseline that was not forecast."
+            )
+        )
     return sentences or [say("No live record yet.")]
 
 

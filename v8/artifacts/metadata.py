@@ -254,7 +254,10 @@ class Metadata:
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """Per task the verdict that its run gave; while the run goes on, that on this series alone."""
+        """Per task the verdict that its run gave; that on this series alone where none is stored.
+
+        A run stores it when it ends; none is stored by format 1.
+        """
         stored = self.result.verdict
         if stored is not None:
             return stored

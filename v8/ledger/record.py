@@ -4,8 +4,9 @@ It is computed from the ledger whenever it is requested and is stored in no file
 forecasts, written when the first of their bars had closed, are counted, but are part of no error.
 
 Every task is compared with the naive forecast and with the best baseline: the one that the verdicts on the
-models of a run name, so that the live forecasts do not choose it. Where it is not known, as of models on the
-Hub, it is chosen once for all series that are shown together. Differences are tested as in the evaluation:
+models name (`v8.ledger.references`), so that the live forecasts do not choose it. Where none is stored, or it
+was not forecast, the one with the lowest error over all series that are shown together is taken instead, and
+the record says so (`LiveTask.is_best_of_run`). Differences are tested as in the evaluation:
 
 * Forecasts of one series overlap; the lag counts bars, so closes that were missed separate forecasts as they
   should.
@@ -23,9 +24,8 @@ Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -34,16 +34,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.artifacts.metadata import METADATA_FILE, read_metadata
-from v8.artifacts.nested_runs import read_serving
 from v8.baselines.baselines import NAIVE
-from v8.errors import V8Error
+from v8.errors import listed
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
-from v8.evaluation.verdict import Verdict, references, with_corrected
+from v8.evaluation.verdict import Verdict, with_corrected
 from v8.features.formulas import DAY_S
 from v8.ledger.database import ActualValues, Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
+from v8.ledger.references import stored_references
 from v8.market.series import Series, iso
 from v8.quantile_levels import MEDIAN, interval_names, intervals
 from v8.tasks import TASKS
@@ -141,6 +140,7 @@ class LiveTask(Verdict):
     num_scored: int  # forecasts issued in time that have a score
     num_days: int  # days, UTC, on which they were issued
     errors: Mapping[str, float]  # mean absolute error of `MODEL` and keys of `BASELINES`
+    is_best_of_run: bool  # whether the verdicts of a run name the best baseline, or this record chose it
     crps: float | None = None  # of the model's quantiles, in the unit of the errors; None without quantiles
     coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
     daily_coverage: DailyCoverage = field(default_factory=dict)  # the same by day; empty without quantiles
@@ -169,6 +169,7 @@ class LiveTask(Verdict):
             }
         content["naive"] = self.naive.to_json()
         content["best"] = self.best.to_json()
+        content["is_best_of_run"] = self.is_best_of_run
         return content
 
 
@@ -231,6 +232,15 @@ class LiveRecord:
     tasks: Mapping[str, LiveTask]  # per task over all series; empty before there is a score
 
     @property
+    def with_own_baseline(self) -> list[str]:
+        """Names of the series of which this record, and not a run, chose a best baseline."""
+        return [
+            series.series
+            for series in self.series
+            if not all(live.is_best_of_run for live in series.tasks.values())
+        ]
+
+    @property
     def counts(self) -> ForecastCounts:
         """How many forecasts of all series were issued, late, scored and void."""
         return sum((series.counts for series in self.series), ForecastCounts())
@@ -243,6 +253,14 @@ class LiveRecord:
             "tasks": _tasks_to_json(self.tasks),
             "series": [series.to_json() for series in self.series],
         }
+
+
+@dataclass(frozen=True)
+class _BestBaseline:
+    """The best baseline of a task, and who chose it."""
+
+    name: str
+    is_of_run: bool  # whether the verdicts of a run name it, or the record chose it
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +284,7 @@ class _TaskLosses:
         """Mean loss of the point forecasters: of the model and of baselines, not of quantiles."""
         return {name: loss for name, loss in self.means.items() if level_of(name) is None}
 
-    def compare(self, best: str) -> LiveTask:
+    def compare(self, best: _BestBaseline) -> LiveTask:
         """Compare the model with naive and with a baseline, or with naive twice if that has no losses."""
         point_means = self.point_means
         # The CRPS is the mean over the levels of twice the pinball loss, which at the median is the error.
@@ -279,7 +297,8 @@ class _TaskLosses:
             coverage=merge_coverages(self.daily_coverage.values()) if quantile_means else None,
             daily_coverage=self.daily_coverage if quantile_means else {},
             naive=self._against(NAIVE),
-            best=self._against(best if best in point_means else NAIVE),
+            best=self._against(best.name if best.name in point_means else NAIVE),
+            is_best_of_run=best.is_of_run and best.name in point_means,
         )
 
     @property
@@ -316,22 +335,24 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
             (actual_values.issuer, _measure_daily(actual_values))
             for actual_values in ledger.newest_actual_values(place, name, MOST_FORECASTS)
         ]
-    best = _best_of_models(place, names)
+    stored = stored_references(place, {name: _newest_commit(scored[name]) for name in names})
+    best: dict[str, dict[str, _BestBaseline]] = {name: {} for name in names}
     task_totals: dict[str, LiveTask] = {}
     series_tasks: dict[str, dict[str, LiveTask]] = {name: {} for name in names}
     for task in TASKS:
         losses_by_series = _losses_by_series(scored, coverages, task)
         if not losses_by_series:
             continue
-        best_of_record = _best_baseline(losses_by_series.values())
+        of_record = _BestBaseline(_best_baseline(losses_by_series.values()), is_of_run=False)
         for name, losses in losses_by_series.items():
-            if best[name].get(task) not in losses.point_means:
-                best[name][task] = best_of_record
+            best_of_run = stored[name].get(task, "")
+            is_forecast = best_of_run in losses.point_means
+            best[name][task] = _BestBaseline(best_of_run, is_of_run=True) if is_forecast else of_record
         compared = [losses.compare(best[name][task]) for name, losses in losses_by_series.items()]
         for name, live_task in zip(losses_by_series, with_corrected(compared), strict=True):
             series_tasks[name][task] = live_task
         # The timeframes of a run may have different ones: over all series the most frequent one counts.
-        most_frequent = Counter(best[name][task] for name in losses_by_series).most_common(1)[0][0]
+        ((most_frequent, _),) = Counter(best[name][task] for name in losses_by_series).most_common(1)
         task_totals[task] = _pool_series(list(losses_by_series.values())).compare(most_frequent)
     live_series = []
     for name in names:
@@ -348,27 +369,12 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
     return LiveRecord(ledger.place(place), tuple(live_series), task_totals)
 
 
-def _best_of_models(place: Path | str, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the best baselines that the verdicts on the models of a run name, by series and task.
-
-    Empty for models on the Hub, and for those that cannot be read: theirs is the best baseline of the record.
-    """
-    best: dict[str, dict[str, str]] = {name: {} for name in names}
-    if not isinstance(place, Path):
-        return best
-    with suppress(OSError, V8Error):
-        serving = read_serving(place)
-        for name in best:
-            with suppress(OSError, V8Error):
-                folder = serving.folder(name)
-                best[name] = dict(_references_of(folder, (folder / METADATA_FILE).stat().st_mtime_ns))
-    return best
-
-
-@lru_cache(maxsize=10_000)
-def _references_of(folder: Path, _written_ns: int) -> dict[str, str]:
-    """Return the best baselines that the verdicts in a folder name, as long as its metadata is the same."""
-    return references(read_metadata(folder).verdicts)
+def _newest_commit(by_issuer: Sequence[ScoredForecasts]) -> str | None:
+    """Return the commit on the Hub of the model with the newest forecast; None if it has none."""
+    with_forecasts = [forecasts for forecasts in by_issuer if len(forecasts.issued_for_s)]
+    if not with_forecasts:
+        return None
+    return max(with_forecasts, key=lambda forecasts: int(forecasts.issued_for_s[-1])).issuer.revision
 
 
 def _best_baseline(task_losses: Iterable[_TaskLosses]) -> str:
@@ -442,7 +448,7 @@ def _pool_series(by_series: Sequence[_TaskLosses]) -> _TaskLosses:
 
 
 def _generation(
-    forecasts: ScoredForecasts, best: Mapping[str, str], coverages: IssuerCoverages
+    forecasts: ScoredForecasts, best: Mapping[str, _BestBaseline], coverages: IssuerCoverages
 ) -> LiveGeneration:
     issuer = forecasts.issuer
     times_s = forecasts.issued_for_s
@@ -497,6 +503,12 @@ def record_sentences(record: LiveRecord) -> list[str]:
     sentences: list[str] = []
     for task, live in record.tasks.items():
         sentences += _task_sentences(task, live)
+    if record.with_own_baseline:
+        names = listed(record.with_own_baseline)
+        sentences.append(
+            f"Best baseline of {names}: the one with the lowest error in this record; no verdict of the run "
+            "was found, or it names a baseline that was not forecast."
+        )
     sentences += _generation_sentences(record)
     sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
     sentences.append(
