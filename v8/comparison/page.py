@@ -287,7 +287,7 @@ def _to_markup(part: str | Table) -> Html:
 
 def error_table(comparison: Comparison) -> Table:
     """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
-    names = [f"{task}_multiple" for task in TASKS]
+    names = [f"{task}_relative_mae" for task in TASKS]
     names += [f"{task}_relative_mae_to_best" for task in TASKS]
     table = _figure_table("", comparison.figures, [*names, "peak_process_bytes", "projected_40_s"])
     for name, title in CLAIMED.items():

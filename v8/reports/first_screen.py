@@ -1,4 +1,4 @@
-"""What a report shows first: the verdict on each task as two numbers, beside candles and their forecasts.
+"""What a report shows first: the verdict on each task as two differences, beside candles and their forecasts.
 
 The numbers are those of the verdicts that are stored with the series (`v8.evaluation.verdict`), as medians
 over the series; nothing is computed another way here.
@@ -66,9 +66,9 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         if len(chips) > 1 and len(set(chips)) == 1:
             shared = chips[:1]
             chips = [Html()] * len(chips)
-        figure_of_naive = _figure(naive, say("compared with no change (naive)"), chips[0])
+        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0])
         others = [
-            _figure(error, _compared_with(name), chip, names if name == BEST else None)
+            _figure(error, _best_named(name), chip, names if name == BEST else None)
             for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
         ]
         if not others:
@@ -77,21 +77,28 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
 
 
-def _compared_with(name: str) -> str:
+def _best_named(name: str) -> str:
     if name == BEST:
-        return say("compared with the best baseline")
-    return say("compared with the best baseline, “{name}”", name=spaced(name))
+        return say("the best baseline")
+    return say("the best baseline, “{name}”", name=spaced(name))
 
 
-def _figure(error: RelativeError, label: str, chip: Html, title: str | None = None) -> Html:
-    """Show a difference of errors in per cent, and what it is compared with; then comes its chip."""
-    number = element("strong", change(error.multiple), class_=_style(error))
-    return element("div", number, element("span", label, title=title), chip, class_="figure")
+def _figure(error: RelativeError, other: str, chip: Html, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, and whose error the other one is; then comes its chip."""
+    multiple = error.multiple
+    if multiple is None or is_equal(multiple, 1.0):
+        label = say("compared with {other}", other=other)
+    else:
+        label = say("than {other}", other=other)
+    strong = element("strong", change(multiple), class_=_style(error))
+    return element("div", strong, element("span", label, title=title), chip, class_="figure")
 
 
 def _chip(error: RelativeError) -> Html:
-    """Say whether a difference is significant."""
-    return element("span", error.significance or say("the same error"), class_=f"chip {_style(error)}")
+    """Say whether a difference is significant; empty where there is no difference."""
+    if not error.significance:
+        return Html()
+    return element("span", error.significance, class_=f"chip {_style(error)}")
 
 
 def _style(error: RelativeError) -> str:
@@ -102,18 +109,22 @@ def _style(error: RelativeError) -> str:
     return "worse" if LOSES in outcomes and BEATS not in outcomes else "unclear"
 
 
-def change(multiple: float | None) -> str:
-    """Write by how many per cent an error differs from another, given their ratio.
+def change(multiple: float | None) -> Html:
+    """Write by how many per cent an error is lower or higher than another, given their ratio.
 
-    >>> change(0.854), change(1.0), change(1.0204), change(None)
-    ('−14.6 %', '0.0 %', '+2.0 %', '–')
+    The direction is a word: a sign alone reads as a gain where the error is higher.
+
+    >>> change(0.854), change(1.0204)
+    ('14.6 %<small>lower error</small>', '2.0 %<small>higher error</small>')
+    >>> change(1.0), change(1.0003), change(None)
+    ('<small>the same error</small>', '&lt; 0.1 %<small>higher error</small>', '–')
     """
     if multiple is None:
-        return ABSENT
+        return join([ABSENT])
     if is_equal(multiple, 1.0):
-        return "0.0 %"
-    change_pct = round(figures.change_pct(multiple), 1) + 0.0
-    return f"{change_pct:+.1f} %".replace("-", "−")
+        return element("small", say("the same error"))
+    direction = say("lower error") if multiple < 1.0 else say("higher error")
+    return join([figures.amount(figures.change_pct(multiple)), element("small", direction)])
 
 
 def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
