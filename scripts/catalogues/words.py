@@ -67,6 +67,7 @@ REGISTERED: Final = (
         "Result of a test; the name of a baseline follows, except where nothing is known.",
         get_args(ComparisonResult),
     ),
+    Words("v8/tasks.yaml", "What is forecast.", tuple(task.sentence for task in TASKS.values())),
     Words(
         "v8/baselines/baselines.yaml",
         "What a baseline assumes.",

@@ -256,7 +256,7 @@
     read(time) {
       const at = this.places.get(time) ?? this.content.time.length - 1;
       this.at = at;
-      this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ");
+      this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ") + " UTC";
       const row = this.forecasts.get(this.content.time[at]);
       this.brief.textContent = this.values(at, row);
       for (const key of this.keys) key.text.textContent = key.value(at, row) || "–";

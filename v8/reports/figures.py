@@ -137,7 +137,8 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     traces.append(
         charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
     )
-    x = axis(say("← lower error (better) | higher error (worse) →, in %"), zeroline=False, ends=_ends_of(traces))
+    # Short, so that a phone shows all of it; the title of the chart has the unit.
+    x = axis(say("← lower error | higher error →"), zeroline=False, ends=_ends_of(traces))
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
@@ -202,8 +203,8 @@ def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
     colours = {title: TASKS[task].colour for title, task in tasks.items()}
     figures = []
     for kind, title in (
-        ("naive", say("Error relative to the naive forecast's")),
-        ("best", say("Error relative to the best baseline's")),
+        ("naive", say("Error compared with the naive forecast's, difference in %")),
+        ("best", say("Error compared with the best baseline's, difference in %")),
     ):
         dots = {name: _dots(rows, task, kind) for name, task in tasks.items()}
         figures.append(spread_figure(dots, colours, title))
@@ -249,9 +250,9 @@ def difference(difference_pct: float, decimals: int = 1) -> str:
     if difference_pct == 0.0:
         return say("the same error")
     share = amount(difference_pct, decimals)
-    # Translators: the error of the model is so many per cent lower than another forecast's, beside a dot of a chart.
+    # Translators: beside a dot of a chart: the error of the model is so many per cent lower than another's.
     lower = say("{share} lower", share=share)
-    # Translators: the error of the model is so many per cent higher than another forecast's, beside a dot of a chart.
+    # Translators: beside a dot of a chart: the error of the model is so many per cent higher than another's.
     higher = say("{share} higher", share=share)
     return lower if difference_pct < 0.0 else higher
 

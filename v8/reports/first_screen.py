@@ -10,15 +10,15 @@ from typing import Final
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.baselines.baselines import NAIVE, called
-from v8.evaluation.leaderboard import BEST, LeaderboardRow, best_baseline_names, compared
+from v8.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
-from v8.language import say
+from v8.language import say, term
 from v8.quantile_levels import interval_names
 from v8.reports import figures
 from v8.reports.candle_chart import candle_chart
-from v8.reports.markup import Html, element, filled, join, plot
-from v8.reports.verdict import RelativeError, scope_of, titled
+from v8.reports.markup import Html, element, facts, filled, join, plot
+from v8.reports.verdict import RelativeError, best_baselines_in_words, scope_of, titled
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, percent, spaced
 
@@ -36,6 +36,7 @@ def first_screen(
         sample: Candles and forecasts of one series; None without stored forecasts.
         others: Names of the series whose charts can be chosen instead, see `candle_chart`.
     """
+    compared_tasks = {task for task, _ in compared(rows)}
     return filled(
         "v8.reports",
         "opening.html",
@@ -44,6 +45,7 @@ def first_screen(
         price_range=_price_range(rows),
         candles=candle_chart(sample, sample_note(sample), others) if sample else "",
         charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
+        tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
         alpha=percent(ALPHA, 0),
     )
 
@@ -53,7 +55,7 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
         errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
-    names = best_baseline_names(rows)
+    names = best_baselines_in_words(rows)
 
     def place(task: str) -> float:
         return errors[task][called(NAIVE)].multiple or math.inf
@@ -139,7 +141,7 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
         element(
             "span",
             say(
-                "of {num} windows had all bars ahead inside the range; {stated} is stated",
+                "of {num} forecasts: all bars ahead stayed inside the forecast range; {stated} should",
                 num=count(coverage.num_windows),
                 stated=percent(RANGE_SHARE, 0),
             ),

@@ -34,7 +34,6 @@ from v8.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
     TrainingHistory,
-    best_baseline_names,
     compared,
     median,
 )
@@ -60,7 +59,7 @@ from v8.reports.markup import (
     plot,
     shown_table,
 )
-from v8.reports.verdict import in_words, titled
+from v8.reports.verdict import best_baselines_in_words, in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
@@ -221,9 +220,13 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     lines = [_median_cells(rows, comparisons)]
     lines += [_leaderboard_cells(row, comparisons) for row in rows]
     groups = [("", 1), *num_columns.items(), ("", 3)]
-    order = say("Ordered by {task} × naive, the lowest error first.", task=titled(TASK_OHLC))
+    order = say(
+        "Error of the model divided by that of the forecast in the heading: below 1 is better. Ordered by "
+        "{task} × naive, the lowest error first.",
+        task=titled(TASK_OHLC),
+    )
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
-    best = best_baseline_names(rows)
+    best = best_baselines_in_words(rows)
     baselines = facts(
         (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
     )
@@ -304,7 +307,7 @@ def _summary(row: LeaderboardRow) -> Html:
     summaries = []
     for task, of_task in row.tasks.items():
         outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
-        summaries.append(f"{titled(task)} {', '.join(dict.fromkeys(outcomes))}")
+        summaries.append(f"{titled(task)}: {', '.join(dict.fromkeys(outcomes))}")
     return element("summary", row.series, element("span", "; ".join(summaries)))
 
 
