@@ -284,7 +284,7 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
 def test_a_small_budget_says_what_it_is_too_small_for() -> None:
     assert budget_sentence(compared(epochs=1)) == (
         "Budget: at most 1 epoch on 2 series (BTCUSDT-15m, BTCUSDT-1h), 8,000 newest candles each. That "
-        "measures speed; skill and epochs to best need --full."
+        "measures speed; --full shows how well a profile forecasts, too."
     )
     assert "its own epochs" in budget_sentence(compared(epochs=None))
 

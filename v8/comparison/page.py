@@ -68,7 +68,9 @@ CLAIMS: Final[Mapping[str, Mapping[str, Any]]] = {
 shortest and longest, in seconds, of one model and of all 40."""
 
 CLAIMED: Final = {"all_s": "40 models, claimed", "model_s": "one model, claimed"}
-CLAIM_NOTE: Final = "Claimed: by guides of the lineage, for an unnamed GPU, without a log; no measurement."
+CLAIM_NOTE: Final = (
+    "Claimed: by guides of earlier versions, for an unnamed GPU, without a log; no measurement."
+)
 
 
 UNITS: Final[Mapping[str, Callable[[float], str]]] = {
@@ -257,11 +259,15 @@ def comparison_page(comparison: Comparison) -> Html:
         for errors in all_errors:
             time = duration(errors.projected_s, is_estimate=True)
             rows[f"{errors.profile}, {time}"] = errors.dots
-        label = say("Error relative to the naive forecast's, mean over tasks, and the time of 40 models.")
+        label = say(
+            "Error compared with the naive forecast's, difference in %, mean over tasks; next to the name, "
+            "the time of 40 models."
+        )
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
         note = say(
-            "A dot is a series, a diamond their median. Medians that are at most {points} points apart count "
-            "as equal, and the fastest of them is the one to take. Whether the differences of "
+            "A profile is a set of settings from which models are trained. The naive forecast is that "
+            "nothing changes; left of 0 the error is lower than its error. A dot is a series, a diamond their "
+            "median. Medians that are at most {points} points apart count as equal, and the fastest of them is the one to take. Whether the differences of "
             "profiles are significant is not tested here.",
             points=NEGLIGIBLE_PCT,
         )
@@ -347,7 +353,8 @@ def budget_sentence(comparison: Comparison) -> str:
     if comparison.epochs is None:
         return say("Every profile trained its own epochs with early stopping on {what}.", what=data)
     return say(
-        "Budget: at most {epochs} on {what}. That measures speed; skill and epochs to best need --full.",
+        "Budget: at most {epochs} on {what}. That measures speed; --full shows how well a profile "
+        "forecasts, too.",
         epochs=plural(comparison.epochs, "epoch"),
         what=data,
     )

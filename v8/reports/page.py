@@ -220,11 +220,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     lines = [_median_cells(rows, comparisons)]
     lines += [_leaderboard_cells(row, comparisons) for row in rows]
     groups = [("", 1), *num_columns.items(), ("", 3)]
-    order = say(
-        "Error of the model divided by that of the forecast in the heading: below 1 is better. Ordered by "
-        "{task} × naive, the lowest error first.",
-        task=titled(TASK_OHLC),
-    )
+    order = say("Ordered by {task} × naive, the lowest error first.", task=titled(TASK_OHLC))
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
     best = best_baselines_in_words(rows)
     baselines = facts(
@@ -307,8 +303,12 @@ def _summary(row: LeaderboardRow) -> Html:
     summaries = []
     for task, of_task in row.tasks.items():
         outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
-        summaries.append(f"{titled(task)}: {', '.join(dict.fromkeys(outcomes))}")
-    return element("summary", row.series, element("span", "; ".join(summaries)))
+        # Translators: what is forecast, and how the model compares with baselines: "Candles: beats naive".
+        summaries.append(
+            say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(dict.fromkeys(outcomes)))
+        )
+    # Translators: stands between the parts of a list.
+    return element("summary", row.series, element("span", say("; ").join(summaries)))
 
 
 def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:

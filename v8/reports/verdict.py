@@ -210,8 +210,8 @@ def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
     for task, names in different_best_baselines(rows).items():
         # Translators: a baseline, and the timeframe of which it is the best: "har at 15m".
         parts = [say("{name} at {timeframe}", name=spaced(name), timeframe=at) for at, name in names.items()]
-        tasks.append(f"{titled(task)}: {', '.join(parts)}")
-    return "; ".join(tasks)
+        tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(parts)))
+    return say("; ").join(tasks)
 
 
 def in_words(outcome: ComparisonResult, name: str) -> str:
