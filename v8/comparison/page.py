@@ -266,9 +266,10 @@ def comparison_page(comparison: Comparison) -> Html:
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
         note = say(
             "A profile is a set of settings from which models are trained. The naive forecast is that "
-            "nothing changes; left of 0 the error is lower than its error. A dot is a series, a diamond their "
-            "median. Medians that are at most {points} points apart count as equal, and the fastest of them is the one to take. Whether the differences of "
-            "profiles are significant is not tested here.",
+            "nothing changes; left of 0 the error is lower than its error. A dot is a series, a diamond "
+            "their median. Medians that are at most {points} points apart count as equal, and the fastest "
+            "of them is the one to take. Whether the differences of profiles are significant is not tested "
+            "here.",
             points=NEGLIGIBLE_PCT,
         )
         body.append(element("p", note, class_="soft"))
