@@ -71,8 +71,10 @@ _SCROLLED: Final = """<script>
 addEventListener("load", () => setTimeout(() => {
   document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
   setTimeout(() => {
-    const { scrollWidth } = document.documentElement;
-    parent.postMessage({ name: location.pathname.split("/").at(-1), scrollWidth, innerWidth }, "*");
+    const titles = [...document.querySelectorAll("caption span")];
+    const edges = titles.map((title) => title.getBoundingClientRect().right);
+    const content = Math.max(document.documentElement.scrollWidth, ...edges);
+    parent.postMessage({ name: location.pathname.split("/").at(-1), content, innerWidth }, "*");
   }, 1000);
 }, 1000));
 </script>"""
@@ -81,7 +83,7 @@ addEventListener("load", () => setTimeout(() => {
 _FRAMES: Final = """<body style="margin: 0"><script>
 const measured = {{}};
 addEventListener("message", ({{ data }}) => {{
-  measured[data.name] = [data.scrollWidth, data.innerWidth];
+  measured[data.name] = [data.content, data.innerWidth];
   document.documentElement.dataset.measured = JSON.stringify(measured);
 }});
 </script>{frames}"""
@@ -162,8 +164,8 @@ class Browser:
             width: Width of the window of each, in pixels.
 
         Returns:
-            For each page the width of its content and of its window: where the first is larger, the page
-            scrolls sideways.
+            For each page the width of its content and of its window, in pixels. Where the first is larger,
+            the page scrolls sideways, or a title of a table is cut.
         """
         folder = self.make_folder()
         for name, page in pages.items():

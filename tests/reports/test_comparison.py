@@ -278,7 +278,7 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     page = comparison_page(made)
     assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
     assert page.count('class="plot"') == 1
-    assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: -14.00 %"' in page
+    assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
 
 
 def test_a_small_budget_says_what_it_is_too_small_for() -> None:

@@ -60,6 +60,17 @@ def test_a_figure_has_a_colour_where_it_is_significant(make_metadata: Any) -> No
             assert f'<span class="chip {style}">significant</span>' in card
 
 
+def test_a_figure_has_no_colour_where_the_significant_series_differ_from_the_median(
+    make_metadata: Any,
+) -> None:
+    # One of three series is significantly better, but the median of their errors is higher.
+    metadata = [make_metadata("AUSDT-1h", share=0.5, num_windows=90)]
+    metadata += [make_metadata(name, share=-0.001) for name in ("BUSDT-1h", "CUSDT-1h")]
+    for card in cards(*metadata):
+        assert '<strong class="unclear">0.1 %<small>higher error</small></strong>' in card
+        assert "significantly lower for 1 of 3 series, significantly higher for 0" in card
+
+
 @pytest.mark.parametrize(
     ("num_windows", "num_inside", "words", "style"),
     [

@@ -107,7 +107,7 @@
     buttons() {
       const { words } = this.content;
       const acts = [["+", words.larger, () => this.zoom(0.7)], ["−", words.smaller, () => this.zoom(1 / 0.7)],
-        ["↔", words.all, () => this.fit()]];
+        ["↔", words.all, () => this.chart.timeScale().fitContent()]];
       return node("div", { class: "touch-buttons" }, ...acts.map(([sign, label, act]) => {
         const button = node("button", { type: "button", title: label, "aria-label": label }, sign);
         button.addEventListener("click", act);
@@ -139,19 +139,10 @@
       this.addCandles(paint);
       content.tasks.forEach((task) => this.addTask(task, paint));
       this.chart.panes().forEach((pane, at) => pane.setStretchFactor(at ? 1 : 3.5));
-      this.fit();
+      this.chart.timeScale().fitContent();
       this.chart.subscribeCrosshairMove(({ time }) => this.read(time));
       this.showKeys(paint);
       this.read();
-    }
-
-    // Shows all bars, and leaves room at the left for half of the first time.
-    fit() {
-      const scale = this.chart.timeScale();
-      scale.fitContent();
-      const range = scale.getVisibleLogicalRange();
-      const width = scale.width();
-      if (range && width > 0) scale.setVisibleLogicalRange({ from: range.from - (24 * (range.to - range.from)) / width, to: range.to });
     }
 
     add(kind, format, pane, extra) {
@@ -291,7 +282,7 @@
     onKey(event) {
       const acts = { ArrowLeft: () => this.point(this.at - 1), ArrowRight: () => this.point(this.at + 1),
         Home: () => this.point(0), End: () => this.point(this.content.time.length - 1),
-        "+": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.fit() };
+        "+": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.chart.timeScale().fitContent() };
       const act = acts[event.key];
       if (!act) return;
       event.preventDefault();

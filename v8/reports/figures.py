@@ -138,17 +138,27 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
         charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
     )
     # Short, so that a phone shows all of it; the title of the chart has the unit.
-    x = axis(say("← lower error | higher error →"), zeroline=False, ends=_ends_of(traces))
+    x = axis(say("← lower error | higher error →"), zeroline=False, ends=_ends_of(traces, medians.values()))
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
 
 
-def _ends_of(traces: Sequence[Json]) -> tuple[float, float]:
-    """Return the ends of an axis that holds all marks and 0, and has room for texts beside them."""
+def _ends_of(traces: Sequence[Json], medians: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of an axis that holds all marks and 0, and has room for texts beside them.
+
+    The text of a median lies on its outer side, and takes a third of the axis on a phone.
+    """
     places = [0.0, *(place for trace in traces for place in trace["x"])]
-    room = 0.15 * (max(places) - min(places)) or 1.0
-    return min(places) - room, max(places) + room
+    span = max(places) - min(places) or 6.0
+    low = [min(places) - 0.15 * span]
+    high = [max(places) + 0.15 * span]
+    for middle in medians:
+        if middle < 0.0:
+            low.append(middle - 0.4 * span)
+        else:
+            high.append(middle + 0.4 * span)
+    return min(low), max(high)
 
 
 def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:

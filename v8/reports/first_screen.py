@@ -104,11 +104,15 @@ def _chip(error: RelativeError) -> Html:
 
 
 def _style(error: RelativeError) -> str:
-    """Return the CSS class of a difference; it has a colour where it is significant in one direction only."""
-    outcomes = set(error.outcomes)
-    if BEATS in outcomes and LOSES not in outcomes:
+    """Return the CSS class of a difference.
+
+    It has a colour where it is significant in one direction only, which is that of the number.
+    """
+    outcomes = {outcome for outcome in error.outcomes if outcome in (BEATS, LOSES)}
+    multiple = error.multiple or 1.0
+    if outcomes == {BEATS} and multiple < 1.0:
         return "better"
-    return "worse" if LOSES in outcomes and BEATS not in outcomes else "unclear"
+    return "worse" if outcomes == {LOSES} and multiple > 1.0 else "unclear"
 
 
 def change(multiple: float | None) -> Html:
