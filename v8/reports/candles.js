@@ -127,7 +127,7 @@
         layout: { background: { type: "solid", color: "transparent" }, textColor: paint("soft"), attributionLogo: false,
           fontFamily: "system-ui, sans-serif", panes: { separatorColor: paint("rule"), separatorHoverColor: paint("rule") } },
         grid: { vertLines: { color: paint("rule") }, horzLines: { color: paint("rule") } },
-        rightPriceScale: { borderColor: paint("rule") },
+        rightPriceScale: { borderColor: paint("rule"), entireTextOnly: true },
         // The pixels at the right leave room for half of the last time.
         timeScale: { borderColor: paint("rule"), timeVisible: true, secondsVisible: false, rightOffsetPixels: 24 },
         crosshair: { mode: 0, vertLine: { labelBackgroundColor: paint("soft") }, horzLine: { labelBackgroundColor: paint("soft") } },

@@ -257,7 +257,7 @@ def difference(difference_pct: float, decimals: int = 1) -> str:
     >>> difference(-3.21), difference(1.0), difference(0.0)
     ('3.2 % lower', '1.0 % higher', 'the same error')
     """
-    if difference_pct == 0.0:
+    if is_equal(1.0 + difference_pct / 100.0, 1.0):
         return say("the same error")
     share = amount(difference_pct, decimals)
     # Translators: beside a dot of a chart: the error of the model is so many per cent lower than another's.

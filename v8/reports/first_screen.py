@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from v8.artifacts.series_artifact import ForecastSample
-from v8.baselines.baselines import NAIVE, called
+from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
@@ -68,15 +68,21 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         if len(chips) > 1 and len(set(chips)) == 1:
             shared = chips[:1]
             chips = [Html()] * len(chips)
-        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0])
+        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0], _assumption(NAIVE))
         others = [
-            _figure(error, _best_named(name), chip, names if name == BEST else None)
+            _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
             for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
         ]
         if not others:
             others = [element("p", say("No baseline is better than no change."), class_="soft")]
         title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
         yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
+
+
+def _assumption(name: str) -> str | None:
+    """Say what a baseline assumes, for a pointer; None where its name is not known."""
+    baseline = BASELINES.get(name)
+    return term(baseline.sentence) if baseline else None
 
 
 def _best_named(name: str) -> str:
