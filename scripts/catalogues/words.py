@@ -67,6 +67,7 @@ REGISTERED: Final = (
         "Result of a test; the name of a baseline follows, except where nothing is known.",
         get_args(ComparisonResult),
     ),
+    Words("v8/tasks.yaml", "What is forecast.", tuple(task.sentence for task in TASKS.values())),
     Words(
         "v8/baselines/baselines.yaml",
         "What a baseline assumes.",
@@ -137,7 +138,7 @@ WRITTEN: Final = (
     Words("v8/comparison/page.py", TITLE, ("Profile",)),
     Words("v8/trading/page.py", TITLE, ("rule, unit", "best other way", "its gain", "no forecast")),
     Words("v8/trading/page.py", TITLE, ("perfect foresight", "model − best, 95 %")),
-    Words("v8/trading/page.py", TITLE, ("Gain of a day, mean over series; more is better",)),
+    Words("v8/trading/page.py", TITLE, ("Gain by each rule, mean over days and series; more is better",)),
     Words("v8/trading/rules.py", FIGURE, ("target volatility, % a year", "utility before costs, % a year")),
     Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "right, %", "held, %")),
     Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year", "worst fall, %")),

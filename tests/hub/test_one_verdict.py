@@ -119,12 +119,12 @@ def test_the_readme_of_a_series_says_it(run: Path, leaderboard: dict[str, dict[s
 
 def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
     page = (run / REPORT_FILE).read_text("utf-8")
-    assert "Best baselines: ohlc: " in page
+    assert "Best baselines: Candles: offset at 15m, last close at 1h; Bollinger bands: " in page
     for name, row in leaderboard.items():
         (heading,) = re.findall(rf"<summary>{name}<span>(.*?)</span></summary>", page)
         for task, title in TITLES.items():
             verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
-            assert f"{title} {', '.join(verdicts)}" in heading
+            assert f"{title}: {', '.join(verdicts)}" in heading
 
 
 def test_the_figures_of_the_report_are_medians_of_it(
@@ -138,8 +138,8 @@ def test_the_figures_of_the_report_are_medians_of_it(
             middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
             assert figure == change(middle)
         # The timeframes have different ones, which the pointer names.
-        (names,) = re.findall('<span title="([^"]*)">compared with the best baseline</span>', card)
-        assert f"{task}: offset at 15m, last close at 1h" in names.replace("last_close", "last close")
+        (names,) = re.findall('<span title="([^"]*)">than the best baseline</span>', card)
+        assert f"{title}: offset at 15m, last close at 1h" in names
 
 
 def live(

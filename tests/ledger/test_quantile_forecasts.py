@@ -216,7 +216,7 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
         assert chart["forecast"][high_name] == pytest.approx([*issued.forecast[f"{name}_q95"]], rel=1e-6)
     assert "intervals of the close (90 % / 50 %)" in part
     low, high = issued.forecast["low_q5"].iloc[0], issued.forecast["low_q95"].iloc[0]
-    assert "<caption>90 % intervals</caption>" in part and "50 % intervals" not in part
+    assert "<caption><span>90 % intervals</span></caption>" in part and "50 % intervals" not in part
     shown = next(text for text in part.split("<td>") if " – " in text).partition("<")[0]
     assert [float(end.replace(",", "")) for end in shown.split(" – ")] == pytest.approx([low, high], rel=1e-5)
 

@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 BROWSERS = (
     "chromium",
@@ -65,6 +65,28 @@ addEventListener("load", () => setTimeout(() => {
 _FRAME = """<body style="margin: 0"><script>
 addEventListener("message", (told) => {{ document.documentElement.dataset.measured = told.data; }});
 </script><iframe src="page.html{fragment}" style="border: 0; width: {width}px; height: 1500px"></iframe>"""
+
+
+_SCROLLED: Final = """<script>
+addEventListener("load", () => setTimeout(() => {
+  document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
+  setTimeout(() => {
+    const titles = [...document.querySelectorAll("caption span")];
+    const edges = titles.map((title) => title.getBoundingClientRect().right);
+    const content = Math.max(document.documentElement.scrollWidth, ...edges);
+    parent.postMessage({ name: location.pathname.split("/").at(-1), content, innerWidth }, "*");
+  }, 1000);
+}, 1000));
+</script>"""
+"""Unfolds a page, then sends the page around it how wide it is, and how wide its window is."""
+
+_FRAMES: Final = """<body style="margin: 0"><script>
+const measured = {{}};
+addEventListener("message", ({{ data }}) => {{
+  measured[data.name] = [data.content, data.innerWidth];
+  document.documentElement.dataset.measured = JSON.stringify(measured);
+}});
+</script>{frames}"""
 
 
 @dataclass(frozen=True)
@@ -133,6 +155,29 @@ class Browser:
         copy.write_text(content.replace("</body>", f"{script}</body>"), "utf-8")
         found: dict[str, Any] = json.loads(html.unescape(self(copy).told("measured")))
         return found
+
+    def scroll_widths(self, pages: Mapping[str, str], width: int) -> dict[str, tuple[int, int]]:
+        """Lay out pages so many pixels wide, all at once and unfolded.
+
+        Args:
+            pages: The content of each page, by its name.
+            width: Width of the window of each, in pixels.
+
+        Returns:
+            For each page the width of its content and of its window, in pixels. Where the first is larger,
+            the page scrolls sideways, or a title of a table is cut.
+        """
+        folder = self.make_folder()
+        for name, page in pages.items():
+            content, num_policies = re.subn(r"<meta http-equiv[^>]*>", "", page)
+            assert num_policies == 1
+            (folder / name).write_text(content.replace("</body>", f"{_SCROLLED}</body>"), "utf-8")
+        style = f"border: 0; width: {width}px; height: 1500px"
+        frames = "".join(f'<iframe src="{name}" style="{style}"></iframe>' for name in pages)
+        framed = folder / "framed.html"
+        framed.write_text(_FRAMES.format(frames=frames), "utf-8")
+        measured = json.loads(html.unescape(self(framed).told("measured")))
+        return {name: (content, window) for name, (content, window) in measured.items()}
 
     def measure(self, page: Path, width: int, fragment: str = "") -> dict[str, Any]:
         """Lay a page out so many pixels wide and tell what does not fit; see `_MEASURE`.

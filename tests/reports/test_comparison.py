@@ -278,13 +278,13 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     page = comparison_page(made)
     assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
     assert page.count('class="plot"') == 1
-    assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: -14.00 %"' in page
+    assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
 
 
 def test_a_small_budget_says_what_it_is_too_small_for() -> None:
     assert budget_sentence(compared(epochs=1)) == (
         "Budget: at most 1 epoch on 2 series (BTCUSDT-15m, BTCUSDT-1h), 8,000 newest candles each. That "
-        "measures speed; skill and epochs to best need --full."
+        "measures speed; --full shows how well a profile forecasts, too."
     )
     assert "its own epochs" in budget_sentence(compared(epochs=None))
 

@@ -12,6 +12,7 @@ import pytest
 from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.baselines.baselines import BASELINES
 from v8.evaluation.evaluation import MODEL, Evaluation
+from v8.language import language
 from v8.reports.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.reports.figures import (
     Dot,
@@ -179,11 +180,26 @@ def test_dots_in_doubt_are_hollow_and_a_diamond_is_the_median_with_its_number() 
     dots, empty, medians = plain(figure)["data"]
     assert (dots["x"], dots["y"]) == ([-10.0, 2.0, 3.0], ["Candles"] * 3)
     assert dots["marker"]["symbol"] == ["circle", "circle-open", "circle"]
-    assert dots["customdata"] == ["A: -10.00 %", "B: +2.00 %", "C: +3.00 %"]
+    assert dots["customdata"] == ["A: 10.00 % lower", "B: 2.00 % higher", "C: 3.00 % higher"]
     assert empty["x"] == []
-    assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["+2.0 %"])
+    assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["2.0 % higher"])
     assert medians["textposition"] == ["top right"]  # away from the line at 0
     assert plain(figure)["layout"]["shapes"][0]["x0"] == 0  # the forecast beside which they stand
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "tooltips"),
+    [
+        ("en", ["3.2 % lower"], ["A: 3.21 % lower", "B: the same error"]),
+        ("zh-TW", ["小 3.2 %"], ["A: 小 3.21 %", "B: 誤差相同"]),
+    ],
+)
+def test_no_difference_is_a_bare_sign(name: str, texts: list[str], tooltips: list[str]) -> None:
+    with language(name):
+        figure = spread_figure({"x": [Dot("A", -3.21), Dot("A", -3.21), Dot("B", 0.0)]}, {"x": "blue"})
+    dots, medians = plain(figure)["data"]
+    assert medians["text"] == texts
+    assert [dots["customdata"][0], dots["customdata"][2]] == tooltips
 
 
 def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing() -> None:
@@ -192,27 +208,27 @@ def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing()
     )
     dots, _ = plain(figure)["data"]
     assert dots["x"] == [-10.0, 5.0, 50.0]
-    assert dots["text"] == ["", "", "+6,916 %"]
+    assert dots["text"] == ["", "", "6,916 % higher"]
     assert dots["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
-    assert dots["customdata"][2] == "C: +6,916.00 %"  # what a pointer reads is the number itself
+    assert dots["customdata"][2] == "C: 6,916.00 % higher"  # what a pointer reads is the number itself
 
 
 def test_several_dots_far_off_have_one_text_because_they_stand_at_one_place() -> None:
     figure = spread_figure({"Candles": [Dot("A", 1.0), Dot("B", 60.0), Dot("C", 400.0)]}, {"Candles": "blue"})
     dots, _ = plain(figure)["data"]
     assert dots["x"] == [1.0, 60.0, 60.0]
-    assert dots["text"] == ["", "", "+400 %"]
+    assert dots["text"] == ["", "", "400 % higher"]
     many = spread_figure(
         {"x": [Dot(name, 1.0) for name in "abcde"] + [Dot("B", 60.0), Dot("C", 400.0)]}, {"x": "blue"}
     )
-    assert plain(many)["data"][0]["text"] == [""] * 6 + ["2: +60 … +400 %"]
+    assert plain(many)["data"][0]["text"] == [""] * 6 + ["2: 60 … 400 % higher"]
 
 
 def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
     dots, medians = plain(spread_figure({"x": [Dot("A", 200.0), Dot("B", 400.0)]}, {"x": "blue"}))["data"]
     assert medians["x"] == [300.0]
     assert dots["x"] == [200.0, 300.0]
-    assert dots["text"] == ["", "+400 %"]
+    assert dots["text"] == ["", "400 % higher"]
 
 
 def test_names_from_files_are_no_markup_for_the_chart_library() -> None:

@@ -10,6 +10,7 @@ from evaluating import let_baselines_err
 
 from v8.evaluation.leaderboard import rank_results, read_result
 from v8.evaluation.price_range import RangeCoverage
+from v8.language import language
 from v8.reports.first_screen import _range_verdict, first_screen
 
 UNKNOWN = "not known yet: too few candles for a test"
@@ -30,7 +31,44 @@ def test_what_is_the_same_for_both_baselines_is_written_once_in_a_card(make_meta
         assert card.count(UNKNOWN) == 1
         # Below both numbers, not in the column of one.
         assert card.endswith(f'</div></div><span class="chip unclear">{UNKNOWN}</span></section>')
-        assert "compared with the best baseline, “last close”" in card
+        assert "than the best baseline, “last close”" in card
+
+
+@pytest.mark.parametrize(
+    ("name", "lower", "higher", "than_naive"),
+    [
+        ("en", "lower error", "higher error", "than no change (naive)"),
+        ("zh-TW", "誤差較小", "誤差較大", "相較於「不變」（naive）"),
+    ],
+)
+def test_a_figure_says_its_direction_in_a_word(
+    make_metadata: Any, name: str, lower: str, higher: str, than_naive: str
+) -> None:
+    # The best baseline errs 0.8 times as much as naive.
+    for share, words in ((0.1, [lower, higher]), (0.5, [lower, lower]), (-0.1, [higher, higher])):
+        with language(name):
+            for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=90)):
+                figures = re.findall(r"<strong[^>]*>([\d.]+ %)<small>(.*?)</small></strong>", card)
+                assert [word for _, word in figures] == words
+                assert than_naive in card
+
+
+def test_a_figure_has_a_colour_where_it_is_significant(make_metadata: Any) -> None:
+    for share, style in ((0.5, "better"), (-0.5, "worse")):
+        for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=90)):
+            assert re.findall('<strong class="(.*?)"', card)[0] == style
+            assert f'<span class="chip {style}">significant</span>' in card
+
+
+def test_a_figure_has_no_colour_where_the_significant_series_differ_from_the_median(
+    make_metadata: Any,
+) -> None:
+    # One of three series is significantly better, but the median of their errors is higher.
+    metadata = [make_metadata("AUSDT-1h", share=0.5, num_windows=90)]
+    metadata += [make_metadata(name, share=-0.001) for name in ("BUSDT-1h", "CUSDT-1h")]
+    for card in cards(*metadata):
+        assert '<strong class="unclear">0.1 %<small>higher error</small></strong>' in card
+        assert "significantly lower for 1 of 3 series, significantly higher for 0" in card
 
 
 @pytest.mark.parametrize(

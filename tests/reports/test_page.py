@@ -18,7 +18,7 @@ from v8.reports.markup import candle_library, plotly_library
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
 
-DOTS_TITLE = {"text": "difference of errors, in %"}
+DOTS_TITLE = {"text": "← lower error | higher error →"}
 
 
 class Page(HTMLParser):
@@ -72,11 +72,11 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
     unknown = "not known yet: too few candles for a test"
     assert "Median of 2 series, on candles that training had not seen:" in page.text
-    same = "0.0 %compared with no change (naive)the same error"
-    assert f"Candles{same}+0.6 %compared with the best baseline, “offset”{unknown}" in page.text
+    same = "the same errorcompared with no change (naive)"
+    assert f"Candles{same}0.6 %higher errorthan the best baseline, “offset”{unknown}" in page.text
     # Nothing is better than naive there, so it stands alone.
     assert f"Bollinger bands{same}No baseline is better than no change." in page.text
-    assert "Candles not yet known; Bollinger bands not yet known;" in page.text
+    assert "Candles: not yet known; Bollinger bands: not yet known;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
         assert content in page.text
@@ -89,10 +89,10 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert (
-        "Candles0.0 %compared with no change (naive)"
+        "Candlesthe same errorcompared with no change (naive)"
         "significantly lower for 1 of 2 series, significantly higher for 1" in page.text
     )
-    assert "Bollinger bands loses to naive; Volatility loses to naive" in page.text
+    assert "Bollinger bands: loses to naive; Volatility: loses to naive" in page.text
     for content in ("0.750●", "1.250●"):
         assert content in page.text
     pointed = {value.partition(",")[0] for name, value in page.attributes if name == "title"}
@@ -101,7 +101,7 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
     naive, _ = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
     *dots, medians = naive["data"]
     assert [trace["marker"]["symbol"] for trace in dots] == [["circle", "circle"]] * 3
-    assert medians["text"] == ["+0.0 %"] * 3
+    assert medians["text"] == ["the same error"] * 3
 
 
 def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(

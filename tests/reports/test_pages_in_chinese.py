@@ -55,6 +55,9 @@ SAMPLE = ForecastSample(
 HISTORY = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
 
 
+KINDS = ("report", "back-test", "worth", "comparison")
+
+
 class Told(HTMLParser):
     """Collect whatever a reader sees or a pointer finds, and the numbers of tables."""
 
@@ -191,3 +194,14 @@ def test_no_english_is_left_but_names_and_no_number_is_another(
     assert theirs.cells == ours.cells
     # The net is fine enough: of the same page in English it would catch nearly everything.
     assert sum(bool(english(text)) for text in ours.texts) > 40
+
+
+@pytest.mark.process
+def test_no_page_scrolls_sideways_on_a_phone(
+    pages: dict[str, Callable[[], str]], visit: Callable[..., Any]
+) -> None:
+    # In English, whose words are longer; tables may scroll within a box of their own.
+    files = {f"{name.replace(' ', '-')}.html": pages[name]() for name in KINDS}
+    widths = visit.scroll_widths(files, 390)
+    assert widths.keys() == files.keys()
+    assert {name: width for name, width in widths.items() if width[0] > width[1] or width[1] != 390} == {}

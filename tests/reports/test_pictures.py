@@ -49,7 +49,8 @@ def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
     rows = {"A": [Dot("x", 1.0)], "B": [Dot("x", 1.0), Dot("y", 80.0), Dot("z", 1.0)], "C": [Dot("x", -2.0)]}
     _draw([axes], spread_figure(rows, dict.fromkeys(rows, "blue")))
     assert list(axes.yaxis.units._mapping) == ["A", "B", "C"]
-    assert [text.get_text() for text in axes.texts] == ["+80 %", "+1.0 %", "+1.0 %", "-2.0 %"]
+    texts = ["80 % higher", "1.0 % higher", "1.0 % higher", "2.0 % lower"]
+    assert [text.get_text() for text in axes.texts] == texts
 
 
 def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:

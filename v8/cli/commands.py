@@ -457,7 +457,7 @@ def backtest(
     profile: str | None = Option(
         None, metavar="NAME|FILE", help="What to evaluate: a shipped name or a file. Default: frontier."
     ),
-    folds: int = Option(6, metavar="K", min=1, max=1_000, help="Seasons, spread over all history."),
+    folds: int = Option(6, metavar="K", min=1, max=1_000, help="Folds, spread over all history."),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",

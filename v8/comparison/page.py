@@ -68,7 +68,9 @@ CLAIMS: Final[Mapping[str, Mapping[str, Any]]] = {
 shortest and longest, in seconds, of one model and of all 40."""
 
 CLAIMED: Final = {"all_s": "40 models, claimed", "model_s": "one model, claimed"}
-CLAIM_NOTE: Final = "Claimed: by guides of the lineage, for an unnamed GPU, without a log; no measurement."
+CLAIM_NOTE: Final = (
+    "Claimed: by guides of earlier versions, for an unnamed GPU, without a log; no measurement."
+)
 
 
 UNITS: Final[Mapping[str, Callable[[float], str]]] = {
@@ -257,12 +259,17 @@ def comparison_page(comparison: Comparison) -> Html:
         for errors in all_errors:
             time = duration(errors.projected_s, is_estimate=True)
             rows[f"{errors.profile}, {time}"] = errors.dots
-        label = say("Error relative to the naive forecast's, mean over tasks, and the time of 40 models.")
+        label = say(
+            "Error compared with the naive forecast's, difference in %, mean over tasks; next to the name, "
+            "the time of 40 models."
+        )
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
         note = say(
-            "A dot is a series, a diamond their median. Medians that are at most {points} points apart count "
-            "as equal, and the fastest of them is the one to take. Whether the differences of "
-            "profiles are significant is not tested here.",
+            "A profile is a set of settings from which models are trained. The naive forecast is that "
+            "nothing changes; left of 0 the error is lower than its error. A dot is a series, a diamond "
+            "their median. Medians that are at most {points} points apart count as equal, and the fastest "
+            "of them is the one to take. Whether the differences of profiles are significant is not tested "
+            "here.",
             points=NEGLIGIBLE_PCT,
         )
         body.append(element("p", note, class_="soft"))
@@ -287,7 +294,7 @@ def _to_markup(part: str | Table) -> Html:
 
 def error_table(comparison: Comparison) -> Table:
     """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
-    names = [f"{task}_multiple" for task in TASKS]
+    names = [f"{task}_relative_mae" for task in TASKS]
     names += [f"{task}_relative_mae_to_best" for task in TASKS]
     table = _figure_table("", comparison.figures, [*names, "peak_process_bytes", "projected_40_s"])
     for name, title in CLAIMED.items():
@@ -347,7 +354,8 @@ def budget_sentence(comparison: Comparison) -> str:
     if comparison.epochs is None:
         return say("Every profile trained its own epochs with early stopping on {what}.", what=data)
     return say(
-        "Budget: at most {epochs} on {what}. That measures speed; skill and epochs to best need --full.",
+        "Budget: at most {epochs} on {what}. That measures speed; --full shows how well a profile "
+        "forecasts, too.",
         epochs=plural(comparison.epochs, "epoch"),
         what=data,
     )

@@ -53,12 +53,12 @@ _sum = partial(pd.Series.sum, min_count=1)
 def _task_figures() -> dict[str, Figure]:
     """Return the figures of each task: its MAE relative to naive and to the best baseline."""
     figures = {}
-    for task in TASKS:
+    for task, description in TASKS.items():
         figures[f"{task}_relative_mae"] = Figure(
-            f"{task}: error ÷ naive", "", f"relative_mae.{task}", "median"
+            f"{description.title}: error ÷ naive", "", f"relative_mae.{task}", "median"
         )
         figures[f"{task}_relative_mae_to_best"] = Figure(
-            f"{task}: error ÷ best baseline", "", f"relative_mae_to_best.{task}", "median"
+            f"{description.title}: error ÷ best baseline", "", f"relative_mae_to_best.{task}", "median"
         )
     return figures
 

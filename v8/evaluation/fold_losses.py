@@ -1,4 +1,4 @@
-"""Seasons of a back-test: the losses of every forecaster in one fold, and figures over many folds.
+"""Folds of a back-test: the losses of every forecaster in one fold, and figures over many folds.
 
 An evaluation holds means only. A test over several series or several folds needs the losses of every window,
 because series that are evaluated at the same time share the same market events. A back-test saves these

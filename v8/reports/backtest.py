@@ -17,7 +17,7 @@ from v8.evaluation.fold_losses import CellGroup, TaskResult
 from v8.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.language import language, say, term
 from v8.reports.figures import Dot, change_pct, spread_figure
-from v8.reports.markup import Html, document, element, facts, filled, join, plot, shown_table
+from v8.reports.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.reports.page import marked
 from v8.reports.verdict import TaskVerdict, best_first, in_words, titled, verdict_box
 from v8.storage import write_json, write_text
@@ -191,7 +191,8 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
         ends_table = _relative_table("series", tasks, [series[0], series[-1]])
         ends = join([element("h2", say("The best and the worst series")), ends_table])
     facts_of_plan = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
-    facts_of_plan.append(("profile digest", plan.profile_digest))
+    digest = element("span", plan.profile_digest[:12], title=plan.profile_digest)
+    facts_of_plan.append(("profile digest", digest))
     verdict_boxes = []
     for scope, *sentences in verdicts(results):
         verdict_boxes.append(verdict_box(scope, *sentences))
@@ -211,7 +212,7 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
         baselines=figures,
         notes=_notes(results),
         failed=_failures(results),
-        provenance=facts(facts_of_plan),
+        provenance=folded(say("Where these numbers come from"), facts(facts_of_plan)),
     )
     heading = say("Back-test of profile {name}", name=plan.profile["name"])
     return document(f"v8: {heading}", heading, [content], is_demo=not plan.is_publishable)

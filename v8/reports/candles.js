@@ -127,7 +127,7 @@
         layout: { background: { type: "solid", color: "transparent" }, textColor: paint("soft"), attributionLogo: false,
           fontFamily: "system-ui, sans-serif", panes: { separatorColor: paint("rule"), separatorHoverColor: paint("rule") } },
         grid: { vertLines: { color: paint("rule") }, horzLines: { color: paint("rule") } },
-        rightPriceScale: { borderColor: paint("rule") },
+        rightPriceScale: { borderColor: paint("rule"), entireTextOnly: true },
         // The pixels at the right leave room for half of the last time.
         timeScale: { borderColor: paint("rule"), timeVisible: true, secondsVisible: false, rightOffsetPixels: 24 },
         crosshair: { mode: 0, vertLine: { labelBackgroundColor: paint("soft") }, horzLine: { labelBackgroundColor: paint("soft") } },
@@ -256,7 +256,7 @@
     read(time) {
       const at = this.places.get(time) ?? this.content.time.length - 1;
       this.at = at;
-      this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ");
+      this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ") + " UTC";
       const row = this.forecasts.get(this.content.time[at]);
       this.brief.textContent = this.values(at, row);
       for (const key of this.keys) key.text.textContent = key.value(at, row) || "–";

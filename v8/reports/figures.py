@@ -130,25 +130,35 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     medians = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
     edge = max([FAR_PCT, *medians.values()])
     traces = [_dot_trace(row, dots, colours[row], edge) for row, dots in rows.items()]
-    # Adding 0.0 after rounding turns -0.0 into 0.0, so that no minus is written before a zero.
-    texts = [f"{round(middle, 1) + 0.0:+.1f} %" for middle in medians.values()]
+    texts = [difference(middle) for middle in medians.values()]
     diamonds = ["diamond-open"] * len(medians)
     # Beside the line at 0, on the side of the diamond, so that it crosses no text.
     places = ["top left" if middle < 0 else "top right" for middle in medians.values()]
     traces.append(
         charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
     )
-    x = axis(say("difference of errors, in %"), zeroline=False, ends=_ends_of(traces))
+    # Short, so that a phone shows all of it; the title of the chart has the unit.
+    x = axis(say("← lower error | higher error →"), zeroline=False, ends=_ends_of(traces, medians.values()))
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
 
 
-def _ends_of(traces: Sequence[Json]) -> tuple[float, float]:
-    """Return the ends of an axis that holds all marks and 0, and has room for texts beside them."""
+def _ends_of(traces: Sequence[Json], medians: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of an axis that holds all marks and 0, and has room for texts beside them.
+
+    The text of a median lies on its outer side, and takes a third of the axis on a phone.
+    """
     places = [0.0, *(place for trace in traces for place in trace["x"])]
-    room = 0.15 * (max(places) - min(places)) or 1.0
-    return min(places) - room, max(places) + room
+    span = max(places) - min(places) or 6.0
+    low = [min(places) - 0.15 * span]
+    high = [max(places) + 0.15 * span]
+    for middle in medians:
+        if middle < 0.0:
+            low.append(middle - 0.4 * span)
+        else:
+            high.append(middle + 0.4 * span)
+    return min(low), max(high)
 
 
 def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
@@ -168,7 +178,7 @@ def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
         texts.append(_beyond_text(beyond) if dot.change_pct == largest else "")
         if dot.change_pct == largest:
             largest = None
-        tooltips.append(f"{html.escape(dot.name)}: {dot.change_pct:+,.2f} %")
+        tooltips.append(html.escape(f"{dot.name}: {difference(dot.change_pct, decimals=2)}"))
     return charts.marks(
         places,
         [row] * len(dots),
@@ -186,10 +196,10 @@ def _beyond_text(beyond: Sequence[float]) -> str:
     """Write the differences beyond the edge, in per cent; of several their number and the ends.
 
     >>> _beyond_text([6_916.0]), _beyond_text([60.0, 400.0])
-    ('+6,916 %', '2: +60 … +400 %')
+    ('6,916 % higher', '2: 60 … 400 % higher')
     """
-    largest = f"{max(beyond):+,.0f} %"
-    return largest if len(beyond) == 1 else f"{len(beyond)}: {min(beyond):+,.0f} … {largest}"
+    largest = difference(max(beyond), decimals=0)
+    return largest if len(beyond) == 1 else f"{len(beyond)}: {min(beyond):,.0f} … {largest}"
 
 
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
@@ -203,8 +213,8 @@ def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
     colours = {title: TASKS[task].colour for title, task in tasks.items()}
     figures = []
     for kind, title in (
-        ("naive", say("Error relative to the naive forecast's")),
-        ("best", say("Error relative to the best baseline's")),
+        ("naive", say("Error compared with the naive forecast's, difference in %")),
+        ("best", say("Error compared with the best baseline's, difference in %")),
     ):
         dots = {name: _dots(rows, task, kind) for name, task in tasks.items()}
         figures.append(spread_figure(dots, colours, title))
@@ -229,6 +239,32 @@ def change_pct(multiple: float) -> float:
     (25.0, 0.0)
     """
     return 0.0 if is_equal(multiple, 1.0) else 100.0 * (multiple - 1.0)
+
+
+def amount(difference_pct: float, decimals: int = 1) -> str:
+    """Write how large a difference in per cent is, without its sign, which a reader could misread.
+
+    >>> amount(-3.21), amount(0.04), amount(1234.5, decimals=0)
+    ('3.2 %', '< 0.1 %', '1,234 %')
+    """
+    size = round(abs(difference_pct), decimals)
+    return f"{size:,.{decimals}f} %" if size else f"< {10.0**-decimals:g} %"
+
+
+def difference(difference_pct: float, decimals: int = 1) -> str:
+    """Write a difference of errors, in per cent of the other one, in words.
+
+    >>> difference(-3.21), difference(1.0), difference(0.0)
+    ('3.2 % lower', '1.0 % higher', 'the same error')
+    """
+    if is_equal(1.0 + difference_pct / 100.0, 1.0):
+        return say("the same error")
+    share = amount(difference_pct, decimals)
+    # Translators: beside a dot of a chart: the error of the model is so many per cent lower than another's.
+    lower = say("{share} lower", share=share)
+    # Translators: beside a dot of a chart: the error of the model is so many per cent higher than another's.
+    higher = say("{share} higher", share=share)
+    return lower if difference_pct < 0.0 else higher
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a report shows first: the verdict on each task as two numbers, beside candles and their forecasts.
+"""What a report shows first: the verdict on each task as two differences, beside candles and their forecasts.
 
 The numbers are those of the verdicts that are stored with the series (`v8.evaluation.verdict`), as medians
 over the series; nothing is computed another way here.
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from v8.artifacts.series_artifact import ForecastSample
-from v8.baselines.baselines import NAIVE, called
-from v8.evaluation.leaderboard import BEST, LeaderboardRow, best_baseline_names, compared
+from v8.baselines.baselines import BASELINES, NAIVE, called
+from v8.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
-from v8.language import say
+from v8.language import say, term
 from v8.quantile_levels import interval_names
 from v8.reports import figures
 from v8.reports.candle_chart import candle_chart
-from v8.reports.markup import Html, element, filled, join, plot
-from v8.reports.verdict import RelativeError, scope_of, titled
+from v8.reports.markup import Html, element, facts, filled, join, plot
+from v8.reports.verdict import RelativeError, best_baselines_in_words, scope_of, titled
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, percent, spaced
 
@@ -36,6 +36,7 @@ def first_screen(
         sample: Candles and forecasts of one series; None without stored forecasts.
         others: Names of the series whose charts can be chosen instead, see `candle_chart`.
     """
+    compared_tasks = {task for task, _ in compared(rows)}
     return filled(
         "v8.reports",
         "opening.html",
@@ -44,6 +45,7 @@ def first_screen(
         price_range=_price_range(rows),
         candles=candle_chart(sample, sample_note(sample), others) if sample else "",
         charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
+        tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
         alpha=percent(ALPHA, 0),
     )
 
@@ -53,7 +55,7 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
         errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
-    names = best_baseline_names(rows)
+    names = best_baselines_in_words(rows)
 
     def place(task: str) -> float:
         return errors[task][called(NAIVE)].multiple or math.inf
@@ -66,9 +68,9 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         if len(chips) > 1 and len(set(chips)) == 1:
             shared = chips[:1]
             chips = [Html()] * len(chips)
-        figure_of_naive = _figure(naive, say("compared with no change (naive)"), chips[0])
+        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0], _assumption(NAIVE))
         others = [
-            _figure(error, _compared_with(name), chip, names if name == BEST else None)
+            _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
             for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
         ]
         if not others:
@@ -77,43 +79,64 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
 
 
-def _compared_with(name: str) -> str:
+def _assumption(name: str) -> str | None:
+    """Say what a baseline assumes, for a pointer; None where its name is not known."""
+    baseline = BASELINES.get(name)
+    return term(baseline.sentence) if baseline else None
+
+
+def _best_named(name: str) -> str:
     if name == BEST:
-        return say("compared with the best baseline")
-    return say("compared with the best baseline, “{name}”", name=spaced(name))
+        return say("the best baseline")
+    return say("the best baseline, “{name}”", name=spaced(name))
 
 
-def _figure(error: RelativeError, label: str, chip: Html, title: str | None = None) -> Html:
-    """Show a difference of errors in per cent, and what it is compared with; then comes its chip."""
-    number = element("strong", change(error.multiple), class_=_style(error))
-    return element("div", number, element("span", label, title=title), chip, class_="figure")
+def _figure(error: RelativeError, other: str, chip: Html, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, and whose error the other one is; then comes its chip."""
+    multiple = error.multiple
+    if multiple is None or is_equal(multiple, 1.0):
+        label = say("compared with {other}", other=other)
+    else:
+        label = say("than {other}", other=other)
+    strong = element("strong", change(multiple), class_=_style(error))
+    return element("div", strong, element("span", label, title=title), chip, class_="figure")
 
 
 def _chip(error: RelativeError) -> Html:
-    """Say whether a difference is significant."""
-    return element("span", error.significance or say("the same error"), class_=f"chip {_style(error)}")
+    """Say whether a difference is significant; empty where there is no difference."""
+    if not error.significance:
+        return Html()
+    return element("span", error.significance, class_=f"chip {_style(error)}")
 
 
 def _style(error: RelativeError) -> str:
-    """Return the CSS class of a difference; it has a colour where it is significant in one direction only."""
-    outcomes = set(error.outcomes)
-    if BEATS in outcomes and LOSES not in outcomes:
+    """Return the CSS class of a difference.
+
+    It has a colour where it is significant in one direction only, which is that of the number.
+    """
+    outcomes = {outcome for outcome in error.outcomes if outcome in (BEATS, LOSES)}
+    multiple = error.multiple or 1.0
+    if outcomes == {BEATS} and multiple < 1.0:
         return "better"
-    return "worse" if LOSES in outcomes and BEATS not in outcomes else "unclear"
+    return "worse" if outcomes == {LOSES} and multiple > 1.0 else "unclear"
 
 
-def change(multiple: float | None) -> str:
-    """Write by how many per cent an error differs from another, given their ratio.
+def change(multiple: float | None) -> Html:
+    """Write by how many per cent an error is lower or higher than another, given their ratio.
 
-    >>> change(0.854), change(1.0), change(1.0204), change(None)
-    ('−14.6 %', '0.0 %', '+2.0 %', '–')
+    The direction is a word: a sign alone reads as a gain where the error is higher.
+
+    >>> change(0.854), change(1.0204)
+    ('14.6 %<small>lower error</small>', '2.0 %<small>higher error</small>')
+    >>> change(1.0), change(1.0003), change(None)
+    ('<small>the same error</small>', '&lt; 0.1 %<small>higher error</small>', '–')
     """
     if multiple is None:
-        return ABSENT
+        return join([ABSENT])
     if is_equal(multiple, 1.0):
-        return "0.0 %"
-    change_pct = round(figures.change_pct(multiple), 1) + 0.0
-    return f"{change_pct:+.1f} %".replace("-", "−")
+        return element("small", say("the same error"))
+    direction = say("lower error") if multiple < 1.0 else say("higher error")
+    return join([figures.amount(figures.change_pct(multiple)), element("small", direction)])
 
 
 def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
@@ -128,7 +151,7 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
         element(
             "span",
             say(
-                "of {num} windows had all bars ahead inside the range; {stated} is stated",
+                "of {num} forecasts: all bars ahead stayed inside the forecast range; {stated} should",
                 num=count(coverage.num_windows),
                 stated=percent(RANGE_SHARE, 0),
             ),

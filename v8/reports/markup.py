@@ -111,7 +111,8 @@ def shown_table(table: Table, groups: Iterable[tuple[str, int]] = (), class_: st
         body.append(element("tr", join(cells)))
     parts = [element("thead", join(head)), element("tbody", join(body))]
     if table.title:
-        parts.insert(0, element("caption", term(table.title)))
+        # The text of a wide table stays within the window, see `caption` in the style sheet.
+        parts.insert(0, element("caption", element("span", term(table.title))))
     content = element("table", join(parts), class_=class_ or ("reasons" if table.is_prose else None))
     return element("div", content, class_="scroll", data_more=say("scroll sideways for more →"))
 

@@ -34,7 +34,6 @@ from v8.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
     TrainingHistory,
-    best_baseline_names,
     compared,
     median,
 )
@@ -60,16 +59,17 @@ from v8.reports.markup import (
     plot,
     shown_table,
 )
-from v8.reports.verdict import in_words, titled
+from v8.reports.verdict import best_baselines_in_words, in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
-from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, spaced
+from v8.wording import ABSENT, Table, count, duration, epochs, moment, number, p_value, percent, spaced
 
 MARK: Final = "●"
 """Follows a ratio that differs from 1 significantly."""
 
-_SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
+_SPAN_TIMES: Final = ("first_open", "last_open")
+_SPAN_COUNTS: Final = ("rows", "num_windows")
 """Columns of the table of spans, as keys of `metadata.json`."""
 
 SECTIONS_FOLDER: Final = "report/series"
@@ -223,7 +223,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     groups = [("", 1), *num_columns.items(), ("", 3)]
     order = say("Ordered by {task} × naive, the lowest error first.", task=titled(TASK_OHLC))
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
-    best = best_baseline_names(rows)
+    best = best_baselines_in_words(rows)
     baselines = facts(
         (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
     )
@@ -304,8 +304,12 @@ def _summary(row: LeaderboardRow) -> Html:
     summaries = []
     for task, of_task in row.tasks.items():
         outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
-        summaries.append(f"{titled(task)} {', '.join(dict.fromkeys(outcomes))}")
-    return element("summary", row.series, element("span", "; ".join(summaries)))
+        # Translators: what is forecast, and how the model compares with baselines: "Candles: beats naive".
+        summaries.append(
+            say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(dict.fromkeys(outcomes)))
+        )
+    # Translators: stands between the parts of a list.
+    return element("summary", row.series, element("span", say("; ").join(summaries)))
 
 
 def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
@@ -473,8 +477,12 @@ def _training(result: SeriesResult, history: TrainingHistory) -> Iterator[Html]:
 def _split(split: Mapping[str, Any]) -> Iterator[Html]:
     """Show the table of spans, then the other facts about the split."""
     spans = {name: span for name, span in split.items() if isinstance(span, Mapping)}
-    rows = [[term(name), *(_written(span.get(key)) for key in _SPAN_KEYS)] for name, span in spans.items()]
-    yield shown_table(Table(["span", *map(spaced, _SPAN_KEYS)], rows))
+    rows = []
+    for name, span in spans.items():
+        opens = [span.get(key) for key in _SPAN_TIMES]
+        times = [moment(value) if isinstance(value, str) else _written(value) for value in opens]
+        rows.append([term(name), *times, *(_written(span.get(key)) for key in _SPAN_COUNTS)])
+    yield shown_table(Table(["span", *map(spaced, (*_SPAN_TIMES, *_SPAN_COUNTS))], rows))
     yield facts((spaced(name), _written(value)) for name, value in split.items() if name not in spans)
 
 

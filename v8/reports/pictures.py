@@ -257,7 +257,8 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
     for place, row, text, position in zip(x, rows, trace["text"], positions, strict=True):
         if text:
             alignment = _ALIGNMENTS[position]
-            axes.annotate(text, (place, row), (0, 7), textcoords="offset points", ha=alignment, fontsize=7)
+            label = html.unescape(text)
+            axes.annotate(label, (place, row), (0, 7), textcoords="offset points", ha=alignment, fontsize=7)
 
 
 def _draw_candles(axes: Axes, trace: Json) -> None:

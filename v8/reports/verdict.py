@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from v8.artifacts.nested_runs import Decision
 from v8.baselines.baselines import NAIVE
 from v8.evaluation.fold_losses import TaskResult
-from v8.evaluation.leaderboard import LeaderboardRow, compared, median
+from v8.evaluation.leaderboard import LeaderboardRow, compared, different_best_baselines, median
 from v8.evaluation.significance import (
     BEATS,
     LOSES,
@@ -26,7 +26,7 @@ from v8.evaluation.significance import (
 from v8.language import say, term
 from v8.reports.markup import Html, element
 from v8.tasks import TASKS
-from v8.wording import ABSENT, Table, count, moment, number, percent
+from v8.wording import ABSENT, Table, count, moment, number, percent, spaced
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,16 @@ def verdict_box(scope: str, *sentences: str) -> Html:
 def titled(task: str) -> str:
     """Return the title of a task, in the language of the page."""
     return term(TASKS[task].title)
+
+
+def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
+    """Name the best baselines of the tasks in which the timeframes have different ones; else empty."""
+    tasks = []
+    for task, names in different_best_baselines(rows).items():
+        # Translators: a baseline, and the timeframe of which it is the best: "har at 15m".
+        parts = [say("{name} at {timeframe}", name=spaced(name), timeframe=at) for at, name in names.items()]
+        tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(parts)))
+    return say("; ").join(tasks)
 
 
 def in_words(outcome: ComparisonResult, name: str) -> str:

@@ -22,7 +22,7 @@ def search(
     ),
     hours: float | None = Option(None, metavar="H", min=0, help="Hours after which no trial is started."),
     ranges: Path | None = Option(None, metavar="FILE", help="Default: search/NAME.yaml next to the profile."),
-    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Seasons that trials are evaluated on."),
+    folds: int = Option(3, metavar="K", min=1, max=1_000, help="Folds that trials are evaluated on."),
     later: int = Option(2, metavar="K", min=1, max=1_000, help="Later folds that evaluate only the winner."),
     series: cli.SeriesOption = None,
     source: cli.SourceOption = "vision",

@@ -31,7 +31,7 @@ from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, space
 
 WORTH_FORMAT: Final = 2  # version of the keys of `worth.json`
 
-TITLE: Final = "Gain of a day, mean over series; more is better"
+TITLE: Final = "Gain by each rule, mean over days and series; more is better"
 
 _HEAD: Final = (
     "rule, unit",
@@ -147,7 +147,10 @@ def trading_section(results: TradingResults) -> Iterator[Html]:
 
 
 def _trading_content(results: TradingResults) -> Iterator[Html]:
-    yield verdict_box("", *sentences(results))
+    num_series = len({result.series for result in results.by_series})
+    num_days = results.pooled[0].num_days
+    scope = say("{num} series, {days} days of test spans in UTC:", num=num_series, days=num_days)
+    yield verdict_box(scope, *sentences(results))
     yield shown_table(rules_table(results.pooled, TITLE), class_="wrapped figures")
     for rule, earned in results.curves.items():
         title = term(TRADING_RULES[rule].title)
@@ -162,7 +165,7 @@ def _curves(earned: pd.DataFrame) -> Chart:
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     lines = [line(term(spaced(name)), days, earned[name].tolist(), style) for name, style in styles.items()]
     # A category axis shows evaluated days only: folds may lie years apart, and nothing is earned in between.
-    x = axis(type="category", nticks=4)
+    x = axis(say("day, UTC"), type="category", nticks=4)
     y = axis(say("earned, %"))
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
