@@ -32,7 +32,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import h5py
 import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
@@ -311,6 +310,8 @@ def _foreign_class(node: dict[str, Any]) -> str | None:
 
 def _check_weights(file: Path, content: bytes) -> None:
     """Check the list of arrays, without reading their numbers."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     try:
         with h5py.File(io.BytesIO(content), "r") as weights:
             num_bytes = _plain_bytes(file, weights)
@@ -323,6 +324,8 @@ def _check_weights(file: Path, content: bytes) -> None:
 
 def _plain_bytes(file: Path, weights: Any) -> int:
     """Return the bytes of all arrays; links, external and virtual arrays, and other types are refused."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     num_bytes = 0
     num_objects = 0
     pending = [("", weights)]

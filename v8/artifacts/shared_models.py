@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -174,6 +173,8 @@ class _Graph:
 
 def _find_array_names(model: Any) -> ArrayNames:
     """Find the name of each variable's array in a weights file; this overwrites the weights of the model."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     for number, variable in enumerate(model.variables):
         if _is_saved(variable):
             variable.assign(np.full(variable.shape, number, variable.dtype))
@@ -192,6 +193,8 @@ def _read_weights(model: Any, file: Path, array_names: ArrayNames) -> list[NDArr
     Returns:
         The arrays; None if the file has other arrays, or arrays of other shapes.
     """
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     values = []
     with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
         if {*_list_arrays(weights)} != {*array_names} - {None}:
@@ -212,8 +215,10 @@ def _is_saved(variable: Any) -> bool:
     return np.issubdtype(np.dtype(variable.dtype), np.floating)
 
 
-def _list_arrays(weights: h5py.File) -> list[str]:
+def _list_arrays(weights: Any) -> list[str]:
     """Return the names of all arrays of a weights file."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     names: list[str] = []
     weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names

@@ -22,7 +22,6 @@ from v8.errors import SeriesError, V8Error, listed
 from v8.forecasts.export import OpenSource, write_forecasts
 from v8.forecasts.issuing import IssuedForecast, IssueResults, format_age
 from v8.hub.opening import is_repository
-from v8.hub.pull import pull
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.own_files import require_own
@@ -277,6 +276,8 @@ def export_onnx(
 
     folder = place
     if not place.is_dir() and is_repository(str(place)):
+        from v8.hub.pull import pull
+
         folder = pull(str(place), names or None).folder
     place_models("auto", "1", "1")
     open_source = sources_of(folder)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
@@ -18,10 +19,12 @@ from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RUN_FILE, folder_advice, read_run
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
-from v8.hub.pull import Pulled, pull
 from v8.invocation import command
 from v8.market.series import is_series_name, series_advice
 from v8.reports.card import MODELS_FOLDER
+
+if TYPE_CHECKING:
+    from v8.hub.pull import Pulled
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
@@ -203,8 +206,10 @@ class _Repository(ModelPlace):
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
 
-    def _pulled(self, series: Sequence[str]) -> Pulled:
+    def _pulled(self, series: Sequence[str]) -> "Pulled":
         """Pull some series, and stay at the commit that the revision stood for."""
+        from v8.hub.pull import pull  # noqa: PLC0415 - a folder needs no client of the Hub
+
         pulled = pull(self.name, series, revision=self._revision, is_offline=self._is_offline)
         self._commit = pulled.revision
         self._revision = pulled.revision

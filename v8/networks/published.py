@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -83,6 +82,8 @@ class _Template:
 
     def weights_file(self, weights: Sequence[NDArray[Any]]) -> bytes:
         """Return the weights' member with these weights, in the model's order."""
+        import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
         content = io.BytesIO(self.members[WEIGHTS_MEMBER])
         with h5py.File(content, "r+") as written:
             for name, number in self.places.items():
@@ -119,6 +120,8 @@ def _template_of(model: Any, file: Path) -> _Template:
 
 def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int]:
     """Map the names of data sets to places of weights; each data set is filled with place + 1."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
     places: dict[str, int] = {}
 
     def visit(name: str, item: Any) -> None:

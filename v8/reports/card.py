@@ -9,10 +9,9 @@ next to its name.
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import yaml
-from huggingface_hub import EvalResult, ModelCardData
 
 from v8.artifacts.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.artifacts.nested_runs import Decision
@@ -39,6 +38,9 @@ from v8.reports.verdict import change_table, verdict
 from v8.storage import packaged
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, plural, spaced
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
@@ -196,6 +198,8 @@ def _covariates(metadata: Metadata) -> str:
 def _front_matter(
     repo: str, profile: str, rows: Sequence[LeaderboardRow], metadata: Sequence[Metadata]
 ) -> str:
+    from huggingface_hub import ModelCardData  # noqa: PLC0415 - forecasts of a run folder do without it
+
     datasets = sorted({one.candles.dataset for one in metadata if one.candles.dataset})
     options: dict[str, Any] = {"datasets": datasets} if datasets else {}
     if any(one.training.started_from for one in metadata):
@@ -218,11 +222,13 @@ def _front_matter(
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
 
 
-def _eval_results(row: LeaderboardRow, dataset: str | None) -> Iterator[EvalResult]:
+def _eval_results(row: LeaderboardRow, dataset: str | None) -> Iterator["EvalResult"]:
     """Write the results of one series for the Hub's model index: task, data set, and each metric.
 
     The Hub's newer format, files in `.eval_results`, takes results on its registered benchmarks only.
     """
+    from huggingface_hub import EvalResult  # noqa: PLC0415 - as above
+
     error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
         metrics = [
