@@ -289,6 +289,7 @@ def evaluate_span(
             fix="Pass one array for each task of the profile",
         )
     # A generator: the forecasts of one baseline are measured before those of the next one take memory.
+    # `fitted` returns a function that forecasts a span.
     of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in _installed().items())
     forecasts = chain([(MODEL, model_forecasts)], of_baselines)
     errors, losses = _measure(span, forecasts, metrics.measure_errors)

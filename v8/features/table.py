@@ -1,9 +1,9 @@
 """The FeatureTable, and the computation of its columns from candles, of all rows or of new rows only.
 
 A table holds named float32 columns of one Series; each row depends on past candles only. A segment is a
-run of candles without a gap. Indicators start again in every segment. The warm-up of every one is dropped,
-and a segment that is not longer than the warm-up is dropped entirely. Columns are selected by name, never by
-number.
+run of candles without a gap. Indicators start again in every segment. So the longest warm-up of the columns
+is dropped at the start of each segment, and a segment that is not longer is dropped entirely. Columns are
+selected by name, never by number.
 
 Computing only new rows gives the same bits as computing all rows. A row of a rolling column depends only on
 the bars that it is computed from, such as the last 20. Exponential averages depend on the whole segment: like
@@ -209,6 +209,8 @@ def _cut(chunks: Chunks, rows: Sequence[slice]) -> Iterator[Column]:
 
 def compute_columns(candles: Candles, columns: Sequence[str], num_stored: int = 0) -> dict[str, Chunks]:
     """Compute columns of N candles, or only the rows after the K that are stored, segment by segment.
+
+    The formulas are those of `v8.features.indicators`; `_fill` has them computed for one segment.
 
     Args:
         candles: The candles.

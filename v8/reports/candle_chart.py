@@ -7,7 +7,7 @@ drawn for pictures by `v8.reports.figures.issued_on_the_way`.
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from v8.artifacts.series_artifact import ForecastSample, SampledForecast
 from v8.columns import CLOSE, OHLC, TASK_OHLC
@@ -15,6 +15,9 @@ from v8.language import say, term
 from v8.quantile_levels import interval_names, intervals
 from v8.reports.markup import Html, element, join
 from v8.tasks import TASKS, Task
+
+_PLACE_CLASS: Final = "touch"
+"""Class of the element in which `candles.js` draws a chart."""
 
 
 def candle_chart(sample: ForecastSample, label: str, others: Sequence[str] = ()) -> Html:
@@ -39,10 +42,15 @@ def candle_chart(sample: ForecastSample, label: str, others: Sequence[str] = ())
         choice or element("b", sample.series),
         # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
         element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
-        element("div", class_="touch"),
+        element("div", class_=_PLACE_CLASS),
         element("figcaption", label),
         class_="candles",
     )
+
+
+def has_candle_chart(markup: str) -> bool:
+    """Return whether some markup has the chart of candles."""
+    return f'class="{_PLACE_CLASS}"' in markup
 
 
 def chart_content(sample: ForecastSample) -> dict[str, Any]:

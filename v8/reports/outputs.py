@@ -44,7 +44,7 @@ TIMING_FORMAT = 2  # version of the keys of `timing.json`
 
 
 class ReportWriter(RunObserver):
-    """Writes the outputs of a run whenever one of its series has ended, and when all have.
+    """Writes the outputs of a run when one of its series has ended, if they are due, and when all have.
 
     Args:
         only_at_end: Write them only when all series have ended, and do not announce the page: in folds of a

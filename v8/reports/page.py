@@ -7,9 +7,9 @@ has a folded section: forecasts, errors by step, training, candles, time.
 A section with its charts takes 50 to 100 kB, so a page of a thousand series would take 80 MB. Beyond
 `MOST_IN_ONE_FILE` series the page holds one line for each, and the section is loaded from its own file, such
 as `report/series/BTCUSDT-15m.js`, when the line is opened. A browser that shows a page from the disk may not
-read files, but it may run a script that the page's own script names. So each file calls that script's
-`v8Section` with two strings, the name of the series and the markup. Its first line holds a digest of what it
-was drawn from; a file that is up to date is not drawn again.
+read files, but it may run a script that the page's own script names. So each file is a script that calls
+`v8Section`, a function of the page's own script, with two strings, the name of the series and the markup. The
+first line of the file holds a digest of what it was drawn from; a file that is up to date is not drawn again.
 """
 
 import json
@@ -44,7 +44,7 @@ from v8.language import chosen, say, term
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.reports import figures
-from v8.reports.candle_chart import candle_chart
+from v8.reports.candle_chart import candle_chart, has_candle_chart
 from v8.reports.first_screen import first_screen, sample_note
 from v8.reports.markup import (
     CHART_NOTICE,
@@ -137,7 +137,7 @@ def _run_content(
     sample: ForecastSample | None,
 ) -> Html:
     # The first screen offers the series whose candle chart is in this page already.
-    with_chart = [row.series for row in rows if 'class="touch"' in (bodies[row.series] or "")]
+    with_chart = [row.series for row in rows if has_candle_chart(bodies[row.series] or "")]
     unevaluated: str = ""
     if not run.is_evaluated:
         unevaluated = element("p", say("The models of this run were not evaluated."))

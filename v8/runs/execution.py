@@ -3,10 +3,12 @@
     run              holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
-Nothing is trained before the candles of every selected series were read (`v8.runs.reading`), and every
-finished artefact has shown that it is the one that was saved. A series whose candles cannot be read, or are
-no longer those the run was started with, fails by itself, and so does one whose finished files are not as
-they were saved; they are left as they are. What shows results is an observer (`v8.reports.outputs`).
+Nothing is trained before the candles of every selected series, of finished ones too, were read
+(`v8.runs.reading`), and every finished artefact has shown that it is the one that was saved. A series whose
+candles are no longer those it is pinned to fails by itself. So does one whose candles cannot be read; if it
+is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
+its candles are read; its files are left as they are. What shows results is an observer
+(`v8.reports.outputs`).
 """
 
 from collections.abc import Sequence
@@ -111,6 +113,7 @@ def execute(
     outcomes = train_jobs(plan.profile, jobs, engine, recorder)
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
+    # The reader refuses a finished series, too, if its candles are no longer those that it is pinned to.
     refused = {failure.series for failure in failures}
     finished_before = [
         series for series, status in plan.series.items() if status == "done" and series not in refused

@@ -22,7 +22,8 @@ from v8.training.probe import measured_fleet_size
 def suited_fleet_size(profile: Profile, num_series: int) -> int:
     """Measure how many of so many series suit one program of a GPU; without one, 1.
 
-    A machine with a GPU's driver may still have a backend that cannot use it.
+    Called by engines that make an `InProcessEngine`, where the size is to be measured. A machine with a GPU's
+    driver may still have a backend that cannot use it.
     """
     uses_gpu = has_gpu() and not profile.family.is_formula
     return measured_fleet_size(profile, num_series) if uses_gpu else 1
@@ -33,6 +34,7 @@ class InProcessEngine(Engine):
 
     Args:
         fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
+            What the command line's `auto` stands for was decided before, see `suited_fleet_size`.
         trainer_factory: Makes the trainer of a profile, see `v8.runs.pipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
         check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys

@@ -103,7 +103,10 @@ class PreparedRun:
 
     @classmethod
     def from_options(cls, options: RunOptions) -> "PreparedRun":
-        """Check everything that can be checked before candles are read.
+        """Check the options, and turn them into a plan, a source and an engine, before candles are read.
+
+        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8/cli/runs.py`. A series
+        that the source lacks fails when its candles are read; before that only `missing_series` finds it.
 
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
@@ -170,7 +173,10 @@ def _folder_suffix(options: RunOptions) -> str:
 def _series_of_run(
     path: Path, source: CandleSource, requested: tuple[Series, ...] | None, dropped: tuple[Series, ...]
 ) -> tuple[Series, ...]:
-    """Return the series of a run: the requested, or all of the source if none is, without the dropped."""
+    """Return the requested series without the dropped ones.
+
+    If none is requested: all of the source; with dropped ones, all that the run at `path` has recorded.
+    """
     if not dropped:
         return served_series(source) if requested is None else requested
     remaining = series_without(path, dropped)

@@ -9,6 +9,9 @@ The compiled program, the feature store and TensorFlow itself are set up once a 
 A fleet is prepared series by series, trained as one program, and each member is evaluated and saved as soon
 as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
+
+`run_isolated` does some work of one series. It returns the result, or None, and how the series ended; every
+error but Ctrl-C is caught and becomes that outcome.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What a run will do, before it does it: series, seeds, stages, work, time.
+"""What a run will do, before it does it: series, seeds, windows, time.
 
 Seeds belong to series, not to their place in a selection: series number k of the default universe
 trains with the profile's seed + k, alone or among forty.
@@ -69,7 +69,8 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
-        ProfileError: If the profile, of a model of an older v8, can no longer be trained.
+        ProfileError: If the profile can no longer be trained. That is so for some that an older v8 recorded
+            with a run; a renewal trains the profile of its run again.
     """
     require_trainable(profile)
     plan = Plan(profile=profile, path=path, series=dict.fromkeys(series, "pending"), redone=tuple(redone))

@@ -1,7 +1,8 @@
 """Reads the candles of a run: those of every series, before any series is trained.
 
-Each series is checked against the candles that the run is pinned to. A series whose candles cannot be read,
-or are other ones, fails by itself.
+Each series, a finished one too, is checked against the candles that it is pinned to. A series whose candles
+are other ones, or cannot be read, fails by itself; that those of a finished series cannot be read is only
+noted.
 """
 
 from collections.abc import Callable

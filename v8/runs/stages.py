@@ -1,8 +1,9 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
-A network that was trained is calibrated before it is evaluated. Its forecasts are mixed with those of
-simulated paths and of a regression (`v8.baselines.ranges`), in shares that the validation span decides; it
-also decides how wide the quantiles must be. All of this becomes part of the published model.
+A network that was trained is calibrated before it is evaluated. With `calibration: ensemble` its forecasts
+are mixed with those of simulated paths and of a regression (`v8.baselines.ranges`), in shares that the
+validation span decides; where there are quantiles, it also decides how wide they must be. All of this becomes
+part of the published model.
 
 Shape legend: N windows, T lookback, F features.
 """
@@ -134,6 +135,7 @@ class SeriesInProgress:
             self._save_onnx(model)
             if test_results.losses and self._job.keeps_test_losses:
                 fold_losses(self._data, test_results.losses).save(self._job.folder / FOLD_LOSSES_FILE)
+        # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
         forecasts = test_results.forecasts
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         metadata = self._metadata(trainer, result, fleet_size, test_results)
@@ -263,10 +265,11 @@ class SeriesInProgress:
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
-    """Fit the shares of network, simulated paths and regression on the validation span.
+    """Fit shares and widths on the validation span; they become part of the model.
 
-    They become part of the model. Returns the network's share by task, as metadata holds it; None where
-    nothing is mixed.
+    The shares are those of network, simulated paths and regression, with `calibration: ensemble`; otherwise
+    the network's is one. The widths are those of the quantiles, where the profile has some. Returns the
+    network's share by task, as metadata holds it; None where nothing is mixed.
     """
     span = data.spans["validation"]
     profile = data.profile

@@ -111,7 +111,7 @@ class FleetMember:
         data: Its windows and targets.
         seed: Of its initial weights, of the order of its windows and of its dropout.
         checkpoint: File to continue from and to write; None for no checkpoints.
-        on_epoch: Called after every epoch with its record.
+        on_epoch: Called with the record of each epoch whose losses are finite, so not where it diverges.
         warn: Called with one sentence if the checkpoint cannot be read or written; training goes on without.
         initial_weights: Weights to start from; None draws them by the seed.
     """
@@ -402,7 +402,7 @@ class _FleetFit:
             num_batches(training.member.data.num_windows("train"), self._settings.windows_per_step)
             for training in self._trainings
         ]
-        for step, indices_BM in enumerate(next(self._epochs)):
+        for step, indices_BM in enumerate(next(self._epochs)):  # the batches of the next epoch
             rates = np.zeros(len(active), np.float32)
             for slot, training in enumerate(self._trainings):
                 rates[slot] = self._learning_rate(training.progress, step, num_steps[slot])
@@ -428,7 +428,8 @@ class _FleetFit:
             error = _divergence(training)
             if error or training.progress.is_over(self._settings):
                 training.is_active = False
-                if not self._active:  # its models are evaluated next, and the windows may take gigabytes
+                # The fleet is done: its models are evaluated next, and the windows may take gigabytes.
+                if not self._active:
                     del self._windows, self._tables, self._epochs
                 yield training.member_index, error or self._result(training)
 

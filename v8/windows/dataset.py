@@ -98,8 +98,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # By symbol the close that its prices are divided by: of the series itself (origin ""), and of other
-    # symbols whose columns are among the features, such as `BTCUSDT.close`.
+    # By symbol its close, by which price changes and amounts are divided: of the series itself (origin ""),
+    # and of other symbols whose columns are among the features, such as `BTCUSDT.close`. A symbol without
+    # one has only features that need none (the profile checks that).
     closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
