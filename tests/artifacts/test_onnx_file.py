@@ -89,16 +89,17 @@ def test_forecasts_are_those_of_keras_alone_and_in_a_history(
 
 @pytest.mark.process
 @pytest.mark.tf
-def test_a_forecast_imports_no_tensorflow_and_no_keras(
+def test_a_forecast_imports_neither_keras_nor_what_reads_its_files_and_no_client_of_the_hub(
     run: Path, by_runtime: dict[str, Forecaster], trained_run: Any
 ) -> None:
     program = (
         "import sys, v8, v8.app.serving, v8.ledger.forecasting; from v8.cli.app import app\n"
         "words = ['predict', *sys.argv[1:]]\n"
         "code = app(words, standalone_mode=False)\n"
-        "print(sorted({'jax', 'keras', 'tensorflow', 'torch'} & sys.modules.keys()), file=sys.stderr)\n"
+        "heavy = {'jax', 'keras', 'tensorflow', 'torch', 'h5py', 'huggingface_hub'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
         "model = v8.load(sys.argv[1], 'BTCUSDT-15m')\n"
-        "print(model.runtime, sorted({'keras', 'tensorflow'} & sys.modules.keys()), file=sys.stderr)\n"
+        "print(model.runtime, sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
     )
     words = (run, "--source", "files", "--data-dir", trained_run.candles_dir, "--bars", 700)
     command = [sys.executable, "-c", program, *map(str, words), "--allow-old", "--format", "json"]

@@ -21,7 +21,6 @@ from v8.errors import DataError, PublishError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_span
 from v8.features.table import compute_table
 from v8.hub.opening import open_place
-from v8.hub.pull import pull
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -233,6 +232,8 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if it cannot
         be downloaded, `ArtifactError` if it cannot be trusted.
         """
+        from v8.hub.pull import pull  # noqa: PLC0415 - a folder needs no client of the Hub
+
         pulled = pull(repo, [series], revision=revision)
         return cls.load(pulled.artifact(series), revision=pulled.revision, models=SharedModels(AUTO))
 
