@@ -123,6 +123,7 @@ class PreparedRun:
 
         set_covariate_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
+        # The newest run of this profile is continued; `--fresh` begins a folder with the next number.
         path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
         dropped = tuple(Series.parse(name) for name in options.drop)
         series = _series_of_run(path, source, requested, dropped)

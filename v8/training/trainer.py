@@ -1,9 +1,9 @@
 """Trains series of one profile as a fleet: one compiled program with a leading model axis.
 
-A fleet of one is the usual case on a CPU; on a GPU all models of a profile share the program. Each member has
-its own seed, order of windows, learning rate, patience, best weights, checkpoint and end, and members do not
-affect each other: one that diverges stops with a reason while the others go on. The program takes weights and
-batches as arguments, so the next fleet of the same size needs no compilation.
+A fleet of one is the usual case on a CPU; on a GPU as many models as suit it share the program. Each member
+has its own seed, order of windows, learning rate, patience, best weights, checkpoint and end, and members do
+not affect each other: one that diverges stops with a reason while the others go on. The program takes weights
+and batches as arguments, so the next fleet of the same size needs no compilation.
 
 When half of the members have finished, the others move into a smaller program if that saves more time than
 its compilation takes.
@@ -395,7 +395,10 @@ class _FleetFit:
         return epoch_s
 
     def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Train for one epoch; return the mean losses and the last learning rates, each of shape (M,)."""
+        """Train for one epoch; return losses and last learning rates, each of shape (M,).
+
+        A loss is the mean over windows by their weights, which the step sums in `weight_sum`.
+        """
         active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
         num_steps = [
