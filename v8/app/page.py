@@ -46,7 +46,8 @@ from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 _TABLE_COLUMNS: Final = (LOW, HIGH, CLOSE, VOLATILITY)
 _CHART_SCRIPTS: Final = Html(
-    '<script src="/lightweight-charts.js" defer></script>\n<script type="module" src="/chart.js"></script>'
+    '<script src="/lightweight-charts.js" defer></script>\n<script src="/touch.js" defer></script>\n'
+    '<script type="module" src="/chart.js"></script>'
 )
 _OVERVIEW_SCRIPTS: Final = Html('<script type="module" src="/overview.js"></script>')
 _ALERT_SCRIPTS: Final = Html('<script type="module" src="/alerts.js"></script>')
@@ -60,7 +61,7 @@ def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | No
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "unusual": say("Most unusual volatility"),
+        "wild": say("Wildest first"),
         "series": say("Name"),
         "change": say("Change of 24 h"),
         "volatility": say("Volatility ahead"),
@@ -114,6 +115,18 @@ def record_page(snapshot: ModelSnapshot, part: Html) -> Html:
     )
 
 
+def api_page(snapshot: ModelSnapshot) -> Html:
+    """Return the page of the JSON API; its script draws the reference, in English."""
+    is_demo = any(metadata.is_demo_market for metadata in snapshot.metadata.values())
+    return filled(
+        "v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=_demo_banner(is_demo)
+    )
+
+
+def _navigation() -> Html:
+    return filled("v8.app", "navigation.html")
+
+
 def error_page(status: int, content: Mapping[str, Any]) -> Html:
     """Return an error of the API as a page, in the current language; the error itself is in English."""
     return filled(
@@ -150,6 +163,7 @@ def _page(
     return filled(
         "v8.app",
         "page.html",
+        navigation=_navigation(),
         before=before,
         after=after,
         scripts=scripts,
@@ -400,6 +414,7 @@ class ForecastView:
             chart_words=json.dumps(_chart_words()),
             decimals=self._decimals,
             shaded=self._interval_text(),
+            frame=self._frame_text(),
             numbers=self._table(),
             trained=facts(self._training_facts()),
         )
@@ -510,6 +525,14 @@ class ForecastView:
             )
         return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
+    def _frame_text(self) -> str:
+        """Say what the dotted frame is; empty without a range of prices."""
+        if self.issued.price_range is None:
+            return ""
+        return say(
+            "Dotted frame: 9 of 10 times no price ahead leaves it; a shaded area holds for the close of one bar."
+        )
+
     def _table(self) -> Html:
         """Show the widest interval of the main columns, or without quantiles their forecast, a row a bar."""
         levels = self.issued.forecaster.quantiles
@@ -552,10 +575,10 @@ def _range_legend(snapshot: ModelSnapshot) -> str:
     spans = " / ".join(_span(seconds) for seconds in sorted(spans_s))
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
         return say(
-            "Shaded, and as two prices: 90 % range, next {spans}; blue: the forecast close.", spans=spans
+            "shaded: the price stays within, 9 of 10 times, over the next {spans}", spans=spans
         )
     return say(
-        "Shaded, and as two prices: lowest to highest forecast, next {spans}; blue: the close.", spans=spans
+        "shaded: from the lowest to the highest forecast of the next {spans}", spans=spans
     )
 
 
@@ -589,7 +612,8 @@ def _chart_words() -> dict[str, str]:
         "volatility": say("volatility"),
         "forecast": say("forecast"),
         "past": say("earlier forecast"),
-        "interval": say("{name} interval", name="{name}"),
+        "interval": say("close, {share} interval", share="{name}"),
+        "range": say("all prices ahead, 9 of 10 times"),
         "larger": say("Zoom in"),
         "smaller": say("Zoom out"),
         "newest": say("Newest"),
