@@ -200,7 +200,7 @@ def test_a_chart_frames_the_range_of_prices_ahead(
         for width in (1_200, 390):
             browser.look(width)
             browser.open(f"{page.url}/series/{BTC}", DRAWN)
-            browser.wait(f"{num_pixels} > 40")
+            browser.wait(f"{num_pixels} > 10")
             ahead = page.get(f"/api/chart/{BTC}").json()["range"]
             decimals = int(browser.value("document.querySelector('.chart-place').dataset.decimals"))
             low, high = (f"{ahead[end]:,.{decimals}f}" for end in ("low", "high"))

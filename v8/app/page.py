@@ -37,6 +37,7 @@ from v8.invocation import command
 from v8.language import LANGUAGES, chosen, language, say, term
 from v8.ledger.record import DailyCoverage, LiveRecord, LiveTask
 from v8.market.series import Series, iso
+from v8.market.sources.demo import DemoSource
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.reports.verdict import RelativeError, TaskVerdict, titled, verdict
@@ -53,7 +54,9 @@ _OVERVIEW_SCRIPTS: Final = Html('<script type="module" src="/overview.js"></scri
 _ALERT_SCRIPTS: Final = Html('<script type="module" src="/alerts.js"></script>')
 
 
-def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | None = None) -> Html:
+def overview_page(
+    snapshot: ModelSnapshot, part: Html, selection: Selection | None = None, source: str = ""
+) -> Html:
     """Return the page of all series, or of those that are selected."""
     selection = selection or Selection()
     all_metadata = snapshot.metadata.values()
@@ -69,7 +72,7 @@ def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | No
     before = filled(
         "v8.app",
         "overview.html",
-        demo=_demo_banner(any(metadata.is_demo_market for metadata in all_metadata)),
+        demo=_demo_banner(_is_demo(snapshot, source)),
         total=len(snapshot.metadata),
         place=snapshot.label,
         profiles=", ".join(profiles),
@@ -102,25 +105,22 @@ def series_page(snapshot: ModelSnapshot, series: Series, part: Html) -> Html:
     )
 
 
-def record_page(snapshot: ModelSnapshot, part: Html) -> Html:
+def record_page(snapshot: ModelSnapshot, part: Html, source: str = "") -> Html:
     """Return the page of the live record of all series."""
-    is_demo = any(metadata.is_demo_market for metadata in snapshot.metadata.values())
     return _page(
         say("Live record"),
         snapshot,
         part,
         "/part-record",
         scripts=_CHART_SCRIPTS,
-        before=_demo_banner(is_demo),
+        before=_demo_banner(_is_demo(snapshot, source)),
     )
 
 
-def api_page(snapshot: ModelSnapshot) -> Html:
+def api_page(snapshot: ModelSnapshot, source: str = "") -> Html:
     """Return the page of the JSON API; its script draws the reference, in English."""
-    is_demo = any(metadata.is_demo_market for metadata in snapshot.metadata.values())
-    return filled(
-        "v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=_demo_banner(is_demo)
-    )
+    banner = _demo_banner(_is_demo(snapshot, source))
+    return filled("v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=banner)
 
 
 def _navigation() -> Html:
@@ -574,12 +574,8 @@ def _range_legend(snapshot: ModelSnapshot) -> str:
     spans_s = {metadata.horizon_bars * series.bar_s for series, metadata in snapshot.metadata.items()}
     spans = " / ".join(_span(seconds) for seconds in sorted(spans_s))
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
-        return say(
-            "shaded: the price stays within, 9 of 10 times, over the next {spans}", spans=spans
-        )
-    return say(
-        "shaded: from the lowest to the highest forecast of the next {spans}", spans=spans
-    )
+        return say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans)
+    return say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans)
 
 
 def price_decimals(prices: FloatArray) -> int:
@@ -595,6 +591,11 @@ def price_decimals(prices: FloatArray) -> int:
         if np.allclose(prices.round(num_decimals), prices, 1e-9, 0.0):
             return num_decimals
     return most
+
+
+def _is_demo(snapshot: ModelSnapshot, source: str) -> bool:
+    """Return whether a model was trained on the simulated market, or the candles come from it."""
+    return source == DemoSource.name or any(metadata.is_demo_market for metadata in snapshot.metadata.values())
 
 
 def _demo_banner(is_demo: bool) -> Html:

@@ -136,7 +136,7 @@ class Site:
         selection = Selection.from_query(request.query_params)
         self._service.prepare()
         part = tile_list(snapshot, self._service.newest, selection)
-        content = part if _is_part(request) else page.overview_page(snapshot, part, selection)
+        content = part if _is_part(request) else page.overview_page(snapshot, part, selection, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={OVERVIEW_MAX_AGE_S:.0f}"})
 
     async def _series_page(self, request: Request) -> PageContent:
@@ -161,12 +161,12 @@ class Site:
         """Return the part about the live record of all series, or its page."""
         record = await _wait_for(self._service.record())
         part = page.whole_record_part(record, self._service.snapshot.label)
-        content = part if _is_part(request) else page.record_page(self._service.snapshot, part)
+        content = part if _is_part(request) else page.record_page(self._service.snapshot, part, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
 
     async def _api_page(self, request: Request) -> PageContent:
         """Return the page of the JSON API."""
-        return PageContent(page.api_page(self._service.snapshot), 200, {"cache-control": "private, no-cache"})
+        return PageContent(page.api_page(self._service.snapshot, self._source), 200, {"cache-control": "private, no-cache"})
 
     async def _file(self, request: Request) -> Response:
         content, media_type = _FILES[request.scope["path"]]
