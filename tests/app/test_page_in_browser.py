@@ -178,17 +178,16 @@ def test_a_chart_frames_the_range_of_prices_ahead(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
     """The dotted frame is the only thing in the colour of the ink; without a range there is none."""
-    number = r"/\d+/g"
-    num_pixels = f"""(() => {{
+    num_pixels = """(() => {
         const ink = getComputedStyle(document.body).color.match(/\\d+/g).slice(0, 3).map(Number);
         let count = 0;
-        for (const canvas of document.querySelectorAll('.chart-box canvas')) {{
-            const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        for (const canvas of document.querySelectorAll('.chart-box canvas')) {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
             for (let at = 0; at < data.length; at += 4)
                 if (data[at + 3] === 255 && ink.every((part, place) => data[at + place] === part)) count += 1;
-        }}
+        }
         return count;
-    }})()"""
+    })()"""
 
     def chart(issued: IssuedForecast) -> dict[str, Any]:
         close = float(issued.candles.column("close")[-1])

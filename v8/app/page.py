@@ -530,7 +530,8 @@ class ForecastView:
         if self.issued.price_range is None:
             return ""
         return say(
-            "Dotted frame: 9 of 10 times no price ahead leaves it; a shaded area holds for the close of one bar."
+            "Dotted frame: 9 of 10 times no price ahead leaves it; "
+            "a shaded area holds for the close of one bar."
         )
 
     def _table(self) -> Html:
@@ -595,7 +596,9 @@ def price_decimals(prices: FloatArray) -> int:
 
 def _is_demo(snapshot: ModelSnapshot, source: str) -> bool:
     """Return whether a model was trained on the simulated market, or the candles come from it."""
-    return source == DemoSource.name or any(metadata.is_demo_market for metadata in snapshot.metadata.values())
+    return source == DemoSource.name or any(
+        metadata.is_demo_market for metadata in snapshot.metadata.values()
+    )
 
 
 def _demo_banner(is_demo: bool) -> Html:

@@ -166,7 +166,8 @@ class Site:
 
     async def _api_page(self, request: Request) -> PageContent:
         """Return the page of the JSON API."""
-        return PageContent(page.api_page(self._service.snapshot, self._source), 200, {"cache-control": "private, no-cache"})
+        content = page.api_page(self._service.snapshot, self._source)
+        return PageContent(content, 200, {"cache-control": "private, no-cache"})
 
     async def _file(self, request: Request) -> Response:
         content, media_type = _FILES[request.scope["path"]]
