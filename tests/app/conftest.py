@@ -166,8 +166,9 @@ def serve(
                 exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
-            options = {"issue": ForecastIssuer(source), "record": lambda: None, "refresh_s": LOOK_S} | tools
-            options |= {"present": source.now_s, "notify": told.append, "chart": ChartReader(source)}
+            options: dict[str, Any] = {"issue": ForecastIssuer(source), "record": lambda: None}
+            options |= {"refresh_s": LOOK_S, "chart": ChartReader(source)} | tools
+            options |= {"present": source.now_s, "notify": told.append}
             desk = ForecastService(ModelSource(run), ForecastView, **options)
             desk.start(60)
             listener = open_listener("127.0.0.1", 0, told.append)

@@ -54,7 +54,9 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     assert found, said
     told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
     assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
-    assert "Simulated market" in fetch(f"{found[1]}/series/ETHUSDT-1h").text
+    for path in ("/", "/series/ETHUSDT-1h", "/record", "/api"):
+        assert fetch(found[1] + path).text.count('class="banner">Simulated market') == 1, path
+    assert 'class="banner">模擬市場' in fetch(f"{found[1]}/api?lang=zh-TW").text
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     # By itself: a process that does not stop is ended after a few seconds, with other last words.

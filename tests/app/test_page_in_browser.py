@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from v8.app.charts import ChartReader
+from v8.evaluation.price_range import PriceRange
 from v8.evaluation.significance import BaselineComparison
+from v8.forecasts.issuing import IssuedForecast
 from v8.ledger.entries import ForecastCounts
 from v8.ledger.record import Coverage, LiveRecord, LiveSeries, LiveTask, merge_coverages
 
@@ -166,6 +170,45 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
     shown = browser.value(LEGEND)[:16].replace(" ", "T") + ":00Z"
     assert browser.value(LEGEND).startswith(legend_of(chart["open_times"].index(shown) - 500))
     assert browser.value("document.documentElement.dataset.errors") == "0"
+    assert browser.complaints == []
+
+
+@pytest.mark.process
+def test_a_chart_frames_the_range_of_prices_ahead(
+    serve: Callable[..., AbstractContextManager[Any]], browser: Any
+) -> None:
+    """The dotted frame is the only thing in the colour of the ink; without a range there is none."""
+    num_pixels = """(() => {
+        const ink = getComputedStyle(document.body).color.match(/\\d+/g).slice(0, 3).map(Number);
+        let count = 0;
+        for (const canvas of document.querySelectorAll('.chart-box canvas')) {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            for (let at = 0; at < data.length; at += 4)
+                if (data[at + 3] === 255 && ink.every((part, place) => data[at + place] === part)) count += 1;
+        }
+        return count;
+    })()"""
+
+    def chart(issued: IssuedForecast) -> dict[str, Any]:
+        close = float(issued.candles.column("close")[-1])
+        has_range = str(issued.candles.series) == BTC
+        ahead = PriceRange(0.99 * close, 1.01 * close) if has_range else None
+        return ChartReader()(replace(issued, price_range=ahead))
+
+    with serve(chart=chart) as page:
+        for width in (1_200, 390):
+            browser.look(width)
+            browser.open(f"{page.url}/series/{BTC}", DRAWN)
+            browser.wait(f"{num_pixels} > 10")
+            ahead = page.get(f"/api/chart/{BTC}").json()["range"]
+            decimals = int(browser.value("document.querySelector('.chart-place').dataset.decimals"))
+            low, high = (f"{ahead[end]:,.{decimals}f}" for end in ("low", "high"))
+            assert f"all prices ahead, 9 of 10 times {low} – {high}" in browser.value(LEGEND)
+            assert browser.value("document.documentElement.scrollWidth") == width
+        browser.open(f"{page.url}/series/{ETH}", DRAWN)
+        assert "range" not in page.get(f"/api/chart/{ETH}").json()
+        assert "9 of 10" not in browser.value(LEGEND)
+        assert browser.value(num_pixels) == 0
     assert browser.complaints == []
 
 

@@ -68,14 +68,14 @@ def test_tiles_are_chosen_and_ordered_and_those_without_a_number_come_last() -> 
         chosen = Selection.from_query(query).arrange(tiles)
         return "".join(str(each.series)[0] for each in chosen)
 
-    assert names() == "ABDC"  # 45, 35 and 0 percentiles from the middle
+    assert names() == "BDAC"  # wildest first: percentiles 85, 50, 5, and one that is not known
     assert names(order="series") == "ABCD"
     assert names(order="change") == "BACD"
     assert names(order="volatility") == "DABC"
     assert names(timeframe="15m") == "BDC"
     assert names(mood="wild") == "B"
     assert names(q="usdt-1h", mood="calm") == "A"
-    assert names(mood="loud", order="loud") == "ABDC"
+    assert names(mood="loud", order="loud") == "BDAC"
 
 
 def test_the_change_of_a_day_is_from_the_close_24_hours_earlier() -> None:

@@ -208,6 +208,8 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert (on_test in part) == (issued.price_range is not None)
     with_range = replace(issued, price_range=PriceRange(1.0, 2.0))
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
+    assert "Dotted frame: 9 of 10 times" in ForecastView(snapshot, with_range, PastMonth()).part
+    assert ChartReader()(with_range)["range"] == {"share": 0.9, "low": 1.0, "high": 2.0}
     chart = ChartReader()(issued)
     assert [shaded["name"] for shaded in chart["intervals"]] == ["90 %", "50 %"]
     for name in ("close", "volatility"):

@@ -6,6 +6,10 @@
   const count = () => { root.dataset.errors = Number(root.dataset.errors) + 1; };
   for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"]) addEventListener(kind, count);
 
+  // Links to other pages keep the language that the address requests, as page.js does.
+  const language = new URLSearchParams(location.search).get("lang");
+  if (language) document.querySelectorAll("header a[href^='/']").forEach((link) => { link.search = "?lang=" + encodeURIComponent(language); });
+
   const element = (tag, children = [], attributes = {}) => {
     const node = document.createElement(tag);
     Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));

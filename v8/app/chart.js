@@ -2,66 +2,57 @@
 // of a series from /api/chart, and coverage by day from the table of the live record.
 import { onPart, present } from "/page.js";
 
-const { createChart, CandlestickSeries, LineSeries, customSeriesDefaultOptions } = window.LightweightCharts;
+const { createChart, CandlestickSeries, LineSeries } = window.LightweightCharts;
+const { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share } = window.v8Touch;
 const root = document.documentElement;
 const DASHED = 2;
 const DAY_S = 86400;
 
-const colours = () => {
-  const style = getComputedStyle(root);
-  return new Proxy({}, { get: (_, name) => style.getPropertyValue(`--${name}`).trim() });
-};
 const seconds = (text) => Date.parse(text) / 1000;
-const element = (tag, attributes = {}, ...children) => {
-  const node = document.createElement(tag);
-  Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
-  node.append(...children);
-  return node;
-};
 
 // An area between two lines. Rows are {time, low, high}; `isFirst` begins another area.
-class BandView {
-  #data;
-  #options;
+class BandView extends DrawnSeries {
   priceValueBuilder({ low, high }) { return [low, high, high]; }
   isWhitespace({ low, high }) { return low === undefined || high === undefined; }
-  defaultOptions() { return { ...customSeriesDefaultOptions, colour: "gray" }; }
-  update(data, options) { this.#data = data; this.#options = options; }
-  renderer() { return { draw: (target, toY) => target.useBitmapCoordinateSpace((space) => this.#draw(space, toY)) }; }
-  #draw({ context, horizontalPixelRatio, verticalPixelRatio }, toY) {
-    if (!this.#data?.visibleRange) return;
-    const { from, to } = this.#data.visibleRange;
+  draw({ context, horizontalPixelRatio: wide, verticalPixelRatio: tall }, toY) {
+    if (!this.data?.visibleRange) return;
+    const { from, to } = this.data.visibleRange;
     const areas = [];
-    this.#data.bars.slice(from, to).forEach(({ x, originalData }) => {
-      if (!areas.length || originalData.isFirst) areas.push([]);
-      const at = x * horizontalPixelRatio;
-      areas.at(-1).push([at, toY(originalData.high) * verticalPixelRatio, toY(originalData.low) * verticalPixelRatio]);
+    this.data.bars.slice(from, to).forEach(({ x, originalData: row }) => {
+      if (!areas.length || row.isFirst) areas.push([]);
+      areas.at(-1).push([x * wide, toY(row.high) * tall, toY(row.low) * tall]);
     });
-    context.fillStyle = this.#options.colour;
-    for (const area of areas) {
-      context.beginPath();
-      area.forEach(([x, top], at) => (at ? context.lineTo(x, top) : context.moveTo(x, top)));
-      area.reverse().forEach(([x, , bottom]) => context.lineTo(x, bottom));
-      context.closePath();
-      context.fill();
-    }
+    areas.forEach((area) => fillArea(context, area, this.options.colour));
   }
 }
 
-const options = (paint, isDaily) => ({
-  autoSize: true,
-  layout: {
-    background: { type: "solid", color: paint.paper }, textColor: paint.soft, fontFamily: "system-ui, sans-serif",
-    attributionLogo: false,  // the line below the chart has notice and link; the logo needs a style of its own
-    panes: { separatorColor: paint.rule, separatorHoverColor: paint.rule },
-  },
-  grid: { vertLines: { color: paint.rule }, horzLines: { color: paint.rule } },
-  rightPriceScale: { borderColor: paint.rule },
-  timeScale: { borderColor: paint.rule, timeVisible: !isDaily, secondsVisible: false, rightOffset: 1 },
-  crosshair: { mode: 0 },
-  handleScroll: { vertTouchDrag: false },
-  localization: { locale: root.lang },
-});
+// A dotted frame around all rows {time, low, high}, which have equal ends, from the middle of the first bar to the
+// right edge of the last one. It has no filling, so that nobody takes it for an interval of the close.
+class FrameView extends BandView {
+  draw({ context, horizontalPixelRatio: wide, verticalPixelRatio: tall }, toY) {
+    const { bars, barSpacing, visibleRange } = this.data || {};
+    if (!visibleRange || visibleRange.from >= visibleRange.to) return;
+    const first = bars[visibleRange.from];
+    const last = bars[visibleRange.to - 1];
+    const middle = (position) => Math.round(position) + 0.5;  // of a pixel, where a thin line is sharp
+    const left = middle(first.x * wide);
+    const right = middle((last.x + barSpacing / 2) * wide);
+    const top = middle(toY(first.originalData.high) * tall);
+    const bottom = middle(toY(first.originalData.low) * tall);
+    const lines = [[[left, top], [right, top]], [[left, bottom], [right, bottom]]];
+    if (visibleRange.from === 0) lines.push([[left, top], [left, bottom]]);
+    if (visibleRange.to === bars.length) lines.push([[right, top], [right, bottom]]);
+    context.strokeStyle = this.options.colour;
+    context.lineWidth = Math.max(1, Math.floor(tall));
+    context.setLineDash([2 * wide, 3 * wide]);
+    context.beginPath();
+    lines.forEach(([start, end]) => { context.moveTo(...start); context.lineTo(...end); });
+    context.stroke();
+    context.setLineDash([]);
+  }
+}
+
+const options = (paint, isDaily) => chartOptions(paint, { timeVisible: !isDaily, rightOffset: 1 });
 
 // The chart of a series. It is made once and moved into every part of the page that is shown.
 class SeriesChart {
@@ -95,16 +86,16 @@ class SeriesChart {
   }
 
   addSeries() {
-    const price = {
+    const priceFormat = {
       type: "custom", minMove: 10 ** -this.decimals, formatter: (value) => this.price(value) };
-    const share = { type: "custom", minMove: 0.00001, formatter: (value) => this.share(value) };
+    const shareFormat = { type: "custom", minMove: 0.00001, formatter: share };
     const quiet = { lastValueVisible: false, priceLineVisible: false, crosshairMarkerVisible: false };
     const add = (kind, pane, extra = {}) => this.chart.addSeries(
-      kind, { ...quiet, priceFormat: pane ? share : price, ...extra }, pane);
-    const band = (pane) => this.chart.addCustomSeries(
-      new BandView(), { ...quiet, priceFormat: pane ? share : price }, pane);
+      kind, { ...quiet, priceFormat: pane ? shareFormat : priceFormat, ...extra }, pane);
+    const custom = (view, pane) => this.chart.addCustomSeries(view, { ...quiet, priceFormat: pane ? shareFormat : priceFormat }, pane);
+    const band = (pane) => custom(new BandView(), pane);
     this.series = {
-      past_band: band(0), wide: band(0), narrow: band(0),
+      past_band: band(0), wide: band(0), narrow: band(0), range: custom(new FrameView(), 0),
       upper: add(LineSeries, 0, { lineWidth: 1 }), lower: add(LineSeries, 0, { lineWidth: 1 }),
       upper_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: DASHED }),
       lower_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: DASHED }),
@@ -126,22 +117,18 @@ class SeriesChart {
       upColor: up, downColor: down, wickUpColor: up, wickDownColor: down, borderVisible: false });
     const line = (color) => ({ color });
     const styles = {
-      past_band: { colour: paint.past }, wide: { colour: paint.fan }, narrow: { colour: paint.fan_inner },
-      upper: line(paint.purple), lower: line(paint.purple), upper_ahead: line(paint.purple),
-      lower_ahead: line(paint.purple), candles: candle(paint.gain, paint.loss), ahead: candle(paint.blue, paint.ahead),
-      past: line(paint.orange), volatility_band: { colour: paint.fan }, volatility: line(paint.other),
-      volatility_ahead: line(paint.blue),
+      past_band: { colour: paint("past") }, wide: { colour: paint("fan") }, narrow: { colour: paint("fan_inner") },
+      range: { colour: paint("ink") },
+      upper: line(paint("purple")), lower: line(paint("purple")), upper_ahead: line(paint("purple")),
+      lower_ahead: line(paint("purple")), candles: candle(paint("gain"), paint("loss")), ahead: candle(paint("blue"), paint("ahead")),
+      past: line(paint("orange")), volatility_band: { colour: paint("fan") }, volatility: line(paint("other")),
+      volatility_ahead: line(paint("blue")),
     };
     Object.entries(styles).forEach(([name, style]) => this.series[name].applyOptions(style));
     if (this.data) this.drawPast();
   }
 
-  price(value) {
-    const [whole, ...decimals] = value.toFixed(this.decimals).split(".");
-    return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...decimals].join(".");
-  }
-
-  share(value) { return `${(100 * value).toFixed(3)} %`; }
+  price(value) { return price(value, this.decimals); }
 
   /** Show a chart's data; the first time the newest bars, later what is being looked at. */
   show(data) {
@@ -164,6 +151,7 @@ class SeriesChart {
     const [wide, ...inner] = data.intervals.map((interval) => interval.columns);
     const content = {
       wide: band("close", wide?.close), narrow: band("close", inner.at(-1)?.close),
+      range: data.range ? [this.times[last], ...this.timesAhead].map((time) => ({ time, ...data.range })) : [],
       upper: rows(this.times, columns.bb_upper), lower: rows(this.times, columns.bb_lower),
       upper_ahead: continued("bb_upper", forecast.bb_upper), lower_ahead: continued("bb_lower", forecast.bb_lower),
       candles: candles(this.times, columns), ahead: candles(this.timesAhead, forecast),
@@ -181,7 +169,7 @@ class SeriesChart {
   // A line of one series has no gaps: the step from one earlier forecast to the next one is transparent.
   drawPast() {
     const { past, bar_s: step } = this.data;
-    const colour = colours().orange;
+    const colour = colours()("orange");
     this.series.past.setData(past.flatMap(({ issued_for: issuedFor, close }) => close.map((value, at) => ({
       time: seconds(issuedFor) + at * step, value, color: at < close.length - 1 ? colour : "transparent" }))));
     this.series.past_band.setData(past.flatMap(({ issued_for: issuedFor, low, high }) => (low || []).map((value, at) => ({
@@ -253,12 +241,14 @@ class SeriesChart {
       }
     }
     if (value("bb_lower", this.price)) items.push(["bands", this.words.bands, between(["bb_lower", "bb_upper"], this.price)]);
-    items.push(["volatility", this.words.volatility, value("volatility", this.share)]);
+    items.push(["volatility", this.words.volatility, value("volatility", share)]);
+    const { range } = this.data;
+    if (range) items.push(["range", this.words.range, `${this.price(range.low)} – ${this.price(range.high)}`]);
     const past = this.pastAt.get(this.allTimes[bar]);
     if (past !== undefined) items.push(["past", this.words.past, this.price(past)]);
-    const moment = new Date(1000 * this.allTimes[bar]).toISOString().slice(0, 16).replace("T", " ");
+    const opens = moment(this.allTimes[bar]);
     this.legend.replaceChildren(
-      element("b", {}, isAhead ? `${moment} ${this.words.forecast}` : moment),
+      element("b", {}, isAhead ? `${opens} ${this.words.forecast}` : opens),
       ...items.filter(([, , text]) => text !== undefined).map(([name, title, text]) =>
         element("span", { class: name }, `${title} `, element("b", {}, text))));
   }
@@ -299,7 +289,7 @@ const drawCoverage = (place) => {
   place.prepend(legend, box);
   const paint = colours();
   const coverage = createChart(box, options(paint, true));
-  const lines = [paint.blue, paint.orange, paint.purple];
+  const lines = [paint("blue"), paint("orange"), paint("purple")];
   table.querySelectorAll("[data-nominal]").forEach((title, at) => {
     const color = lines[at % lines.length];
     const line = coverage.addSeries(LineSeries, {

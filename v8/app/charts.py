@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from v8.app.places import LedgerReader
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, OHLC, TASK_OHLC, VOLATILITY
 from v8.errors import DataError
+from v8.evaluation.price_range import range_json
 from v8.features.table import compute_columns
 from v8.forecasts.issuing import IssuedForecast
 from v8.ledger.entries import Entry
@@ -119,6 +120,7 @@ def chart_json(issued: IssuedForecast, candles: Candles, past: Sequence[dict[str
         "forecast_open_times": issued.open_times(),
         "forecast": {str(name): _finite(values.to_numpy()) for name, values in issued.forecast.items()},
         "intervals": shaded,
+        **range_json(issued.price_range),
         "past": list(past),
     }
 

@@ -12,7 +12,7 @@ const number = (value) => (value === undefined ? -Infinity : Number(value));
 const byName = (a, b) => (a.dataset.series < b.dataset.series ? -1 : 1);
 const descending = (key) => (a, b) => number(b.dataset[key]) - number(a.dataset[key]) || byName(a, b);
 const ORDERS = {
-  unusual: descending("unusual"), series: byName, change: descending("change"), volatility: descending("volatility"),
+  wild: descending("percentile"), series: byName, change: descending("change"), volatility: descending("volatility"),
 };
 
 const filter = () => {
@@ -40,7 +40,7 @@ const showView = () => {
 const writeAddress = () => {
   const query = new URLSearchParams(location.search);
   new FormData(form).forEach((value, name) => {
-    if (value && !(name === "order" && value === "unusual")) query.set(name, value);
+    if (value && !(name === "order" && value === "wild")) query.set(name, value);
     else query.delete(name);
   });
   history.replaceState(null, "", location.pathname + (query.size ? `?${query}` : ""));

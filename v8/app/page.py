@@ -37,6 +37,7 @@ from v8.invocation import command
 from v8.language import LANGUAGES, chosen, language, say, term
 from v8.ledger.record import DailyCoverage, LiveRecord, LiveTask
 from v8.market.series import Series, iso
+from v8.market.sources.demo import DemoSource
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.reports.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.reports.verdict import RelativeError, TaskVerdict, titled, verdict
@@ -46,13 +47,16 @@ from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 _TABLE_COLUMNS: Final = (LOW, HIGH, CLOSE, VOLATILITY)
 _CHART_SCRIPTS: Final = Html(
-    '<script src="/lightweight-charts.js" defer></script>\n<script type="module" src="/chart.js"></script>'
+    '<script src="/lightweight-charts.js" defer></script>\n<script src="/touch.js" defer></script>\n'
+    '<script type="module" src="/chart.js"></script>'
 )
 _OVERVIEW_SCRIPTS: Final = Html('<script type="module" src="/overview.js"></script>')
 _ALERT_SCRIPTS: Final = Html('<script type="module" src="/alerts.js"></script>')
 
 
-def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | None = None) -> Html:
+def overview_page(
+    snapshot: ModelSnapshot, part: Html, selection: Selection | None = None, source: str = ""
+) -> Html:
     """Return the page of all series, or of those that are selected."""
     selection = selection or Selection()
     all_metadata = snapshot.metadata.values()
@@ -60,7 +64,7 @@ def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | No
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "unusual": say("Most unusual volatility"),
+        "wild": say("Wildest first"),
         "series": say("Name"),
         "change": say("Change of 24 h"),
         "volatility": say("Volatility ahead"),
@@ -68,7 +72,7 @@ def overview_page(snapshot: ModelSnapshot, part: Html, selection: Selection | No
     before = filled(
         "v8.app",
         "overview.html",
-        demo=_demo_banner(any(metadata.is_demo_market for metadata in all_metadata)),
+        demo=_demo_banner(_is_demo(snapshot, source)),
         total=len(snapshot.metadata),
         place=snapshot.label,
         profiles=", ".join(profiles),
@@ -101,17 +105,26 @@ def series_page(snapshot: ModelSnapshot, series: Series, part: Html) -> Html:
     )
 
 
-def record_page(snapshot: ModelSnapshot, part: Html) -> Html:
+def record_page(snapshot: ModelSnapshot, part: Html, source: str = "") -> Html:
     """Return the page of the live record of all series."""
-    is_demo = any(metadata.is_demo_market for metadata in snapshot.metadata.values())
     return _page(
         say("Live record"),
         snapshot,
         part,
         "/part-record",
         scripts=_CHART_SCRIPTS,
-        before=_demo_banner(is_demo),
+        before=_demo_banner(_is_demo(snapshot, source)),
     )
+
+
+def api_page(snapshot: ModelSnapshot, source: str = "") -> Html:
+    """Return the page of the JSON API; its script draws the reference, in English."""
+    banner = _demo_banner(_is_demo(snapshot, source))
+    return filled("v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=banner)
+
+
+def _navigation() -> Html:
+    return filled("v8.app", "navigation.html")
 
 
 def error_page(status: int, content: Mapping[str, Any]) -> Html:
@@ -150,6 +163,7 @@ def _page(
     return filled(
         "v8.app",
         "page.html",
+        navigation=_navigation(),
         before=before,
         after=after,
         scripts=scripts,
@@ -407,6 +421,7 @@ class ForecastView:
             chart_words=json.dumps(_chart_words()),
             decimals=self._decimals,
             shaded=self._interval_text(),
+            frame=self._frame_text(),
             numbers=self._table(),
             trained=facts(self._training_facts()),
         )
@@ -517,6 +532,15 @@ class ForecastView:
             )
         return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
+    def _frame_text(self) -> str:
+        """Say what the dotted frame is; empty without a range of prices."""
+        if self.issued.price_range is None:
+            return ""
+        return say(
+            "Dotted frame: 9 of 10 times no price ahead leaves it; "
+            "a shaded area holds for the close of one bar."
+        )
+
     def _table(self) -> Html:
         """Show the widest interval of the main columns, or without quantiles their forecast, a row a bar."""
         levels = self.issued.forecaster.quantiles
@@ -558,12 +582,8 @@ def _range_legend(snapshot: ModelSnapshot) -> str:
     spans_s = {metadata.horizon_bars * series.bar_s for series, metadata in snapshot.metadata.items()}
     spans = " / ".join(_span(seconds) for seconds in sorted(spans_s))
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
-        return say(
-            "Shaded, and as two prices: 90 % range, next {spans}; blue: the forecast close.", spans=spans
-        )
-    return say(
-        "Shaded, and as two prices: lowest to highest forecast, next {spans}; blue: the close.", spans=spans
-    )
+        return say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans)
+    return say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans)
 
 
 def price_decimals(prices: FloatArray) -> int:
@@ -581,6 +601,13 @@ def price_decimals(prices: FloatArray) -> int:
     return most
 
 
+def _is_demo(snapshot: ModelSnapshot, source: str) -> bool:
+    """Return whether a model was trained on the simulated market, or the candles come from it."""
+    return source == DemoSource.name or any(
+        metadata.is_demo_market for metadata in snapshot.metadata.values()
+    )
+
+
 def _demo_banner(is_demo: bool) -> Html:
     return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
 
@@ -596,7 +623,8 @@ def _chart_words() -> dict[str, str]:
         "volatility": say("volatility"),
         "forecast": say("forecast"),
         "past": say("earlier forecast"),
-        "interval": say("{name} interval", name="{name}"),
+        "interval": say("close, {share} interval", share="{name}"),
+        "range": say("all prices ahead, 9 of 10 times"),
         "larger": say("Zoom in"),
         "smaller": say("Zoom out"),
         "newest": say("Newest"),

@@ -41,7 +41,7 @@ from v8.errors import DataError, ProfileError, V8Error
 from v8.language import language
 from v8.machine.interruption import stop_signals_handled_by
 from v8.market.series import Series
-from v8.reports.markup import STYLE, Html, join
+from v8.reports.markup import STYLE, TOUCH, Html, join
 from v8.storage import digest_bytes, packaged
 
 WAIT_S: Final = 20.0  # a request waits for work at most so long, in seconds; the work goes on
@@ -59,8 +59,8 @@ _FILES: Final = {
     "/alerts.js": (packaged("v8.app", "alerts.js"), "text/javascript"),
     "/chart.js": (packaged("v8.app", "chart.js"), "text/javascript"),
     "/lightweight-charts.js": (packaged("v8.vendor", "lightweight-charts.js"), "text/javascript"),
+    "/touch.js": (TOUCH, "text/javascript"),
     "/icon.svg": (packaged("v8.app", "icon.svg"), "image/svg+xml"),
-    "/api": (packaged("v8.app", "api.html"), "text/html"),
     "/api.css": (packaged("v8.app", "api.css"), "text/css"),
     "/api.js": (packaged("v8.app", "api.js"), "text/javascript"),
 }
@@ -113,6 +113,7 @@ class Site:
             "/part/{series}": series_page,
             "/record": record_page,
             "/part-record": record_page,
+            "/api": partial(_answer_page, self._api_page),
             "/api/series": self._series_list,
             "/api/leaderboard": self._leaderboard,
             "/api/health": self._health,
@@ -135,7 +136,7 @@ class Site:
         selection = Selection.from_query(request.query_params)
         self._service.prepare()
         part = tile_list(snapshot, self._service.newest, selection)
-        content = part if _is_part(request) else page.overview_page(snapshot, part, selection)
+        content = part if _is_part(request) else page.overview_page(snapshot, part, selection, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={OVERVIEW_MAX_AGE_S:.0f}"})
 
     async def _series_page(self, request: Request) -> PageContent:
@@ -160,8 +161,13 @@ class Site:
         """Return the part about the live record of all series, or its page."""
         record = await _wait_for(self._service.record())
         part = page.whole_record_part(record, self._service.snapshot.label)
-        content = part if _is_part(request) else page.record_page(self._service.snapshot, part)
+        content = part if _is_part(request) else page.record_page(self._service.snapshot, part, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
+
+    async def _api_page(self, request: Request) -> PageContent:
+        """Return the page of the JSON API."""
+        content = page.api_page(self._service.snapshot, self._source)
+        return PageContent(content, 200, {"cache-control": "private, no-cache"})
 
     async def _file(self, request: Request) -> Response:
         content, media_type = _FILES[request.scope["path"]]
@@ -311,7 +317,7 @@ def make_application(site: Site, policy: AccessPolicy) -> AccessMiddleware:
     kinds: tuple[Any, ...] = (HTTPException, V8Error, Exception)
     application = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, site.on_error))
     application.router.redirect_slashes = False
-    middleware = AccessMiddleware(application, policy, _FILES.keys() - {"/api"})
+    middleware = AccessMiddleware(application, policy, _FILES.keys())
     application.state.requests = middleware.requests
     application.state.active = middleware.active
     application.state.active_by_address = middleware.active_by_address

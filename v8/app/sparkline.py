@@ -14,7 +14,8 @@ from v8.reports.markup import Html, element
 
 WIDTH: Final = 280
 HEIGHT: Final = 64
-_RIGHT: Final = 206  # where the bars end at most; the price label stands behind them
+_RIGHT: Final = 206  # where the bars end at most if a price label stands behind them
+_END: Final = 274  # where they end without one
 _LABEL_GAP: Final = 6  # between the bars and the label
 _DIGIT_WIDTH: Final = 7.2  # of a character of the label at most, at the 12 units of page.css
 _LONG_LABEL: Final = 9  # characters; page.css draws longer labels no larger on a narrow screen
@@ -45,7 +46,7 @@ def sparkline(
     values = np.concatenate([known, ahead, ends])
     lowest = float(values.min())
     span = max(float(values.max()) - lowest, _MIN_SPAN * float(values.max()))
-    right = min(_RIGHT, round(WIDTH - _LABEL_GAP - _DIGIT_WIDTH * len(label)))
+    right = min(_RIGHT, round(WIDTH - _LABEL_GAP - _DIGIT_WIDTH * len(label))) if label else _END
     step = right / (len(known) + len(ahead) - 1)
 
     def y(value: float) -> float:

@@ -20,7 +20,7 @@ from v8.reports.markup import Html, element
 MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
 _HIGHEST_PERCENTILES: Final = (19, 79, 100)
-ORDERS: Final = ("unusual", "series", "change", "volatility")
+ORDERS: Final = ("wild", "series", "change", "volatility")
 _Key = Callable[["Tile"], Any]
 
 
@@ -49,11 +49,6 @@ class TileNumbers:
     percentile: int | None = None  # of the volatility in its month, 0 to 100
     price: str = ""
     """The newest close, as it is written."""
-
-    @property
-    def unusualness(self) -> int:
-        """Distance of the volatility from the middle of its month, in percentiles; 0 if that is unknown."""
-        return 0 if self.percentile is None else abs(self.percentile - 50)
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ def _keys() -> dict[str, _Key]:
         return lambda tile: (*descending(getattr(tile.numbers, name, None)), str(tile.series))
 
     return {
-        "unusual": by("unusualness"),
+        "wild": by("percentile"),
         "series": lambda tile: str(tile.series),
         "change": by("change"),
         "volatility": by("volatility"),
@@ -174,7 +169,7 @@ def tile_attributes(series: Series, numbers: TileNumbers) -> dict[str, str | flo
         "data_change": rounded(numbers.change),
         "data_volatility": rounded(numbers.volatility),
         "data_range": rounded(numbers.range_width),
-        "data_unusual": numbers.unusualness,
+        "data_percentile": numbers.percentile,
     }
 
 

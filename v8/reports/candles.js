@@ -1,30 +1,22 @@
 // Charts of candles and forecasts that can be moved, zoomed and read, of the library `lightweight-charts`,
 // which the page holds. Each is drawn from the JSON beside it, see v8/reports/candle_chart.py.
 (() => {
-  const { createChart, CandlestickSeries, LineSeries, customSeriesDefaultOptions } = globalThis.LightweightCharts;
-  const root = document.documentElement;
-  const colours = () => {
-    const style = getComputedStyle(root);
-    return (name) => style.getPropertyValue(`--${name}`).trim();
-  };
+  const { createChart, CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
+  const { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share } = globalThis.v8Touch;
 
   // Forecasts that were issued one after another. A row is {time, lines, fills, candle, start}: values of lines,
   // [low, high] of areas, open, high, low and close; a row with `start` begins a forecast at the values there.
-  class ForecastView {
-    #data;
-    #options;
+  class ForecastView extends DrawnSeries {
     priceValueBuilder({ lines, fills, candle }) {
       const values = [...lines, ...fills.flat(), ...(candle || [])];
       return [Math.min(...values), Math.max(...values), lines.at(-1)];
     }
     isWhitespace({ lines }) { return lines === undefined; }
-    defaultOptions() { return { ...customSeriesDefaultOptions, stroke: "gray", areas: [], dash: [], hidden: [] }; }
-    update(data, options) { this.#data = data; this.#options = options; }
-    renderer() { return { draw: (target, toY) => target.useBitmapCoordinateSpace((space) => this.#draw(space, toY)) }; }
-    #draw({ context, horizontalPixelRatio: wide, verticalPixelRatio: tall }, toY) {
-      const { bars, barSpacing, visibleRange } = this.#data || {};
+    defaultOptions() { return { ...super.defaultOptions(), stroke: "gray", areas: [], dash: [], hidden: [] }; }
+    draw({ context, horizontalPixelRatio: wide, verticalPixelRatio: tall }, toY) {
+      const { bars, barSpacing, visibleRange } = this.data || {};
       if (!visibleRange) return;
-      const { stroke, areas, dash, hidden, lineWidth } = this.#options;
+      const { stroke, areas, dash, hidden, lineWidth } = this.options;
       const forecasts = [];
       bars.slice(Math.max(0, visibleRange.from - 1), visibleRange.to).forEach(({ x, originalData: row }) => {
         if (!forecasts.length || row.start) {
@@ -46,11 +38,8 @@
       for (const points of forecasts) {
         areas.forEach((colour, at) => {
           if (hidden.includes(`area ${at}`)) return;
-          const upper = points.map(({ x, row }) => [x, row.fills[at][1]]);
-          const lower = points.map(({ x, row }) => [x, row.fills[at][0]]);
-          path([...upper, ...lower.reverse()]);
-          context.fillStyle = colour;
-          context.fill();
+          const ends = points.map(({ x, row }) => [x, toY(row.fills[at][1]) * tall, toY(row.fills[at][0]) * tall]);
+          fillArea(context, ends, colour);
         });
       }
       context.strokeStyle = stroke;
@@ -79,21 +68,14 @@
     }
   }
 
-  const node = (tag, attributes = {}, ...children) => {
-    const made = document.createElement(tag);
-    Object.entries(attributes).forEach(([name, value]) => made.setAttribute(name, value));
-    made.append(...children);
-    return made;
-  };
-
   class CandleChart {
     constructor(place, content) {
       this.content = content;
       this.place = place;
       this.rows = content.time.map((time, at) => ({ time, at }));
       this.places = new Map(content.time.map((time, at) => [time, at]));
-      this.legend = node("div", { class: "keys" });
-      this.box = node("div", { class: "touch-box", tabindex: 0, role: "application", "aria-label": content.words.help });
+      this.legend = element("div", { class: "keys" });
+      this.box = element("div", { class: "touch-box", tabindex: 0, role: "application", "aria-label": content.words.help });
       place.replaceChildren(this.legend, this.box);
       this.draw();
       this.box.addEventListener("keydown", (event) => this.onKey(event));
@@ -108,33 +90,25 @@
       const { words } = this.content;
       const acts = [["+", words.larger, () => this.zoom(0.7)], ["−", words.smaller, () => this.zoom(1 / 0.7)],
         ["↔", words.all, () => this.chart.timeScale().fitContent()]];
-      return node("div", { class: "touch-buttons" }, ...acts.map(([sign, label, act]) => {
-        const button = node("button", { type: "button", title: label, "aria-label": label }, sign);
+      return element("div", { class: "touch-buttons" }, ...acts.map(([sign, label, act]) => {
+        const button = element("button", { type: "button", title: label, "aria-label": label }, sign);
         button.addEventListener("click", act);
         return button;
       }));
     }
 
-    price(value) { return value.toLocaleString("en", { minimumFractionDigits: this.content.decimals, maximumFractionDigits: this.content.decimals }); }
-    share(value) { return `${(100 * value).toFixed(3)} %`; }
+    price(value) { return price(value, this.content.decimals); }
 
     draw() {
       const paint = colours();
       const { content } = this;
       this.chart?.remove();
-      this.chart = createChart(this.box, {
-        autoSize: true,
-        layout: { background: { type: "solid", color: "transparent" }, textColor: paint("soft"), attributionLogo: false,
-          fontFamily: "system-ui, sans-serif", panes: { separatorColor: paint("rule"), separatorHoverColor: paint("rule") } },
-        grid: { vertLines: { color: paint("rule") }, horzLines: { color: paint("rule") } },
-        rightPriceScale: { borderColor: paint("rule"), entireTextOnly: true },
-        // The pixels at the right leave room for half of the last time.
-        timeScale: { borderColor: paint("rule"), timeVisible: true, secondsVisible: false, rightOffsetPixels: 24 },
-        crosshair: { mode: 0, vertLine: { labelBackgroundColor: paint("soft") }, horzLine: { labelBackgroundColor: paint("soft") } },
-        handleScroll: { vertTouchDrag: false, mouseWheel: false },
-        handleScale: { mouseWheel: false },
-        localization: { locale: root.lang },
-      });
+      // The pixels at the right leave room for half of the last time.
+      const options = chartOptions(paint, { timeVisible: true, rightOffsetPixels: 24 });
+      // The wheel scrolls the page; see the constructor for zooming with it.
+      options.handleScroll.mouseWheel = false;
+      options.handleScale = { mouseWheel: false };
+      this.chart = createChart(this.box, options);
       this.keys = [];
       this.addCandles(paint);
       content.tasks.forEach((task) => this.addTask(task, paint));
@@ -148,7 +122,7 @@
     add(kind, format, pane, extra) {
       const priceFormat = format === "price"
         ? { type: "custom", minMove: 10 ** -this.content.decimals, formatter: (value) => this.price(value) }
-        : { type: "custom", minMove: 1e-6, formatter: (value) => this.share(value) };
+        : { type: "custom", minMove: 1e-6, formatter: share };
       const options = { priceFormat, lastValueVisible: false, priceLineVisible: false, crosshairMarkerVisible: false, ...extra };
       return typeof kind === "function" ? this.chart.addCustomSeries(new kind(), options, pane) : this.chart.addSeries(kind, options, pane);
     }
@@ -196,7 +170,7 @@
       // The colours are those of the app, see v8/app/chart.js.
       const colour = paint(pane ? "blue" : task.colour);
       const knownColour = paint(pane ? "other" : task.colour);
-      const write = (value) => (task.format === "price" ? this.price(value) : this.share(value));
+      const write = (value) => (task.format === "price" ? this.price(value) : share(value));
       const all = (values) => [...values].reverse().map(write).join(" – ");
       const rows = this.forecastRows((issued, step) => {
         const of = issued.tasks[task.place];
@@ -226,19 +200,19 @@
     }
 
     showKeys() {
-      this.time = node("span", { class: "key-time" });
+      this.time = element("span", { class: "key-time" });
       const buttons = this.keys.map((key) => {
         const [form, colour] = key.sign;
-        const sign = node("i", { class: `sign ${form}` });
+        const sign = element("i", { class: `sign ${form}` });
         sign.style.setProperty("--sign", colour);
-        key.text = node("b");
-        const button = node("button", { type: "button", class: "key", "aria-pressed": "true", title: key.title || this.content.words.hide }, sign, key.name, key.text);
+        key.text = element("b");
+        const button = element("button", { type: "button", class: "key", "aria-pressed": "true", title: key.title || this.content.words.hide }, sign, key.name, key.text);
         button.addEventListener("click", () => this.toggle(key, button));
         return button;
       });
       // On a phone the list is folded, and the values of the bar stand above it instead.
-      this.brief = node("span", { class: "key-values" });
-      const list = node("details", { class: "key-list" }, node("summary", {}, this.content.words.legend), node("span", {}, ...buttons));
+      this.brief = element("span", { class: "key-values" });
+      const list = element("details", { class: "key-list" }, element("summary", {}, this.content.words.legend), element("span", {}, ...buttons));
       list.open = !matchMedia("(max-width: 40rem)").matches;
       this.legend.replaceChildren(this.time, this.brief, list, this.buttons());
     }
@@ -256,7 +230,7 @@
     read(time) {
       const at = this.places.get(time) ?? this.content.time.length - 1;
       this.at = at;
-      this.time.textContent = new Date(1000 * this.content.time[at]).toISOString().slice(0, 16).replace("T", " ") + " UTC";
+      this.time.textContent = moment(this.content.time[at]);
       const row = this.forecasts.get(this.content.time[at]);
       this.brief.textContent = this.values(at, row);
       for (const key of this.keys) key.text.textContent = key.value(at, row) || "–";

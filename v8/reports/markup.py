@@ -149,6 +149,9 @@ WATCH: Final = Html("\n" + packaged("v8.reports", "watch.js"))
 DRAW: Final = Html("\n" + packaged("v8.reports", "draw.js"))
 """Draws charts and marks tables that do not fit; runs at the end of the page."""
 
+TOUCH: Final = packaged("v8.reports", "touch.js")
+"""What scripts that draw candle charts share, here and in the app; comes after the library."""
+
 CHART_NOTICE: Final = "TradingView Lightweight Charts™, © TradingView, Inc., https://www.tradingview.com/"
 """The notice that the licence of the library of candle charts asks for."""
 
@@ -261,8 +264,9 @@ def plotly_library() -> Html:
 
 @cache
 def candle_library() -> Html:
-    """Return the library of candle charts and the script that draws with it, about 0.2 MB."""
-    return Html(f"{packaged('v8.vendor', 'lightweight-charts.js')}\n{packaged('v8.reports', 'candles.js')}")
+    """Return the library of candle charts and the scripts that draw with it, about 0.2 MB."""
+    library = packaged("v8.vendor", "lightweight-charts.js")
+    return Html("\n".join([library, TOUCH, packaged("v8.reports", "candles.js")]))
 
 
 @cache
