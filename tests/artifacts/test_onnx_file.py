@@ -199,7 +199,6 @@ def test_quantiles_and_paths_of_frontier_are_those_of_keras(
 
 @pytest.mark.tf
 @pytest.mark.nightly
-@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted({*profile_names()} - {"frontier"}))
 def test_every_shipped_profile_is_converted(
     name: str, make_data: Callable[..., SeriesData], tmp_path: Path

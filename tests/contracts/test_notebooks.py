@@ -56,7 +56,6 @@ def test_a_page_of_the_gallery_shows_text_code_and_outputs() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.extended
 @pytest.mark.tf
 @pytest.mark.process
 @pytest.mark.parametrize("name", NAMES)

@@ -77,7 +77,6 @@ def python_of(card: str) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.extended
 @pytest.mark.tf
 @pytest.mark.process
 def test_the_first_lines_of_the_card_forecast_what_v8_forecasts(

@@ -46,7 +46,6 @@ def test_the_list_names_neither_tensorflow_nor_keras() -> None:
 @pytest.mark.tf
 @pytest.mark.process
 @pytest.mark.nightly
-@pytest.mark.extended
 @pytest.mark.skipif(os.name != "posix", reason="an environment is made of links")
 def test_a_repository_is_forecast_and_served_without_keras(
     serving: BareEnvironment, hub: Any, trained_run: Any, tmp_path: Path

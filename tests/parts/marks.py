@@ -2,11 +2,10 @@
 
     tf       computes with Keras, TensorFlow or JAX
     process  starts a process
-    nightly  slow: real faults and kills, fuzzing, the image, every profile, whole trainings
-    extended nightly, and not in `--all`: notebooks, bare environments, every profile as ONNX
+    nightly  slow: real faults and kills, fuzzing, the image, notebooks, every profile, whole trainings
 
 A mark is written above the test, or in its file's `pytestmark`. `scripts/test --quick` takes the tests that
-have none of them, `scripts/test` those without `nightly`, `scripts/test --all` all but `extended`.
+have none of them, `scripts/test` those without `nightly`, `scripts/test --all` all.
 
 While a test runs, the guard notices the start of a process, the import of a framework, and every operation
 that TensorFlow or JAX carries out. A test that did any of these without the mark fails. What the setup of a
