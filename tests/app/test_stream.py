@@ -60,6 +60,7 @@ def listening(page: Any, **headers: str) -> Iterator[Listener]:
         connection.close()
 
 
+@pytest.mark.nightly
 def test_who_listens_is_told_every_forecast_once_and_goes_on_where_it_was(serve: Serve) -> None:
     with serve() as page:
         with listening(page) as first:
@@ -81,6 +82,7 @@ def test_who_listens_is_told_every_forecast_once_and_goes_on_where_it_was(serve:
                 assert {json.loads(anew.event()["data"])["series"] for _ in range(2)} == {BTC, ETH}
 
 
+@pytest.mark.nightly
 def test_a_fault_is_an_event_once_and_so_is_what_comes_after_it(serve: Serve) -> None:
     forecasts: list[ForecastIssuer] = []
     is_broken = threading.Event()

@@ -39,6 +39,7 @@ def registered() -> Iterator[None]:
     TASKS.pop(BAND_WIDTH.name)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("way", ["anchored", "ranged"])

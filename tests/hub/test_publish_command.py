@@ -66,6 +66,7 @@ def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: A
     assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
@@ -171,6 +172,7 @@ def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make
     assert collection.items == [("model", "someone/fleet"), ("model", "someone/other")]
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
     hub: Any, make_run: Any

@@ -129,6 +129,7 @@ def drilled(trained_run: Any, module_hub: Any, tmp_path_factory: pytest.TempPath
     return Drilled(run, candles, generation, after_kill, states[BTC]["status"], again.stdout + again.stderr)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finishes_what_was_begun(
@@ -143,6 +144,7 @@ def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finish
     assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_best_baseline(
@@ -164,6 +166,7 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
     assert evaluated >= decision.num_windows > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drilled, module_hub: Any) -> None:
@@ -228,6 +231,7 @@ def level(place: Drilled) -> None:
     change(place.run / BTC, split=split)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
@@ -238,6 +242,7 @@ def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
     assert decision.why.startswith("its error is not lower: ")
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
@@ -247,6 +252,7 @@ def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
     assert decision.champion.relative_mae == decision.challenger.relative_mae != {}
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) -> None:
@@ -265,6 +271,7 @@ def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) 
     assert decision.evaluated_until == "2025-01-03T14:30:00+00:00"
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: Drilled) -> None:
@@ -276,6 +283,7 @@ def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: D
     assert not decision.is_replaced
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_come(copied: Drilled) -> None:
@@ -287,6 +295,7 @@ def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_co
     assert not decision.is_replaced
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_decides_for_the_champion(
@@ -323,6 +332,7 @@ def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
     return standing.is_stale, standing.reason
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
@@ -339,6 +349,7 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
         assert looked(copied, StalenessRule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
@@ -353,6 +364,7 @@ def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Dr
     assert "no significant decay" in why
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
@@ -362,6 +374,7 @@ def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -
     assert "BTCUSDT-15m" in str(found.failures[0].reason)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None:
@@ -410,6 +423,7 @@ def go_on(place: Drilled) -> GenerationResult:
     return renewed
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_ever(copied: Drilled) -> None:
@@ -423,6 +437,7 @@ def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_e
     assert "started_from" not in anew
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
@@ -446,6 +461,7 @@ def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
 # What is refused
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 @pytest.mark.parametrize(
@@ -472,6 +488,7 @@ def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[st
     assert not (copied.run / "serving.json").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) -> None:
@@ -483,6 +500,7 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
         list(renewal_of(copied).unfinished_generations([Series.parse(BTC)]))
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:

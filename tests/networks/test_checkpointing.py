@@ -85,6 +85,7 @@ def test_gradients_and_draws_are_those_of_the_network(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_without(
     make_profile: Callable[..., Profile],
@@ -113,6 +114,7 @@ def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_wi
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_xla_allocates_less_for_the_same_gradients() -> None:
     """JAX tells what XLA allocates for a compiled program; both backends compile with it."""
