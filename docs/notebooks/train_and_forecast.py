@@ -19,8 +19,8 @@ run = v8.train("demo", "frontier", series="BTCUSDT-1h", smoke=True, progress=Fal
 run.leaderboard[["ohlc_relative_mae", "bands_relative_mae", "volatility_relative_mae"]].T.round(3)
 
 # %% [markdown]
-# Below 1 the model has a lower error than the naive forecast, in which nothing changes. The test part of so short a run
-# is too short for a statistical test:
+# Below 1 the model has a lower error than the naive forecast, in which the close stays where it is; bands and
+# volatility follow from that. The test part of so short a run is too short for a statistical test:
 
 # %%
 run.leaderboard["volatility_verdict"].item()

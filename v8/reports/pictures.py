@@ -88,7 +88,7 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
     Notes are sentences below the picture. Raises `ArtifactError` if the file cannot be written.
     """
     chart = figures.issued_figure(candles, forecast)
-    title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
+    title = f"{candles.series}: forecast from {forecast.index[0]:%Y-%m-%d %H:%M} UTC on"
     height = 6.4 if chart.below else 5.0
     try:
         _write_png(file, _drawn(title, [chart], inches=(10.0, height), notes=notes))
