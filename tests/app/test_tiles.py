@@ -34,8 +34,8 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
         ([(1.1, 0.01), (0.8, 0.2)], "worse|higher error: 1 of 2"),
         ([(1.1, 0.01), (0.8, 0.01)], "mixed|lower error: 1, higher: 1"),
         ([(0.9, 0.06), (1.1, None)], "untested|not significant"),
-        ([(0.9, None)], "untested|verdict: too few windows"),
-        ([], "untested|verdict: too few windows"),
+        ([(0.9, None)], "untested|<i>verdict: </i>too few windows"),
+        ([], "untested|<i>verdict: </i>too few windows"),
     ],
 )
 def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:

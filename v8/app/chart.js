@@ -119,7 +119,7 @@ class SeriesChart {
     // Forecast candles lie on shaded areas: one colour for all, the rising ones filled.
     const ahead = {
       ...candle(paint("candle-ahead"), paint("card")), wickDownColor: paint("candle-ahead"),
-      borderVisible: true, borderColor: paint("candle-ahead") };
+      borderVisible: true, borderUpColor: paint("candle-ahead"), borderDownColor: paint("candle-ahead") };
     const line = (color) => ({ color });
     const styles = {
       past_band: { colour: paint("past") }, wide: { colour: paint("fan") }, narrow: { colour: paint("fan_inner") },

@@ -466,7 +466,10 @@ class ForecastView:
             return text
         num = count(tested.num_windows)
         if too_few_windows(tested.num_windows, len(self._forecast)):
-            return f"{text} {say('(The test has {n} windows, too few to tell.)', n=num)}"
+            on_test = say(
+                "(How often it was so on the test candles: {n} windows are too few to tell.)", n=num
+            )
+            return f"{text} {on_test}"
         on_test = say("(On the test candles: {share} of {n} windows.)", share=percent(tested.share, 0), n=num)
         return f"{text} {on_test}"
 
@@ -492,13 +495,13 @@ class ForecastView:
             return Html("")
         text = say(
             "Volatility: the sample standard deviation of the last {n} closes, divided by their mean. "
-            "The figure above is its forecast at the last bar ahead. "
-            "Calm: higher than on less than 20 % of the days; wild: on 80 % or more.",
+            "The figure above is its forecast at the last bar ahead.",
             n=BAND_PERIOD_BARS,
         )
+        limits = say("Calm is below 20 % of the days, wild from 80 % on.")
         if self.issued.forecaster.quantiles:
-            text += " " + say("The table below has the interval around it.")
-        return element("p", text, class_="soft")
+            limits = f"{say('The table below has the interval around it.')} {limits}"
+        return element("p", f"{text} {limits}", class_="soft")
 
     def _newest_text(self) -> str:
         """Say when the newest candle closed, and how much later the forecast was made."""
@@ -523,7 +526,9 @@ class ForecastView:
     def _best_baselines_text(self) -> str:
         """Name the best baseline of each task."""
         tasks = self._snapshot.row_of[str(self._series)].tasks
-        names = [f"{titled(task)}: {spaced(against.best.baseline)}" for task, against in tasks.items()]
+        names = []
+        for task, against in tasks.items():
+            names.append(say("{task}: {outcomes}", task=titled(task), outcomes=spaced(against.best.baseline)))
         return say("Best baselines: {names}.", names=say("; ").join(names))
 
     def _verdict_sentences(self) -> list[str]:
