@@ -232,7 +232,7 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
         text = say("higher error: {n} of {num}", n=num_higher, num=num)
         style = "worse"
     elif set(outcomes) <= {UNKNOWN}:
-        word = element("i", say("verdict:"), " ")  # the table has it as the title of a column
+        word = element("i", say("verdict: "))  # the table has it as the title of a column
         text = join([word, say("too few windows")])
         style = "untested"
     else:
