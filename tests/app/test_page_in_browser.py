@@ -247,6 +247,10 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
     assert browser.value(f"getComputedStyle({chip}, '::after').content.includes({chip}.title)")
     browser.value(f"{chip}.dispatchEvent({tap})")
     browser.value("document.getElementById('toggle').click()")
+    assert browser.value("document.querySelector('.board').style.getPropertyValue('--rows')") == "1"
+    rows = "[...document.querySelectorAll('.columns p, .tiles li')]"
+    places = browser.value(f"{rows}.map((one) => one.getBoundingClientRect().left)")
+    assert places[:2] == places[2:]  # the second row stands beside the first one, below its titles
     # Forty rows in two columns are on a screen: at most 27 pixels a row.
     assert browser.value(height) <= 27 < tall
     browser.open(served.url, READY)  # the browser remembers the view

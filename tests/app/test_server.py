@@ -277,6 +277,8 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     record = served.get("/record").text
     assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --every</code>", record)
     assert "the sample standard deviation of the last 20 closes" in page
+    assert re.search(r"The forecast was made at [\d: -]+ UTC, [\d a-z.]+ later", page)
+    assert re.search(r"Best baselines: Candles: [a-z ]+; ", page)
     # The one link to another host is what the licence of the charts asks for; nothing is requested there.
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
 
@@ -320,6 +322,7 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         sign, size = re.search(r'class="change (?:gain|loss)">(.)([\d.]+) %<', tile).groups()
         assert float(f"{'-' if sign == '−' else ''}{size}") == pytest.approx(change, abs=0.006)
         assert (tile.count("<svg"), tile.count('class="chip ')) == (1, 1)
+    assert "As of 2024-12-31 18:00 UTC." in served.get("/part").text
     assert len(served.get("/").body) < 14_000
     assert [re.search("<h2>(.*?)</h2>", tile)[1] for tile in tiles_of(served, "/?q=eth")] == [ETH]
     assert tiles_of(served, "/?q=%3Cscript%3E") == []

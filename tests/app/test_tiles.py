@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.app.charts import newest_apart
+from v8.app.page import record_part, whole_record_part
 from v8.app.places import PastMonth, change_of_a_day
 from v8.app.sparkline import HEIGHT, WIDTH, sparkline
 from v8.app.tiles import Selection, Tile, TileNumbers, verdict_chip
@@ -34,8 +35,8 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
         ([(1.1, 0.01), (0.8, 0.2)], "worse|higher error: 1 of 2"),
         ([(1.1, 0.01), (0.8, 0.01)], "mixed|lower error: 1, higher: 1"),
         ([(0.9, 0.06), (1.1, None)], "untested|not significant"),
-        ([(0.9, None)], "untested|not known yet"),
-        ([], "untested|not known yet"),
+        ([(0.9, None)], "untested|<i>verdict: </i>too few windows"),
+        ([], "untested|<i>verdict: </i>too few windows"),
     ],
 )
 def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:
@@ -50,6 +51,14 @@ def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]
 def test_a_model_that_is_worse_than_naive_alone_is_worse() -> None:
     row: Any = SimpleNamespace(tasks={"ohlc": Verdict(compared(1.2, 0.01, "naive"), compared(0.99, 0.4))})
     assert "higher error: 1 of 1" in verdict_chip(row, "")
+
+
+def test_a_simulated_market_has_no_record_in_the_same_words_on_both_pages() -> None:
+    series = Series.parse("BTCUSDT-15m")
+    text = "No live record: models of a simulated market cannot have one."
+    assert text in record_part(None, series, is_demo=True)
+    assert text in whole_record_part(None, "run x", is_demo=True)
+    assert text not in record_part(None, series) + whole_record_part(None, "run x")
 
 
 def tile(name: str, **numbers: Any) -> Tile:

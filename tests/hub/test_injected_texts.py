@@ -106,7 +106,7 @@ def require_no_controls(text: str) -> None:
     assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}, ascii(text)
 
 
-SCRIPTS = {f"/{name}.js" for name in ("page", "overview", "alerts", "chart", "lightweight-charts")}
+SCRIPTS = {f"/{name}.js" for name in ("page", "overview", "alerts", "chart", "touch", "lightweight-charts")}
 """Of the app, from its own server."""
 
 

@@ -13,7 +13,7 @@ from v8.evaluation.price_range import RangeCoverage
 from v8.language import language
 from v8.reports.first_screen import _range_verdict, first_screen
 
-UNKNOWN = "not known yet: too few candles for a test"
+UNKNOWN = "not tested: too few candles"
 
 
 def cards(*metadata: dict[str, Any]) -> list[str]:

@@ -56,7 +56,7 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
 
 
 NAIVE, BEST = "error than the naive forecast", "than the best baseline"
-UNSURE, UNKNOWN = "not significant", "not known yet: too few candles for a test"
+UNSURE, UNKNOWN = "not significant", "not tested: too few candles"
 STILL = BaselineComparison("naive", 0.1, 0.0)
 
 
@@ -68,7 +68,7 @@ STILL = BaselineComparison("naive", 0.1, 0.0)
         # Not sure of either: each says so, or both at once.
         (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % lower {NAIVE}: {UNSURE}; 10.0 % higher {BEST} (significant)."),
         (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % lower {NAIVE}, 10.0 % higher {BEST}: {UNSURE}."),
-        (beside(0.9, 0.8), f"10.0 % lower {NAIVE}, 12.5 % higher {BEST}: {UNKNOWN}."),
+        (beside(0.9, 0.8), f"10.0 % lower {NAIVE}, 12.5 % higher {BEST} ({UNKNOWN})."),
         # A difference that one decimal does not show is not nothing.
         (
             beside(0.9, 0.90001, 0.0, 0.7),
@@ -81,7 +81,7 @@ STILL = BaselineComparison("naive", 0.1, 0.0)
         # A market that stood still.
         (
             (STILL, STILL),
-            f"an error, where the naive forecast has none, and no baseline is better: {UNKNOWN}.",
+            f"an error, where the naive forecast has none, and no baseline is better ({UNKNOWN}).",
         ),
     ],
 )

@@ -35,7 +35,7 @@
     return [[schema.type].flat().join(" or ") + (schema.format ? ", " + schema.format : "")];
   };
   const meaning = (schema, isAlways) => [schema.description, ...(isAlways ? [] : ["; not always there"])];
-  const fields = ({ properties, required, additionalProperties }) => table(["field", "form", "meaning"], [
+  const fields = ({ properties, required, additionalProperties }) => table(["field", "type", "meaning"], [
     ...Object.entries(properties).map(([name, field]) => [code(name), kind(field), meaning(field, required.includes(name))]),
     ...(additionalProperties ? [["any other", kind(additionalProperties), "see above"]] : []),
   ]);
@@ -44,7 +44,7 @@
 
   // A form that sends a request to one of the addresses and shows the answer; the same request for a terminal above it.
   const MAX_LETTERS = 20000;
-  const tryForm = (paths) => {
+  const tryForm = (paths, series) => {
     const entries = Object.entries(paths).filter(([, { get }]) => !("text/event-stream" in get.responses["200"].content));
     const select = element("select", entries.map(([path]) => element("option", path, { value: path })), { id: "try-address" });
     select.value = "/api/forecast/{series}";
@@ -66,7 +66,7 @@
     const showInputs = () => {
       const own = (paths[select.value].get.parameters || []).filter((parameter) => parameter.in !== "header");
       inputs.replaceChildren(...own.map((parameter) => element("label", [parameter.name + " ", element("input", [], {
-        name: parameter.name, value: parameter.example ?? "", "data-in": parameter.in, title: parameter.description })])));
+        name: parameter.name, value: (parameter.name === "series" && series) || (parameter.example ?? ""), "data-in": parameter.in, title: parameter.description })])));
       showCommand();
     };
     const send = async () => {
@@ -91,7 +91,7 @@
     return [form, command, status, output];
   };
 
-  const draw = ({ info, paths, components }) => {
+  const draw = ({ info, paths, components }, series) => {
     const routes = Object.entries(paths).map(([path, { get }]) => [path, get, Object.entries(get.responses["200"].content)[0]]);
     const faults = Object.entries(Object.values(paths)[0].get.responses).filter(([status]) => status !== "200");
     const metrics = Object.entries(paths["/metrics"].get["x-metrics"]);
@@ -100,10 +100,10 @@
       element("p", ["For programs: ", element("a", "/openapi.json", { href: "/openapi.json" }), " (OpenAPI 3.1), from which clients can be generated."]),
       element("h2", "Try it", { id: "try" }),
       element("p", ["Send a request to this server and read the answer; the line with curl does the same in a terminal. If the server has a token, add ",
-        code("--header \"Authorization: Bearer $V8_APP_TOKEN\""), "."]),
-      ...tryForm(paths),
+        element("code", [element("span", "--header", { class: "whole" }), " \"Authorization: Bearer $V8_APP_TOKEN\""]), "."]),
+      ...tryForm(paths, series),
       element("h2", "Addresses"),
-      table(["address", "what it answers", "form"], routes.map(([path, get, [media, { schema }]]) => [
+      table(["address", "what it answers", "type"], routes.map(([path, get, [media, { schema }]]) => [
         path.includes("{") ? code(path) : element("a", code(path), { href: path }),
         [get.summary, ...parameters(get.parameters || [])],
         media === "application/json" ? kind(schema) : [media],
@@ -118,8 +118,10 @@
     ];
   };
 
-  const answer = await fetch("/openapi.json");
-  document.getElementById("reference").replaceChildren(...draw(await answer.json()));
+  const json = async (address) => (await fetch(address)).json();
+  // The example names a series of this server; where the answer is an error, that of the description.
+  const [description, { series: all }] = await Promise.all([json("/openapi.json"), json("/api/series")]);
+  document.getElementById("reference").replaceChildren(...draw(description, all?.[0]?.series));
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   root.dataset.shown = 1;
 })();

@@ -6,6 +6,7 @@ const { createChart, CandlestickSeries, LineSeries } = window.LightweightCharts;
 const { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share } = window.v8Touch;
 const root = document.documentElement;
 const DASHED = 2;
+const LONG_DASHES = 3;  // dashes of a thin line, which would look dotted
 const DAY_S = 86400;
 
 const seconds = (text) => Date.parse(text) / 1000;
@@ -97,8 +98,8 @@ class SeriesChart {
     this.series = {
       past_band: band(0), wide: band(0), narrow: band(0), range: custom(new FrameView(), 0),
       upper: add(LineSeries, 0, { lineWidth: 1 }), lower: add(LineSeries, 0, { lineWidth: 1 }),
-      upper_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: DASHED }),
-      lower_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: DASHED }),
+      upper_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: LONG_DASHES }),
+      lower_ahead: add(LineSeries, 0, { lineWidth: 1, lineStyle: LONG_DASHES }),
       candles: add(CandlestickSeries, 0, { lastValueVisible: true, priceLineVisible: true }),
       ahead: add(CandlestickSeries, 0),
       past: add(LineSeries, 0, { lineWidth: 2 }),
@@ -115,12 +116,16 @@ class SeriesChart {
     this.chart.applyOptions(options(paint, this.data?.bar_s >= DAY_S));
     const candle = (up, down) => ({
       upColor: up, downColor: down, wickUpColor: up, wickDownColor: down, borderVisible: false });
+    // Forecast candles lie on shaded areas: one colour for all, the rising ones filled.
+    const ahead = {
+      ...candle(paint("candle-ahead"), paint("card")), wickDownColor: paint("candle-ahead"),
+      borderVisible: true, borderUpColor: paint("candle-ahead"), borderDownColor: paint("candle-ahead") };
     const line = (color) => ({ color });
     const styles = {
       past_band: { colour: paint("past") }, wide: { colour: paint("fan") }, narrow: { colour: paint("fan_inner") },
       range: { colour: paint("ink") },
       upper: line(paint("purple")), lower: line(paint("purple")), upper_ahead: line(paint("purple")),
-      lower_ahead: line(paint("purple")), candles: candle(paint("gain"), paint("loss")), ahead: candle(paint("blue"), paint("ahead")),
+      lower_ahead: line(paint("purple")), candles: candle(paint("gain"), paint("loss")), ahead,
       past: line(paint("orange")), volatility_band: { colour: paint("fan") }, volatility: line(paint("other")),
       volatility_ahead: line(paint("blue")),
     };

@@ -45,14 +45,23 @@ const writeAddress = () => {
   });
   history.replaceState(null, "", location.pathname + (query.size ? `?${query}` : ""));
 };
-const show = () => { showView(); arrange(); filter(); };
+// A wide table has two columns, see page.css: the first half of the rows stands in the first one.
+const numRows = () => Math.ceil(links().length / 2);
+const showColumns = () => {
+  const board = present.querySelector(".board");
+  board?.classList.add("down");
+  board?.style.setProperty("--rows", Math.max(1, numRows()));
+};
+const show = () => { showView(); arrange(); filter(); showColumns(); };
 
 const moveFocus = (event) => {
   const tiles = links();
   const at = tiles.indexOf(document.activeElement);
   const place = tiles.map((tile) => tile.getBoundingClientRect());
   const perRow = Math.max(1, place.filter(({ top }) => Math.abs(top - place[0].top) < 2).length);
-  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow, ArrowUp: -perRow }[event.key];
+  const isDown = perRow > 1 && place[1].top > place[0].top + 1;
+  const [right, down] = isDown ? [numRows(), 1] : [1, perRow];
+  const step = { ArrowRight: right, ArrowLeft: -right, ArrowDown: down, ArrowUp: -down }[event.key];
   if (at < 0) tiles[0]?.focus();
   else if (at + step >= 0) tiles[Math.min(at + step, tiles.length - 1)].focus();
   else searchField.focus();

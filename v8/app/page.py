@@ -30,12 +30,13 @@ from v8.app.tiles import (
     verdict_chip,
 )
 from v8.arrays import FloatArray
-from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY, WAVE_COLUMNS
 from v8.errors import listed
+from v8.evaluation.decay import too_few_windows
 from v8.forecasts.issuing import IssuedForecast
 from v8.invocation import command
-from v8.language import LANGUAGES, chosen, language, say, term
-from v8.ledger.record import DailyCoverage, LiveRecord, LiveTask
+from v8.language import ENGLISH, LANGUAGES, chosen, language, say, term
+from v8.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask
 from v8.market.series import Series, iso
 from v8.market.sources.demo import DemoSource
 from v8.quantile_levels import interval_names, intervals, quantile_column
@@ -64,7 +65,7 @@ def overview_page(
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "wild": say("Wildest first"),
+        "wild": say("Wildest first, for the coin"),
         "series": say("Name"),
         "change": say("Change of 24 h"),
         "volatility": say("Volatility ahead"),
@@ -72,7 +73,7 @@ def overview_page(
     before = filled(
         "v8.app",
         "overview.html",
-        demo=_demo_banner(_is_demo(snapshot, source)),
+        demo=_demo_banner(is_demo(snapshot, source)),
         total=len(snapshot.metadata),
         place=snapshot.label,
         profiles=", ".join(profiles),
@@ -113,14 +114,18 @@ def record_page(snapshot: ModelSnapshot, part: Html, source: str = "") -> Html:
         part,
         "/part-record",
         scripts=_CHART_SCRIPTS,
-        before=_demo_banner(_is_demo(snapshot, source)),
+        before=_demo_banner(is_demo(snapshot, source)),
     )
 
 
 def api_page(snapshot: ModelSnapshot, source: str = "") -> Html:
     """Return the page of the JSON API; its script draws the reference, in English."""
-    banner = _demo_banner(_is_demo(snapshot, source))
-    return filled("v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=banner)
+    banner = _demo_banner(is_demo(snapshot, source))
+    is_english = chosen() == ENGLISH
+    note = "" if is_english else element("p", say("The descriptions are in English only."), class_="soft")
+    return filled(
+        "v8.app", "api.html", language=chosen(), navigation=_navigation(), demo=banner, english_only=note
+    )
 
 
 def _navigation() -> Html:
@@ -192,8 +197,8 @@ def _alerts() -> Html:
     return filled("v8.app", "alerts.html", **places)
 
 
-def record_part(record: LiveRecord | None, series: Series) -> Html:
-    """Show the live record of a series, and of all series together."""
+def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = False) -> Html:
+    """Show the live record of a series, and of all series together; that of a demo market says why not."""
     for live in record.series if record else ():
         if record and live.series == str(series):
             return filled(
@@ -203,16 +208,25 @@ def record_part(record: LiveRecord | None, series: Series) -> Html:
                 every=_record_list(record.tasks),
                 **live.counts.to_json(),
             )
-    return element("p", say("No live record yet."))
+    text = _no_record_of_demo_text() if is_demo else say("No live record yet.")
+    return element("p", text)
 
 
-def whole_record_part(record: LiveRecord | None, place: str = "") -> Html:
+def _no_record_of_demo_text() -> str:
+    return say("No live record: models of a simulated market cannot have one.")
+
+
+def whole_record_part(record: LiveRecord | None, place: str = "", *, is_demo: bool = False) -> Html:
     """Show the live record of all series, and how often their intervals held the actual values by day.
 
     Args:
         record: The record; None while there is none.
         place: The label of the models, see `ModelSnapshot`; the command that writes a record names them.
+        is_demo: Whether the market is simulated, whose models cannot have a record.
     """
+    if record is None and is_demo:
+        text = _no_record_of_demo_text()
+        return element("p", text, data_status=text)
     if record is None:
         return _no_record_part(place)
     rows = []
@@ -242,7 +256,9 @@ def _no_record_part(place: str) -> Html:
     line = element("code", command("forecast", *words, "--every"))
     after = say(
         "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
-        "how often the intervals held them. Models of a simulated market cannot have a live record."
+        "how often the intervals held them. The first figures appear when the last bar of the first forecast "
+        "has closed; errors are tested from {n} days on.",
+        n=MIN_DAYS,
     )
     return join(
         [
@@ -380,12 +396,11 @@ class ForecastView:
             "span", signed_percent(numbers.change), class_=f"change {direction_of(numbers.change)}"
         )
         yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
-        label = self._format(CLOSE, ahead[-1])
         yield sparkline(
             self.issued.candles.column(CLOSE),
             ahead,
             ends,
-            label="" if label == numbers.price else label,
+            label=self._format(CLOSE, ahead[-1]),
             title=f"{self._series}: {self._range_text()}",
         )
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
@@ -414,10 +429,8 @@ class ForecastView:
             outlook=self._volatility_text(),
             verdicts=_sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
-            closed=moment(iso(issued.closed_s)),
-            close=self._format(CLOSE, issued.candles.column(CLOSE)[-1]),
-            change=signed_percent(self.numbers.change),
-            made=moment(iso(issued.issued_at_s)),
+            newest=self._newest_text(),
+            best_baselines=self._best_baselines_text(),
             chart_words=json.dumps(_chart_words()),
             decimals=self._decimals,
             shaded=self._interval_text(),
@@ -452,6 +465,11 @@ class ForecastView:
         if self.issued.price_range is None or tested is None:
             return text
         num = count(tested.num_windows)
+        if too_few_windows(tested.num_windows, len(self._forecast)):
+            on_test = say(
+                "(How often it was so on the test candles: {n} windows are too few to tell.)", n=num
+            )
+            return f"{text} {on_test}"
         on_test = say("(On the test candles: {share} of {n} windows.)", share=percent(tested.share, 0), n=num)
         return f"{text} {on_test}"
 
@@ -480,26 +498,58 @@ class ForecastView:
             "The figure above is its forecast at the last bar ahead.",
             n=BAND_PERIOD_BARS,
         )
-        return element("p", text, class_="soft")
+        limits = say("Calm is below 20 % of the days, wild from 80 % on.")
+        if self.issued.forecaster.quantiles:
+            limits = f"{say('The table below has the interval around it.')} {limits}"
+        return element("p", f"{text} {limits}", class_="soft")
+
+    def _newest_text(self) -> str:
+        """Say when the newest candle closed, and how much later the forecast was made."""
+        text = say(
+            "The newest candle closed at {closed} UTC at {close} ({change} in 24 h).",
+            closed=moment(iso(self.issued.closed_s)),
+            close=self._format(CLOSE, self.issued.candles.column(CLOSE)[-1]),
+            change=signed_percent(self.numbers.change),
+        )
+        made = moment(iso(self.issued.issued_at_s))
+        if not self.issued.is_dated:
+            after = say(
+                "The simulated market's candles end there, on an old date; "
+                "the forecast was made at {made} UTC.",
+                made=made,
+            )
+        else:
+            age = _span(max(0, self.issued.issued_at_s - self.issued.closed_s))
+            after = say("The forecast was made at {made} UTC, {age} later.", made=made, age=age)
+        return f"{text} {after}"
+
+    def _best_baselines_text(self) -> str:
+        """Name the best baseline of each task."""
+        tasks = self._snapshot.row_of[str(self._series)].tasks
+        names = []
+        for task, against in tasks.items():
+            names.append(say("{task}: {outcomes}", task=titled(task), outcomes=spaced(against.best.baseline)))
+        return say("Best baselines: {names}.", names=say("; ").join(names))
 
     def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
         _, *sentences = verdict([self._snapshot.row_of[str(self._series)]])
         return sentences
 
-    def _inputs_text(self) -> str:
+    def _inputs_text(self) -> str | Html:
         """Say whether the inputs of the forecast lie within the range of the training data."""
         out_of_range = self.issued.out_of_range
         if out_of_range is None:
             return say("Whether its inputs are in the range of the training data is not known.")
         if not out_of_range:
             return say("Its inputs are in the range of the training data.")
-        return say(
-            "Out of range of the training data: {names}, by up to {share} of that range; "
-            "the forecast is less certain for it.",
-            names=listed(list(out_of_range)),
+        text = say(
+            "Some inputs are higher or lower than all that training saw: {names}, by up to {share} "
+            "of the range it saw; the forecast is less certain for it.",
+            names=listed(list(dict.fromkeys(_input_in_words(name) for name in out_of_range))),
             share=percent(max(out_of_range.values())),
         )
+        return element("span", text, title=", ".join(out_of_range))
 
     def _age_text(self) -> str:
         """Warn of a model that `update` calls stale by its age; empty for another one."""
@@ -526,10 +576,12 @@ class ForecastView:
         """Say what the shaded areas are."""
         names = " / ".join(interval_names(self.issued.forecaster.quantiles))
         if names:
-            return say(
+            text = say(
                 "Shaded: intervals of the close ({names}): the share of closes that should lie within.",
                 names=names,
             )
+            widest = interval_names(self.issued.forecaster.quantiles)[0]
+            return f"{text} {say('Below: the {name} interval of the volatility.', name=widest)}"
         return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
     def _frame_text(self) -> str:
@@ -568,6 +620,13 @@ class ForecastView:
             yield spaced(name), str(value or ABSENT)
 
 
+def _input_in_words(name: str) -> str:
+    """Name an input for a reader: the parts of a day and of a week are two inputs and more each."""
+    if name in WAVE_COLUMNS:
+        return say("the time of day") if name.startswith("day") else say("the time of the week")
+    return spaced(name)
+
+
 def _span(seconds: float) -> str:
     """Write a duration without a smaller unit that is zero.
 
@@ -601,7 +660,7 @@ def price_decimals(prices: FloatArray) -> int:
     return most
 
 
-def _is_demo(snapshot: ModelSnapshot, source: str) -> bool:
+def is_demo(snapshot: ModelSnapshot, source: str) -> bool:
     """Return whether a model was trained on the simulated market, or the candles come from it."""
     return source == DemoSource.name or any(
         metadata.is_demo_market for metadata in snapshot.metadata.values()

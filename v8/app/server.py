@@ -139,6 +139,10 @@ class Site:
         content = part if _is_part(request) else page.overview_page(snapshot, part, selection, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={OVERVIEW_MAX_AGE_S:.0f}"})
 
+    @property
+    def _is_demo(self) -> bool:
+        return page.is_demo(self._service.snapshot, self._source)
+
     async def _series_page(self, request: Request) -> PageContent:
         """Return the part of a page about one series, or its page."""
         series = self._find_series(request.path_params["series"])
@@ -146,7 +150,7 @@ class Site:
         try:
             view: page.ForecastView = await _wait_for(result)
             record = await _wait_for(self._service.record())
-            part = join([view.part, page.record_part(record, series)])
+            part = join([view.part, page.record_part(record, series, is_demo=self._is_demo)])
             status = 200
             headers = {"cache-control": self._cache_control(result)}
         except V8Error as error:
@@ -160,8 +164,9 @@ class Site:
     async def _record_page(self, request: Request) -> PageContent:
         """Return the part about the live record of all series, or its page."""
         record = await _wait_for(self._service.record())
-        part = page.whole_record_part(record, self._service.snapshot.label)
-        content = part if _is_part(request) else page.record_page(self._service.snapshot, part, self._source)
+        snapshot = self._service.snapshot
+        part = page.whole_record_part(record, snapshot.label, is_demo=self._is_demo)
+        content = part if _is_part(request) else page.record_page(snapshot, part, self._source)
         return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
 
     async def _api_page(self, request: Request) -> PageContent:

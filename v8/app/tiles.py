@@ -5,7 +5,7 @@ request, and an alert compares them with its limit. Without the script the addre
 (`Selection.from_query`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -14,8 +14,9 @@ from v8.app.places import ModelSnapshot
 from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BEATS, UNKNOWN
 from v8.language import chosen, say, term
-from v8.market.series import Series
-from v8.reports.markup import Html, element
+from v8.market.series import Series, iso
+from v8.reports.markup import Html, element, join
+from v8.wording import moment
 
 MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
@@ -141,7 +142,16 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
     head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
     items = [_tile(tile) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
-    return element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
+    board = element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
+    return join([_newest_close(views.values()), board])
+
+
+def _newest_close(views: Iterable[Any]) -> Html:
+    """Say when the newest candle of all forecasts closed; empty before there is a forecast."""
+    closed_s = [view.issued.closed_s for view in views if not isinstance(view, Exception)]
+    if not closed_s:
+        return Html("")
+    return element("p", say("As of {closed} UTC.", closed=moment(iso(max(closed_s)))), class_="soft as-of")
 
 
 def _tile(tile: Tile) -> Html:
@@ -222,7 +232,8 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
         text = say("higher error: {n} of {num}", n=num_higher, num=num)
         style = "worse"
     elif set(outcomes) <= {UNKNOWN}:
-        text = say("not known yet")
+        word = element("i", say("verdict: "))  # the table has it as the title of a column
+        text = join([word, say("too few windows")])
         style = "untested"
     else:
         text = say("not significant")

@@ -57,7 +57,7 @@ class RelativeError:
         if self.multiple and is_equal(self.multiple, 1.0):
             return ""
         if set(self.outcomes) == {UNKNOWN}:
-            return say("not known yet: too few candles for a test")
+            return say("not tested: too few candles")
         return say("not significant")
 
     def _significance_of(self, num_lower: int, num_higher: int) -> str:
@@ -87,7 +87,7 @@ class RelativeError:
         significance = self.significance
         if not significance:
             return comparison
-        if BEATS in self.outcomes or LOSES in self.outcomes:
+        if {BEATS, LOSES} & set(self.outcomes) or set(self.outcomes) == {UNKNOWN}:
             return say("{comparison} ({significance})", comparison=comparison, significance=significance)
         return say("{comparison}: {significance}", comparison=comparison, significance=significance)
 
