@@ -45,7 +45,7 @@ def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> N
     assert worse == "Significantly worse than it: limit orders at low and high."
     assert scores == f"As forecasts, by their scores: {best}: 90 % range of the close, variance."
     assert costs.startswith(
-        "A trade costs 0 bps, and half the spread of 0 bps if it cannot wait; funding and"
+        "A trade costs a fee of 0 bps. An order that is filled at once pays half of the spread, 0 bps, too."
     )
 
 
@@ -64,14 +64,16 @@ def test_few_days_are_said_to_tell_nothing() -> None:
     assert (
         scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
     )
-    assert costs.startswith("A trade costs 5 bps, and half the spread of 2 bps")
+    assert costs.startswith(
+        "A trade costs a fee of 5 bps. An order that is filled at once pays half of the spread, 1 bps, too."
+    )
 
 
 def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:
     written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
-    assert (content["format"], content["is_demo"]) == (2, True)
+    assert (content["format"], content["is_demo"]) == (3, True)
     assert list(content["figures"]) == list(TRADING_RULES)
     assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
         (rule, "") for rule in TRADING_RULES
