@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from wandering import wandering
 
@@ -22,8 +24,11 @@ from v8.trading.page import (
     write_trading_results,
 )
 from v8.trading.rules import (
+    HELD,
+    HIT_RATE,
     NAIVE,
     PERFECT_FORESIGHT,
+    RIGHT,
     TRADING_RULES,
     TradingResults,
     TradingTerms,
@@ -92,6 +97,30 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert all(sentence in page for sentence in sentences(known))
     section = "".join(trading_section(known))  # of a back-test, too
     assert "Perfect foresight knows what comes and pays nothing" in section
+
+
+def test_a_curve_breaks_where_days_are_missing_between_test_spans(known: TradingResults) -> None:
+    days = [10, 11, 12, 700, 701]
+    earned = known.curves["direction"].iloc[: len(days)].set_axis(days)
+    page = trading_page(replace(known, curves={"direction": earned}))
+    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    chart = json.loads(drawn)
+    for line in chart["data"]:
+        assert line["y"][3] is None and None not in line["y"][:3] + line["y"][4:]
+    assert [rule["x0"] for rule in chart["layout"]["shapes"]] == [3]
+    assert chart["layout"]["xaxis"]["tickvals"] == [0, 4]
+    assert "5 days in all" in page
+
+
+def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingResults) -> None:
+    for figures in (known.figures["direction"], known.figures["volatility"]):
+        held, right, rate = (figures.loc[label] for label in (HELD, RIGHT, HIT_RATE))
+        for name in figures:
+            if held[name]:
+                assert rate[name] == pytest.approx(100 * right[name] / held[name])
+            else:
+                assert np.isnan(rate[name])
+    assert not known.figures["direction"].loc[HELD].all()  # naive holds nothing
 
 
 def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:

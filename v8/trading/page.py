@@ -35,7 +35,7 @@ WORTH_FORMAT: Final = 3  # version of the keys of `worth.json`
 
 TITLE: Final = "Gain by each rule, mean over days and series; more is better"
 
-_MOST_TICKS: Final = 6  # dates below a chart, which a phone has room for
+_MOST_TICKS: Final = 8  # dates below a chart, which a phone has room for
 
 _HEAD: Final = (
     "rule, unit",
@@ -223,7 +223,8 @@ def _curves(earned: pd.DataFrame) -> Chart:
             values[place] = float(value)
         lines.append(line(term(spaced(name)), days, values, style))
     starts = _apart([0, *(seam + 1 for seam in seams)], len(days) / _MOST_TICKS)
-    ticks: dict[float, str] = {start: days[start] for start in starts}
+    # The year above the day, so that a phone has room for the dates of short spans.
+    ticks: dict[float, str] = {start: days[start].replace("-", "<br>", 1) for start in starts}
     x = axis(say("day, UTC"), ticks=ticks, type="category")
     y = axis(say("earned, %"))
     rules = [rule_across(seam, "$soft", 1.0, "dot") for seam in seams]
