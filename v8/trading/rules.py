@@ -403,7 +403,7 @@ def _with_hit_rate(figures: pd.DataFrame) -> pd.DataFrame:
         return figures
     with_rate = figures.copy()
     hit_rates = 100 * figures[RIGHT] / figures[HELD].where(figures[HELD] > 0)
-    with_rate.insert(figures.columns.get_loc(RIGHT) + 1, HIT_RATE, hit_rates)
+    with_rate.insert(list(figures).index(RIGHT) + 1, HIT_RATE, hit_rates)
     return with_rate
 
 
