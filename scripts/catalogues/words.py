@@ -74,6 +74,11 @@ REGISTERED: Final = (
         tuple(baseline.sentence for baseline in BASELINES.values()),
     ),
     Words(
+        "v8/baselines/baselines.yaml",
+        "A baseline in a few words; its name stands before it.",
+        tuple(baseline.brief for baseline in BASELINES.values() if baseline.brief),
+    ),
+    Words(
         "v8/market/candles.py",
         "What was found in the candles of a source; counts follow.",
         (*_REPORT_FIELDS,),
@@ -140,10 +145,14 @@ WRITTEN: Final = (
     Words("v8/trading/page.py", TITLE, ("perfect foresight", "model − best, 95 %")),
     Words("v8/trading/page.py", TITLE, ("Gain by each rule, mean over days and series; more is better",)),
     Words("v8/trading/rules.py", FIGURE, ("target volatility, % a year", "utility before costs, % a year")),
-    Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "right, %", "held, %")),
-    Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year", "worst fall, %")),
-    Words("v8/trading/rules.py", FIGURE, ("earned, %", "filled, %", "left, %", "width, bps", "stopped, %")),
-    Words("v8/trading/rules.py", FIGURE, ("lost by stops, bps a trade", "MAE of volatility, % a year")),
+    Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),
+    Words("v8/trading/rules.py", FIGURE, ("right where held, %", "worst fall in a test span, %")),
+    Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year")),
+    Words(
+        "v8/trading/rules.py", FIGURE, ("earned in a test span, %", "filled, %", "width, bps", "stopped, %")
+    ),
+    Words("v8/trading/rules.py", FIGURE, ("closes beyond the range, %", "MAE of volatility, % a year")),
+    Words("v8/trading/rules.py", FIGURE, ("lost by stops (−: gained), bps a trade",)),
     Words("v8/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
     Words("v8/app/page.py", TITLE, ("opens, UTC",)),
     Words("v8/app/answers.py", FACT, ("profile", "bars", "candles digest", "model sha256", "revision")),

@@ -74,8 +74,8 @@ def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
     ("multiple", "standard_error", "verdict"),
     [
         (0.5, 0.01, "beats naive"),
-        (0.9999, 10.0, "no real difference from naive"),
-        (1.0001, 10.0, "no real difference from naive"),
+        (0.9999, 10.0, "not significantly different from naive"),
+        (1.0001, 10.0, "not significantly different from naive"),
         (1.5, 0.01, "loses to naive"),
         (1.5, None, "not yet known"),
         (1.0, 0.01, "equals naive"),
@@ -192,7 +192,7 @@ def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_
         assert best_baseline([evaluation, evaluation], task) == best
         expected = "beats" if evaluation.error(task).overall < errors[best] else "loses to"
         if evaluation.against(task, best).p_value >= 0.05:
-            expected = "no real difference from"
+            expected = "not significantly different from"
         assert evaluation.against(task, best).verdict == f"{expected} {called(best)}"
 
 

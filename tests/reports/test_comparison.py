@@ -245,10 +245,8 @@ def test_the_profile_to_take_stands_with_its_worth_and_its_cost() -> None:
     # Medians of 0.84 and 0.86, and of 0.9 and 1.0; 10,075 s as above, and 5 + 2 x 10,070.
     told = advised(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0))
     assert told == [
-        "Take stable: 15.0 % lower error than the naive forecast, mean over tasks; "
-        "40 models take about 5 h 35 min.",
-        "The fastest is aligned: 5.0 % lower error than the naive forecast, mean over tasks; "
-        "40 models take about 2 h 47 min.",
+        "Take stable: 15.0 % lower error than the naive forecast; 40 models take about 5 h 35 min.",
+        "The fastest is aligned: 5.0 % lower error than the naive forecast; 40 models take about 2 h 47 min.",
     ]
 
 
@@ -278,13 +276,17 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     page = comparison_page(made)
     assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
     assert page.count('class="plot"') == 1
+    chosen = "the fastest of them is the one to take"
+    assert chosen in page
+    # Where no profile is recommended, the note does not say how one is chosen.
+    assert chosen not in comparison_page(replace(made, epochs=1))
     assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
 
 
 def test_a_small_budget_says_what_it_is_too_small_for() -> None:
     assert budget_sentence(compared(epochs=1)) == (
         "Budget: at most 1 epoch on 2 series (BTCUSDT-15m, BTCUSDT-1h), 8,000 newest candles each. That "
-        "measures speed; --full shows how well a profile forecasts, too."
+        "measures speed; compare-profiles with --full shows how well a profile forecasts, too."
     )
     assert "its own epochs" in budget_sentence(compared(epochs=None))
 

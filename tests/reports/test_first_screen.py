@@ -11,6 +11,8 @@ from evaluating import let_baselines_err
 from v8.evaluation.leaderboard import rank_results, read_result
 from v8.evaluation.price_range import RangeCoverage
 from v8.language import language
+from v8.reports.charts import plotly
+from v8.reports.figures import verdict_figures
 from v8.reports.first_screen import _range_verdict, first_screen
 
 UNKNOWN = "not tested: too few candles"
@@ -69,6 +71,22 @@ def test_a_figure_has_no_colour_where_the_significant_series_differ_from_the_med
     for card in cards(*metadata):
         assert '<strong class="unclear">0.1 %<small>higher error</small></strong>' in card
         assert "significantly lower for 1 of 3 series, significantly higher for 0" in card
+
+
+def test_a_figure_has_a_colour_where_most_series_differ_significantly(make_metadata: Any) -> None:
+    for num_sure, style in ((1, "unclear"), (2, "unclear"), (3, "better")):
+        metadata = []
+        for number in range(4):
+            share, num_windows = (0.5, 90) if number < num_sure else (0.5, 10)
+            metadata.append(make_metadata(f"{'ABCD'[number]}USDT-1h", share=share, num_windows=num_windows))
+        rows = rank_results(map(read_result, metadata))
+        for card in re.findall(r'<section class="card">.*?</section>', first_screen(rows, None)):
+            assert re.findall('<strong class="(.*?)"', card)[0] == style
+            assert f'<span class="chip {style}">significant for {num_sure} of 4 series</span>' in card
+        # The diamond of a row follows the same rule as the figure.
+        naive, _ = verdict_figures(rows)
+        symbols = set(plotly(naive)["data"][-1]["marker"]["symbol"])
+        assert symbols == {"diamond" if style == "better" else "diamond-open"}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: fl
         BaselineComparison("har", ours, 1.0, 0.04, 0.06),
     )
     assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
-    assert among_many.verdict == "no real difference from har"
+    assert among_many.verdict == "not significantly different from har"
     assert (alone.is_significant, among_many.is_significant) == (True, False)
     assert Verdict(among_many, among_many).lost_to == []
 
@@ -134,7 +134,7 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     )
     real = [score.best.is_significant for score in scores]
     words = [
-        one if is_real else "no real difference from"
+        one if is_real else "not significantly different from"
         for one, is_real in zip(("beats", "loses to", "loses to"), real, strict=True)
     ]
     assert [score.best.verdict for score in scores] == [f"{one} last_close" for one in words]

@@ -19,7 +19,7 @@ from v8.evaluation.evaluation import Evaluation
 from v8.evaluation.leaderboard import rank_results, read_result
 from v8.language import language
 from v8.reports.page import RunPage, series_body
-from v8.wording import number
+from v8.wording import number, spaced
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
 Visit = Any
@@ -169,7 +169,7 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
             assert told[2 * at].rstrip("●") == beside_naive
             assert told[2 * at + 1].rstrip("●") == beside_best
             for verdict in (evaluation.against(task).verdict, evaluation.against(task, "last_close").verdict):
-                assert f'title="{verdict}, corrected p ' in row[0]
+                assert f'title="{spaced(verdict)}, corrected p ' in row[0]
 
 
 @pytest.mark.process

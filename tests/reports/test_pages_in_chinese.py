@@ -28,13 +28,24 @@ from v8.wording import spaced
 
 NAMES = (
     *(name for key in BASELINES for name in (key, spaced(key))),
-    *("naive", "aligned", "frontier", "stable", "range_paths", "vision", "demo", "some cores", "v8"),
+    *(
+        "naive",
+        "aligned",
+        "frontier",
+        "stable",
+        "range_paths",
+        "vision",
+        "Binance",
+        "demo",
+        "some cores",
+        "v8",
+    ),
     *("Diebold-Mariano", "Benjamini-Hochberg", "CRPS", "MAE", "RMSE", "pinball", "UTC", "CPU", "GPU"),
     *("python", "keras", "QLIKE"),
 )
 UNITS = ("min", "MFLOP", "MB", "ms")
 ELSE = (
-    r"python -m v8[-. a-z]*",  # commands
+    r"python -m v8[-. a-z]*|compare-profiles",  # commands
     r"--[a-z]+( \d)?",  # flags
     r"[\w-]+\.(csv|js|html)",  # files
     r"fold-\d",

@@ -72,7 +72,7 @@ def test_the_legend_covers_nothing(tmp_path: Path) -> None:
 
 def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: Path) -> None:
     notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
-    notes.append(", ".join(["0.998 (no real difference from range_paths)"] * 9))
+    notes.append(", ".join(["0.998 (not significantly different from range_paths)"] * 9))
     sheet = _drawn("title", [issued_on_the_way(SAMPLE)], inches=(10.0, 6.4), notes=notes)
     sheet.savefig(tmp_path / "drawn.png")
     above, below = sheet.subfigs

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from wandering import wandering
 
@@ -22,8 +24,11 @@ from v8.trading.page import (
     write_trading_results,
 )
 from v8.trading.rules import (
+    HELD,
+    HIT_RATE,
     NAIVE,
     PERFECT_FORESIGHT,
+    RIGHT,
     TRADING_RULES,
     TradingResults,
     TradingTerms,
@@ -45,7 +50,7 @@ def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> N
     assert worse == "Significantly worse than it: limit orders at low and high."
     assert scores == f"As forecasts, by their scores: {best}: 90 % range of the close, variance."
     assert costs.startswith(
-        "A trade costs 0 bps, and half the spread of 0 bps if it cannot wait; funding and"
+        "A trade costs a fee of 0 bps. An order that is filled at once pays half of the spread, 0 bps, too."
     )
 
 
@@ -64,14 +69,16 @@ def test_few_days_are_said_to_tell_nothing() -> None:
     assert (
         scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
     )
-    assert costs.startswith("A trade costs 5 bps, and half the spread of 2 bps")
+    assert costs.startswith(
+        "A trade costs a fee of 5 bps. An order that is filled at once pays half of the spread, 1 bps, too."
+    )
 
 
 def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:
     written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
-    assert (content["format"], content["is_demo"]) == (2, True)
+    assert (content["format"], content["is_demo"]) == (3, True)
     assert list(content["figures"]) == list(TRADING_RULES)
     assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
         (rule, "") for rule in TRADING_RULES
@@ -90,6 +97,30 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     assert all(sentence in page for sentence in sentences(known))
     section = "".join(trading_section(known))  # of a back-test, too
     assert "Perfect foresight knows what comes and pays nothing" in section
+
+
+def test_a_curve_breaks_where_days_are_missing_between_test_spans(known: TradingResults) -> None:
+    days = [10, 11, 12, 700, 701]
+    earned = known.curves["direction"].iloc[: len(days)].set_axis(days)
+    page = trading_page(replace(known, curves={"direction": earned}))
+    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    chart = json.loads(drawn)
+    for line in chart["data"]:
+        assert line["y"][3] is None and None not in line["y"][:3] + line["y"][4:]
+    assert [rule["x0"] for rule in chart["layout"]["shapes"]] == [3]
+    assert chart["layout"]["xaxis"]["tickvals"] == [0, 4]
+    assert "5 days in all" in page
+
+
+def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingResults) -> None:
+    for figures in (known.figures["direction"], known.figures["volatility"]):
+        held, right, rate = (figures.loc[label] for label in (HELD, RIGHT, HIT_RATE))
+        for name in figures:
+            if held[name]:
+                assert rate[name] == pytest.approx(100 * right[name] / held[name])
+            else:
+                assert np.isnan(rate[name])
+    assert not known.figures["direction"].loc[HELD].all()  # naive holds nothing
 
 
 def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:

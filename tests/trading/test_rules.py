@@ -77,12 +77,12 @@ def test_a_direction_pays_for_every_change_and_for_leaving_at_a_hole() -> None:
 def test_a_range_costs_its_width_and_twenty_times_what_lies_beyond_and_its_ends_are_stops() -> None:
     within = by_ranges(market((100, 101, 99, 100)), outlook(), COSTS)
     assert within[GAIN].tolist() == pytest.approx([-400])
-    assert (within["left, %"], within["stopped, %"]) == (0, 0)
+    assert (within["closes beyond the range, %"], within["stopped, %"]) == (0, 0)
     beyond = by_ranges(market((97, 98, 96, 97.5)), outlook(), COSTS)
     assert beyond[GAIN].tolist() == pytest.approx([-(400 + 20 * 50)])
     # A long position opens below its stop and is out at 97, half a point below the close; a short one stays.
-    assert beyond["lost by stops, bps a trade"] == pytest.approx(50 / 2)
-    assert (beyond["left, %"], beyond["stopped, %"]) == (100, 50)
+    assert beyond["lost by stops (−: gained), bps a trade"] == pytest.approx(50 / 2)
+    assert (beyond["closes beyond the range, %"], beyond["stopped, %"]) == (100, 50)
 
 
 def test_who_knows_the_volatility_has_the_utility_of_the_source_and_a_perfect_score() -> None:
@@ -118,7 +118,7 @@ def test_what_is_known_of_volatility_is_worth_more_than_chance_and_the_close_is_
 ) -> None:
     outcomes = {one.rule: one.best.outcome for one in known.pooled}
     assert outcomes["volatility"] == outcomes["variance"] == outcomes["ranges"] == BEATS
-    assert outcomes["direction"] == "no real difference from"  # buy and hold, by chance
+    assert outcomes["direction"] == "not significantly different from"  # buy and hold, by chance
     assert known.pooled[2].naive.outcome == "equals"  # neither says where it goes
     assert [one.num_days for one in known.pooled] == [91] * len(TRADING_RULES)
     assert {one.series for one in known.by_series} == {"BTCUSDT-1h", "ETHUSDT-1h"}

@@ -74,7 +74,7 @@ def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path:
         assert done.exit_code == 0, done.output
         first, *_ = done.stdout.splitlines()
         assert first == "In money, after costs: too few days to know whether any difference is significant."
-        assert "A trade costs 7 bps, and half the spread of 2 bps" in done.stdout
+        assert "A trade costs a fee of 7 bps." in done.stdout
         assert all(rule.title in done.stdout for rule in TRADING_RULES.values())
         content = json.loads((trained_run.path / "worth.json").read_text())
         assert content["terms"] == {"fee": 0.0007, "spread": 0.0002, "target": 0.4, "max_leverage": 2.0}

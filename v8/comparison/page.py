@@ -88,13 +88,14 @@ UNITS: Final[Mapping[str, Callable[[float], str]]] = {
 def assumption(comparison: Comparison) -> str:
     """State the assumptions of the projected time."""
     return say(
-        "Projected, not measured: {num} models like the measured ones, each training all of the profile's "
-        "own epochs at the measured speed, so early stopping would end sooner. On a CPU {workers} "
-        "single-threaded processes work side by side without slowing each other down and import and compile "
-        "at the same time; on a GPU one process trains fleets of the measured size, although larger ones "
-        "would be faster.",
+        "Projected, not measured, for this machine ({processor}): {num} models like the measured ones, each "
+        "training all of the profile's own epochs at the measured speed, so early stopping would end sooner. "
+        "On a CPU {workers} single-threaded processes work side by side without slowing each other down and "
+        "import and compile at the same time; on a GPU one process trains fleets of the measured size, "
+        "although larger ones would be faster.",
         num=PROJECTED_MODELS,
         workers=comparison.num_workers,
+        processor=comparison.machine.get("cpu", ABSENT),
     )
 
 
@@ -110,7 +111,7 @@ class ProfileErrors(NamedTuple):
         error = relative_to_naive(1.0 + self.change_pct / 100.0)
         time = duration(self.projected_s, is_estimate=True)
         cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
-        return say("{error}, mean over tasks; {cost}", error=error, cost=cost)
+        return say("{error}; {cost}", error=error, cost=cost)
 
 
 def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
@@ -260,19 +261,11 @@ def comparison_page(comparison: Comparison) -> Html:
             time = duration(errors.projected_s, is_estimate=True)
             rows[f"{errors.profile}, {time}"] = errors.dots
         label = say(
-            "Error compared with the naive forecast's, difference in %, mean over tasks; next to the name, "
-            "the time of 40 models."
+            "Error compared with the naive forecast's, difference in %: a dot is a series, the mean of its "
+            "tasks; a diamond is the median of the series. Next to the name, the projected time of 40 models."
         )
-        body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue")), label))
-        note = say(
-            "A profile is a set of settings from which models are trained. The naive forecast is that "
-            "nothing changes; left of 0 the error is lower than its error. A dot is a series, a diamond "
-            "their median. Medians that are at most {points} points apart count as equal, and the fastest "
-            "of them is the one to take. Whether the differences of profiles are significant is not tested "
-            "here.",
-            points=NEGLIGIBLE_PCT,
-        )
-        body.append(element("p", note, class_="soft"))
+        body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue"), is_tested=False), label))
+        body.append(element("p", _chart_note(comparison), class_="soft"))
     for sentence in (budget_sentence(comparison), *cautions(comparison)):
         body.append(element("p", sentence, class_="soft"))
     for heading, parts in contents(comparison):
@@ -284,6 +277,23 @@ def comparison_page(comparison: Comparison) -> Html:
             body.append(folded(heading, *content))
     title = say("Profiles compared: {names}", names=", ".join(comparison.num_bars))
     return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
+
+
+def _chart_note(comparison: Comparison) -> str:
+    """Explain the chart, and how a profile is chosen where one is."""
+    sentences = [
+        say("A profile is a set of settings from which models are trained."),
+        say("In the naive forecast the close stays where it is; left of 0 the error is lower than its error."),
+    ]
+    if comparison.epochs is None:
+        rule = say(
+            "Medians that are at most {points} points apart count as equal, and the fastest of them is the "
+            "one to take.",
+            points=NEGLIGIBLE_PCT,
+        )
+        sentences.append(rule)
+    sentences.append(say("Whether the differences of profiles are significant is not tested here."))
+    return " ".join(sentences)
 
 
 def _to_markup(part: str | Table) -> Html:
@@ -330,9 +340,14 @@ def _figure_table(
         row_spreads = [figures.get(name) for figures in spreads.values()]
         if any(row_spreads):
             figure = FIGURES[name]
-            cells = [_format_spread(spread, write or UNITS[figure.unit]) for spread in row_spreads]
+            write_figure = write or (_estimate if name == "projected_40_s" else UNITS[figure.unit])
+            cells = [_format_spread(spread, write_figure) for spread in row_spreads]
             table.rows.append([term(figure.title), *cells])
     return table
+
+
+def _estimate(seconds: float) -> str:
+    return duration(seconds, is_estimate=True)
 
 
 def _format_spread(spread: Mapping[str, float] | None, write: Callable[[float], str]) -> str:
@@ -354,8 +369,8 @@ def budget_sentence(comparison: Comparison) -> str:
     if comparison.epochs is None:
         return say("Every profile trained its own epochs with early stopping on {what}.", what=data)
     return say(
-        "Budget: at most {epochs} on {what}. That measures speed; --full shows how well a profile "
-        "forecasts, too.",
+        "Budget: at most {epochs} on {what}. That measures speed; compare-profiles with --full "
+        "shows how well a profile forecasts, too.",
         epochs=plural(comparison.epochs, "epoch"),
         what=data,
     )
@@ -377,7 +392,7 @@ def cautions(comparison: Comparison) -> list[str]:
         sentences.append(
             say(
                 "One repeat has no spread: whatever else the machine did during a profile's turn counts as "
-                "that profile's cost. --repeat 3 shows how much that is."
+                "that profile's cost. compare-profiles with --repeat 3 shows how much that is."
             )
         )
     return sentences

@@ -19,7 +19,7 @@ from v8.language import language, say, term
 from v8.reports.figures import Dot, change_pct, spread_figure
 from v8.reports.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.reports.page import marked
-from v8.reports.verdict import TaskVerdict, best_first, in_words, titled, verdict_box
+from v8.reports.verdict import TaskVerdict, best_first, in_words, source_in_words, titled, verdict_box
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
@@ -77,7 +77,7 @@ def headline(results: BacktestResults) -> str:
         folds=plural(len(plan.folds), "fold"),
         num=len(plan.series),
         bars=f"{plan.profile['newest_bars']:,}",
-        source=plan.source,
+        source=source_in_words(plan.source),
         have=len(results.cells),
         all=num_models,
     )
@@ -173,9 +173,12 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
     for pool in results.pools:
         if pool.name == all_folds:
             scope = say(
-                "Median of {num} series, trained again for each fold of {days}:",
+                "{timeframe}: median of {num} series in all their folds, {days}, each trained again; the "
+                "best baseline is that of these folds together. Significant: one test of the windows of "
+                "all these series.",
+                timeframe=pool.timeframe,
                 num=pool.num_series,
-                days=f"{_days(pool)}, {pool.timeframe}",
+                days=_days(pool),
             )
             task_verdicts = [TaskVerdict.pooled(task, result) for task, result in pool.tasks.items()]
             yield [scope, *best_first(task_verdicts)]
@@ -189,7 +192,8 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
     ends = Html()
     if len(series) > 1:
         ends_table = _relative_table("series", tasks, [series[0], series[-1]])
-        ends = join([element("h2", say("The best and the worst series")), ends_table])
+        ends_note = element("p", _ends_note(series[0], series[-1]), class_="soft")
+        ends = join([element("h2", say("The best and the worst series")), ends_table, ends_note])
     facts_of_plan = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
     digest = element("span", plan.profile_digest[:12], title=plan.profile_digest)
     facts_of_plan.append(("profile digest", digest))
@@ -216,6 +220,19 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
     )
     heading = say("Back-test of profile {name}", name=plan.profile["name"])
     return document(f"v8: {heading}", heading, [content], is_demo=not plan.is_publishable)
+
+
+def _ends_note(best: tuple[str, TaskResults], worst: tuple[str, TaskResults]) -> str:
+    """Say by what the best and the worst series are chosen."""
+    return say(
+        "Chosen by the mean of × best baseline over the tasks, the lowest first, whatever × naive is: {best} "
+        "has {low}, {worst} has {high}. Medians over the folds of a series; the best baseline is that of the "
+        "timeframe in all folds.",
+        best=best[0],
+        low=number(_mean_against_best(best[1])),
+        worst=worst[0],
+        high=number(_mean_against_best(worst[1])),
+    )
 
 
 def _mean_against_best(results: TaskResults) -> float:
@@ -263,8 +280,10 @@ def _picture(results: BacktestResults) -> Html:
                 dots[titled(task)].append(Dot(name, change_pct(result.against_best), is_significant))
     colours = {titled(task): TASKS[task].colour for task in results.tasks}
     label = say(
-        "Error of each series compared with that of its best baseline, in %, median over its folds: left "
-        "of 0 it is lower; filled where the difference is significant. A diamond is the median."
+        "Error of each series compared with the best baseline of its timeframe in all folds, in %, median "
+        "over the folds of the series: left of 0 it is lower; filled where the test of this series alone is "
+        "significant. A diamond is the median of all series of every timeframe, filled where most are "
+        "significant; the sentences above are about one timeframe each."
     )
     return plot(spread_figure(dots, colours), label)
 

@@ -112,7 +112,11 @@
       this.keys = [];
       this.addCandles(paint);
       content.tasks.forEach((task) => this.addTask(task, paint));
-      this.chart.panes().forEach((pane, at) => pane.setStretchFactor(at ? 1 : 3.5));
+      this.chart.panes().forEach((pane, at) => {
+        pane.setStretchFactor(at ? 1 : 3);
+        // A low pane has room for several ticks only where they are closer than usual.
+        if (at) pane.priceScale("right").applyOptions({ tickMarkDensity: 1.4, scaleMargins: { top: 0.08, bottom: 0.08 } });
+      });
       this.chart.timeScale().fitContent();
       this.chart.subscribeCrosshairMove(({ time }) => this.read(time));
       this.showKeys(paint);
@@ -167,8 +171,8 @@
     addTask(task, paint) {
       const { content } = this;
       const pane = task.format === "price" ? 0 : 1;
-      // The colours are those of the app, see v8/app/chart.js.
-      const colour = paint(pane ? "blue" : task.colour);
+      // A task has its colour of the cards and dots, so that its intervals are not taken for those of the close.
+      const colour = paint(task.colour);
       const knownColour = paint(pane ? "other" : task.colour);
       const write = (value) => (task.format === "price" ? this.price(value) : share(value));
       const all = (values) => [...values].reverse().map(write).join(" – ");
@@ -180,7 +184,7 @@
         return row;
       });
       const byTime = new Map(rows.map((row) => [row.time, row]));
-      const areas = rows.length ? rows[0].fills.map((_, at) => paint(at ? "fan_inner" : "fan")) : [];
+      const areas = rows.length ? rows[0].fills.map((_, at) => paint(at ? "fan_of_task_inner" : "fan_of_task")) : [];
       const ahead = this.add(ForecastView, task.format, pane, { stroke: colour, areas, dash: pane ? [] : [4, 3], lineWidth: pane ? 2 : 1.5 });
       ahead.setData(rows);
       const known = task.known.map((line) => {

@@ -118,20 +118,40 @@ class Dot(NamedTuple):
     is_sure: bool = True  # whether the difference is significant
 
 
-def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str], title: str = "") -> Chart:
+def is_of_most(are_significant: Sequence[bool]) -> bool:
+    """Return whether more than half of the series differ significantly: the rule for figures and diamonds.
+
+    >>> is_of_most([True, True, False]), is_of_most([True, False])
+    (True, False)
+    """
+    return 2 * sum(are_significant) > len(are_significant)
+
+
+def spread_figure(
+    rows: Mapping[str, Sequence[Dot]],
+    colours: Mapping[str, str],
+    title: str = "",
+    *,
+    is_tested: bool = True,
+) -> Chart:
     """Draw how much larger errors are than others', in per cent.
 
     Args:
         rows: From top to bottom, by the name of the row: a dot for each series; it is hollow where the
-            difference is not significant. A diamond marks the median of a row.
+            difference is not significant. A diamond marks the median of a row; it is filled where most
+            series differ significantly in its direction.
         colours: By the name of the row, a name of the palette.
         title: Title of the chart, on pictures.
+        is_tested: Whether differences were tested; diamonds are hollow otherwise.
     """
     medians = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
     edge = max([FAR_PCT, *medians.values()])
     traces = [_dot_trace(row, dots, colours[row], edge) for row, dots in rows.items()]
     texts = [difference(middle) for middle in medians.values()]
-    diamonds = ["diamond-open"] * len(medians)
+    diamonds = [
+        "diamond" if is_tested and _is_sure(rows[row], middle) else "diamond-open"
+        for row, middle in medians.items()
+    ]
     # Beside the line at 0, on the side of the diamond, so that it crosses no text.
     places = ["top left" if middle < 0 else "top right" for middle in medians.values()]
     traces.append(
@@ -142,6 +162,11 @@ def spread_figure(rows: Mapping[str, Sequence[Dot]], colours: Mapping[str, str],
     y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
+
+
+def _is_sure(dots: Sequence[Dot], middle: float) -> bool:
+    """Return whether most dots are significant, in the direction of the median, in per cent."""
+    return middle != 0.0 and is_of_most([dot.is_sure and dot.change_pct * middle > 0.0 for dot in dots])
 
 
 def _ends_of(traces: Sequence[Json], medians: Iterable[float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from v8.artifacts.series_artifact import ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
-from v8.evaluation.significance import ALPHA, BEATS, LOSES, is_equal
+from v8.evaluation.significance import ALPHA, is_equal
 from v8.language import say, term
 from v8.quantile_levels import interval_names
 from v8.reports import figures
@@ -110,15 +110,10 @@ def _chip(error: RelativeError) -> Html:
 
 
 def _style(error: RelativeError) -> str:
-    """Return the CSS class of a difference.
-
-    It has a colour where it is significant in one direction only, which is that of the number.
-    """
-    outcomes = {outcome for outcome in error.outcomes if outcome in (BEATS, LOSES)}
-    multiple = error.multiple or 1.0
-    if outcomes == {BEATS} and multiple < 1.0:
-        return "better"
-    return "worse" if outcomes == {LOSES} and multiple > 1.0 else "unclear"
+    """Return the CSS class of a difference: it has a colour where most series differ significantly."""
+    if not error.is_of_most:
+        return "unclear"
+    return "better" if (error.multiple or 1.0) < 1.0 else "worse"
 
 
 def change(multiple: float | None) -> Html:

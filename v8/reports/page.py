@@ -59,7 +59,7 @@ from v8.reports.markup import (
     plot,
     shown_table,
 )
-from v8.reports.verdict import best_baselines_in_words, in_words, titled
+from v8.reports.verdict import best_baselines_in_words, in_words, source_in_words, titled
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
@@ -197,7 +197,7 @@ def provenance(
         machine: Description of the machine, by property.
         profile_digest: Digest of the profile, where there is one.
     """
-    pairs = [("candle source", source), ("started", created_at), ("command", command)]
+    pairs = [("candle source", source_in_words(source)), ("started", created_at), ("command", command)]
     if profile_digest is not None:
         pairs.append(("profile digest", element("span", profile_digest[:12], title=profile_digest)))
     pairs += [(say("version of {name}", name=name), str(value)) for name, value in versions.items()]
@@ -224,6 +224,12 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     order = say("Ordered by {task} × naive, the lowest error first.", task=titled(TASK_OHLC))
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
     best = best_baselines_in_words(rows)
+    briefs = [
+        say("{name}: {words}", name=spaced(name), words=term(baseline.brief))
+        for name, baseline in BASELINES.items()
+        if name in names and baseline.brief
+    ]
+    brief = say("In a few words: {parts}.", parts=say("; ").join(briefs))
     baselines = facts(
         (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
     )
@@ -233,6 +239,8 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
         table=shown_table(Table(header, lines, order), groups=groups, class_="wrapped"),
         mark=MARK,
         num=len(rows),
+        brief=element("p", brief, class_="soft") if briefs else "",
+        p_table=shown_table(_p_table(rows, comparisons), groups=groups[:-1], class_="wrapped"),
         best=element("p", say("Best baselines: {names}.", names=best), class_="soft") if best else "",
         baselines=baselines,
         sections=join(series_section(row, bodies[row.series]) for row in rows),
@@ -267,6 +275,16 @@ def _leaderboard_cells(row: LeaderboardRow, comparisons: _Comparisons) -> list[s
             cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
     cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
     return [*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)]
+
+
+def _p_table(rows: Sequence[LeaderboardRow], comparisons: _Comparisons) -> Table:
+    """Show the corrected p-values of the leaderboard, where nothing can be pointed at."""
+    header = ["Series", *(f"× {spaced(name)}" for _, name in comparisons)]
+    lines = []
+    for row in rows:
+        of_row = [by_series.get(row.series) for by_series in comparisons.values()]
+        lines.append([row.series, *(p_value(one.corrected_p_value if one else None) for one in of_row)])
+    return Table(header, lines)
 
 
 def marked(multiple: float | None, outcome: ComparisonResult, name: str, p: float | None) -> Html:
@@ -340,7 +358,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
         direction=_direction(evaluation),
         training=join(_training(result, history)),
         spans=join(_split(result.split)),
-        source=result.source,
+        source=source_in_words(result.source),
         candles=facts(candles),
         times=times,
     )

@@ -3,7 +3,7 @@
 It opens reports, back-tests and model cards, and it is what a terminal prints after a run. Its numbers are
 those of the tables below it: errors as medians over the evaluated series, and their significance by the rule
 of `v8.evaluation.significance`. A *baseline* is any forecast without a network; the naive one says that
-nothing changes.
+the close stays where it is.
 """
 
 import math
@@ -24,6 +24,7 @@ from v8.evaluation.significance import (
     outcome_of,
 )
 from v8.language import say, term
+from v8.reports.figures import is_of_most
 from v8.reports.markup import Html, element
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, count, moment, number, percent, spaced
@@ -46,6 +47,14 @@ class RelativeError:
     def is_unanimous(self) -> bool:
         """Whether every outcome is significant and in the same direction."""
         return set(self.outcomes) in ({BEATS}, {LOSES})
+
+    @property
+    def is_of_most(self) -> bool:
+        """Whether the difference is significant for most series, in the direction of the median."""
+        multiple = self.multiple or 1.0
+        if is_equal(multiple, 1.0):
+            return False
+        return is_of_most([outcome == (BEATS if multiple < 1.0 else LOSES) for outcome in self.outcomes])
 
     @property
     def significance(self) -> str:
@@ -204,6 +213,11 @@ def titled(task: str) -> str:
     return term(TASKS[task].title)
 
 
+def source_in_words(source: str) -> str:
+    """Name the source of candles; that of the archive needs words."""
+    return say("Binance's public archive (vision)") if source == "vision" else source
+
+
 def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
     """Name the best baselines of the tasks in which the timeframes have different ones; else empty."""
     tasks = []
@@ -216,7 +230,7 @@ def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
 
 def in_words(outcome: ComparisonResult, name: str) -> str:
     """Say how a model compares with a baseline of that name: "beats naive"."""
-    return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {name}"
+    return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {spaced(name)}"
 
 
 def relative_to_naive(multiple: float | None) -> str:

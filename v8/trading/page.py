@@ -5,7 +5,8 @@ series. `worth.json` holds these results, figures and curves. `worth.html` first
 statistically significant, and draws what the rules that hold a position would have earned.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BEATS, LOSES
 from v8.language import language, say, term
 from v8.reports.charts import Chart, axis, line, line_style
+from v8.reports.charts import rule as rule_across
 from v8.reports.markup import Html, document, element, filled, folded, plot, shown_table
 from v8.reports.verdict import in_words, verdict_box
 from v8.storage import write_json, write_text
@@ -29,9 +31,11 @@ from v8.trading.rules import (
 )
 from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, spaced
 
-WORTH_FORMAT: Final = 2  # version of the keys of `worth.json`
+WORTH_FORMAT: Final = 3  # version of the keys of `worth.json`
 
 TITLE: Final = "Gain by each rule, mean over days and series; more is better"
+
+_MOST_TICKS: Final = 8  # dates below a chart, which a phone has room for
 
 _HEAD: Final = (
     "rule, unit",
@@ -55,10 +59,11 @@ def sentences(results: TradingResults) -> Iterator[str]:
     yield from _group_sentences(say("In money, after costs"), money)
     yield from _group_sentences(say("As forecasts, by their scores"), scores)
     yield say(
-        "A trade costs {fee} bps, and half the spread of {spread} bps if it cannot wait; funding and what "
-        "borrowed money costs are left out. Only candles of test spans count, to which nothing was fitted.",
+        "A trade costs a fee of {fee} bps. An order that is filled at once pays half of the spread, {half} "
+        "bps, too. 1 bps is 0.01 %. Funding and what borrowed money costs are left out. Only candles of test "
+        "spans count, to which nothing was fitted.",
         fee=f"{BPS * results.terms.fee:g}",
-        spread=f"{BPS * results.terms.spread:g}",
+        half=f"{BPS * results.terms.spread / 2:g}",
     )
 
 
@@ -134,10 +139,46 @@ def _cells(result: RuleResult) -> list[str]:
 def figure_tables(results: TradingResults) -> Iterator[Table]:
     """Yield the figures of each rule by forecaster, means over windows."""
     for rule, figures in results.figures.items():
-        written = [column(figures.loc[label]) for label in figures.index]
+        written = [column(_known(figures.loc[label])) for label in figures.index]
         names = [term(spaced(str(name))) for name in figures]
         rows = [[name, *cells] for name, *cells in zip(names, *written, strict=True)]
         yield Table(["", *figures.index], rows, TRADING_RULES[rule].title)
+
+
+def _known(values: pd.Series) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]
+
+
+def figures_note() -> str:
+    """Say how the figures of the tables by rule differ from gains and curves."""
+    return say(
+        "Means over all bars of all test spans: a span counts by its number of bars. Gains in the first "
+        "table are means over days, so utility less costs here is not the gain there. In a test span: from "
+        "the first to the last bar of one series in one fold, mean over these spans; the curves above add "
+        "up the days of all spans instead."
+    )
+
+
+def figure_notes() -> dict[str, str]:
+    """Explain the figures of each rule, by its key."""
+    held = say(
+        "Held: bars with a position. Held and right: bars with a position that earned, of all bars; right "
+        "where held: of the bars with a position. Worst fall: from a high of the wealth to the next low."
+    )
+    foresight = say(
+        "Perfect foresight knows here how far prices move, not where to: it has the best utility, and "
+        "still loses where the market falls."
+    )
+    return {
+        "volatility": f"{held} {foresight}",
+        "limits": say("Filled: orders that were filled at their price."),
+        "direction": held,
+        "ranges": say(
+            "Stopped: trades that ended at an end of the range. Lost by stops: how much more these trades "
+            "would have earned without the stop, mean over all trades; below 0 the stops gained."
+        ),
+        "variance": say("MAE: mean absolute error of the volatility."),
+    }
 
 
 def trading_section(results: TradingResults) -> Iterator[Html]:
@@ -152,27 +193,79 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     scope = say("{num} series, {days} days of test spans in UTC:", num=num_series, days=num_days)
     yield verdict_box(scope, *sentences(results))
     yield shown_table(rules_table(results.pooled, TITLE), class_="wrapped figures")
+    yield filled("v8.trading", "rules.html", points=f"{365 / num_days:.1f}", num_days=num_days)
     for rule, earned in results.curves.items():
-        title = term(TRADING_RULES[rule].title)
-        label = say("{rule}: earned until each day, %, mean over series", rule=title)
+        label = say(
+            "{rule}: earned until each day, in % (not a year), the days added up; a day is the mean of the "
+            "series evaluated on it. Test spans one after another, {days} days in all; a dotted line is "
+            "where days are missing between two spans.",
+            rule=term(TRADING_RULES[rule].title),
+            days=len(earned),
+        )
         yield plot(_curves(earned), label)
     yield filled("v8.trading", "worth.html")
 
 
 def _curves(earned: pd.DataFrame) -> Chart:
-    days = pd.to_datetime(earned.index, unit="D").strftime("%Y-%m-%d").tolist()
+    """Draw what was earned until each day; a line breaks where days are missing between two test spans."""
+    dates = pd.to_datetime(earned.index, unit="D").strftime("%Y-%m-%d").tolist()
+    places, seams = _places(earned.index.tolist())
+    # A category axis shows evaluated days only: folds may lie years apart, and nothing is earned in between.
+    days = [" " * (place + 1) for place in range(places[-1] + 1)]
+    for place, date in zip(places, dates, strict=True):
+        days[place] = date
     styles = {str(name): line_style(position) for position, name in enumerate(earned)}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
-    lines = [line(term(spaced(name)), days, earned[name].tolist(), style) for name, style in styles.items()]
-    # A category axis shows evaluated days only: folds may lie years apart, and nothing is earned in between.
-    x = axis(say("day, UTC"), type="category", nticks=4)
+    lines = []
+    for name, style in styles.items():
+        values: list[float | None] = [None] * len(days)
+        for place, value in zip(places, earned[name], strict=True):
+            values[place] = float(value)
+        lines.append(line(term(spaced(name)), days, values, style))
+    starts = _apart([0, *(seam + 1 for seam in seams)], len(days) / _MOST_TICKS)
+    # The year above the day, so that a phone has room for the dates of short spans.
+    ticks: dict[float, str] = {start: days[start].replace("-", "<br>", 1) for start in starts}
+    x = axis(say("day, UTC"), ticks=ticks, type="category")
     y = axis(say("earned, %"))
-    return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
+    rules = [rule_across(seam, "$soft", 1.0, "dot") for seam in seams]
+    return Chart(lines, 330, x, y, rules=rules, tells_all_at_x=True, has_legend_below=True)
+
+
+def _places(days: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return where days are drawn, and the empty places between those that do not follow one another.
+
+    >>> _places([7, 8, 11])
+    ([0, 1, 3], [2])
+    """
+    places: list[int] = []
+    seams: list[int] = []
+    for position, day in enumerate(days):
+        if position and day != days[position - 1] + 1:
+            seams.append(position + len(seams))
+        places.append(position + len(seams))
+    return places, seams
+
+
+def _apart(places: Sequence[int], least: float) -> list[int]:
+    """Leave out places that are too near to one before them.
+
+    >>> _apart([0, 1, 6, 7, 20], 5)
+    [0, 6, 20]
+    """
+    kept = [places[0]]
+    for place in places[1:]:
+        if place - kept[-1] >= least:
+            kept.append(place)
+    return kept
 
 
 def trading_page(results: TradingResults) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    figures = [shown_table(table, class_="wrapped figures") for table in figure_tables(results)]
+    figures = [element("h2", say("More figures of each rule")), element("p", figures_note(), class_="soft")]
+    notes = figure_notes()
+    for rule, table in zip(results.figures, figure_tables(results), strict=True):
+        figures.append(shown_table(table, class_="wrapped figures"))
+        figures.append(element("p", notes[rule], class_="soft"))
     series_table = shown_table(rules_table(results.by_series), class_="wrapped figures")
     content = [*_trading_content(results), *figures, folded(say("Every series"), series_table)]
     heading = say("What forecasts are worth in money")
@@ -196,6 +289,11 @@ def _row(result: RuleResult) -> dict[str, Any]:
     }
 
 
+def _json_values(figures: pd.DataFrame) -> dict[str, Any]:
+    """Return figures by forecaster and label; null where there is none."""
+    return {str(name): dict(zip(figures.index, _known(figures[name]), strict=True)) for name in figures}
+
+
 def write_trading_results(folder: Path, results: TradingResults) -> list[Path]:
     """Write `worth.json`, `worth.csv` and `worth.html` into a folder, each atomically; return their paths."""
     files = [folder / f"worth.{kind}" for kind in ("json", "csv", "html")]
@@ -206,7 +304,7 @@ def write_trading_results(folder: Path, results: TradingResults) -> list[Path]:
         "is_demo": results.is_demo,
         "terms": vars(results.terms),
         "results": rows,
-        "figures": {rule: figures.to_dict() for rule, figures in results.figures.items()},
+        "figures": {rule: _json_values(figures) for rule, figures in results.figures.items()},
         "curves": {rule: earned.reset_index().to_dict("list") for rule, earned in results.curves.items()},
     }
     write_json(json_file, content)

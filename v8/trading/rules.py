@@ -48,7 +48,7 @@ NAIVE: Final = "naive"
 """The naive forecast: bars ahead have the range of the newest bars, and the close stays."""
 
 PERFECT_FORESIGHT: Final = "perfect_foresight"
-"""Trades on the actual values, without costs: an upper bound that no forecast reaches."""
+"""Trades on the actual values, without costs: hardly any forecast gains as much."""
 
 SHARPE: Final = 0.4
 """Sharpe ratio of Bollerslev et al.: a target of 20 % earns 8 % a year, less 4 % for bearing the risk."""
@@ -61,6 +61,9 @@ MIN_DAYS: Final = 10  # fewer days show nothing about how days differ
 NUM_DRAWS: Final = 9_999  # of the bootstrap
 GAIN = "gain"
 EARNED = "earned"
+HELD: Final = "held, %"
+RIGHT: Final = "held and right, %"
+HIT_RATE: Final = "right where held, %"
 _MIN_VARIANCE: Final = 1e-12
 _JUST_INSIDE: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
 """Factors of open, high, low and close: a limit order at the high or low itself would not be filled."""
@@ -218,12 +221,12 @@ def _hold_positions(market: MarketWindows, position: FloatArray, terms: TradingT
     return {
         EARNED: earned,
         "volatility, % a year": 100 * earned.std() * math.sqrt(market.bars_per_year),
-        "held, %": 100 * (position != 0),
-        "right, %": 100 * (position * returns > 0),  # hit rate
+        HELD: 100 * (position != 0),
+        RIGHT: 100 * (position * returns > 0),
         "traded, times a year": market.bars_per_year * turnover,  # turnover
         "costs, % a year": 100 * market.bars_per_year * terms.taker * turnover,
-        "worst fall, %": 100 * drawdown.max(),  # maximum drawdown
-        "earned, %": 100 * (wealth[-1] - 1),
+        "worst fall in a test span, %": 100 * drawdown.max(),  # maximum drawdown
+        "earned in a test span, %": 100 * (wealth[-1] - 1),
     }
 
 
@@ -282,10 +285,10 @@ def by_ranges(market: MarketWindows, forecast: MarketForecast, terms: TradingTer
     interval_score = high - low + 2 / (1 - INTERVAL) * distance_outside
     return {
         GAIN: -BPS * interval_score / last_close,
-        "left, %": 100 * (distance_outside > 0),
+        "closes beyond the range, %": 100 * (distance_outside > 0),
         "width, bps": BPS * (high - low) / last_close,
         "stopped, %": 100 * np.mean(stopped, axis=0),
-        "lost by stops, bps a trade": BPS * np.mean(losses, axis=0),
+        "lost by stops (−: gained), bps a trade": BPS * np.mean(losses, axis=0),
     }
 
 
@@ -359,7 +362,8 @@ class TradingResults:
     pooled: Sequence[RuleResult]  # over all series, by rule
     by_series: Sequence[RuleResult]  # by rule and series
     figures: Mapping[str, pd.DataFrame]  # of each rule, by forecaster: means over windows
-    curves: Mapping[str, pd.DataFrame]  # of each rule: earned until the end of each day, %, mean over series
+    curves: Mapping[str, pd.DataFrame]
+    """Of each rule: the sum until each day, in %, of what was earned, mean over the series of a day."""
     is_demo: bool = False  # whether the market was simulated
 
 
@@ -380,7 +384,7 @@ def evaluate_trading(cases: Sequence[TradingCase], terms: TradingTerms) -> Tradi
         for name, series_gains in gains.groupby("series"):
             by_series.append(_rule_result(key, str(name), series_gains, best))
         rule_figures = outcomes.drop(columns=[GAIN, EARNED], errors="ignore")
-        figures[key] = rule_figures.groupby("forecaster", sort=False).mean().T
+        figures[key] = _with_hit_rate(rule_figures.groupby("forecaster", sort=False).mean()).T
         if EARNED in outcomes:
             earned = by_day[EARNED].sum().unstack().groupby("day").mean()
             curves[key] = 100 * earned.drop(columns=PERFECT_FORESIGHT).cumsum()
@@ -391,6 +395,16 @@ def evaluate_trading(cases: Sequence[TradingCase], terms: TradingTerms) -> Tradi
         figures=figures,
         curves=curves,
     )
+
+
+def _with_hit_rate(figures: pd.DataFrame) -> pd.DataFrame:
+    """Add which share of the bars with a position was right; NaN where none was held."""
+    if RIGHT not in figures:
+        return figures
+    with_rate = figures.copy()
+    hit_rates = 100 * figures[RIGHT] / figures[HELD].where(figures[HELD] > 0)
+    with_rate.insert(list(figures).index(RIGHT) + 1, HIT_RATE, hit_rates)
+    return with_rate
 
 
 def _apply_rule(case: TradingCase, rule: TradingRule, terms: TradingTerms) -> pd.DataFrame:
