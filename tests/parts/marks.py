@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -47,6 +48,7 @@ class MarkGuard:
         self._used: dict[str, str] = {}
         self._used_by_fixture: dict[Any, dict[str, str]] = {}
         self._watched: set[tuple[str, str]] = set()
+        platform.processor()  # starts `uname` once a process, whichever test asks for it first
         sys.addaudithook(self._notice_event)
 
     def _notice_event(self, event: str, arguments: tuple[Any, ...]) -> None:
