@@ -283,7 +283,9 @@ def _chart_note(comparison: Comparison) -> str:
     """Explain the chart, and how a profile is chosen where one is."""
     sentences = [
         say("A profile is a set of settings from which models are trained."),
-        say("In the naive forecast the close stays where it is; left of 0 the error is lower than its error."),
+        say(
+            "In the naive forecast the close stays where it is; left of 0 the error is lower than its error."
+        ),
     ]
     if comparison.epochs is None:
         rule = say(

@@ -13,7 +13,6 @@ from pathlib import Path
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.errors import V8Error
 from v8.evaluation.verdict import references
-from v8.hub.opening import open_place
 
 
 def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> dict[str, dict[str, str]]:
@@ -26,6 +25,8 @@ def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> d
         place: A run's folder, or `user/name` on the Hub.
         commits: By series the commit of its newest model on the Hub; None for a model that has none.
     """
+    from v8.hub.opening import open_place  # noqa: PLC0415 - most commands of the ledger open no models
+
     by_series: dict[str, dict[str, str]] = {series: {} for series in commits}
     for series, commit in commits.items():
         with suppress(OSError, V8Error):
@@ -40,6 +41,8 @@ def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> d
 @lru_cache(maxsize=10_000)
 def _references_of_commit(repo: str, commit: str, series: str) -> dict[str, str]:
     """Return the best baselines that the model of a commit names; raises if it is not in the cache."""
+    from v8.hub.opening import open_place  # noqa: PLC0415 - as above
+
     folder, _ = open_place(repo, revision=commit, is_offline=True).locate(series)
     return _references_in(folder, 0)
 

@@ -173,9 +173,9 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
     for pool in results.pools:
         if pool.name == all_folds:
             scope = say(
-                "{timeframe}: median of {num} series in all their folds, {days}, each trained again; the "
-                "best baseline is that of these folds together. Significant: one test of the windows of "
-                "all these series.",
+                "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
+                "each trained again; the best baseline is that of these folds together. Significant: one "
+                "test of the windows of all these series.",
                 timeframe=pool.timeframe,
                 num=pool.num_series,
                 days=_days(pool),
