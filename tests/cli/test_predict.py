@@ -221,6 +221,7 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
     assert refused.exit_code == 2 and "each series is given once" in refused.output
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_all_series_are_a_row_each_with_what_one_alone_says(
     many: list[str], trained_run: Any, tmp_path: Path

@@ -63,6 +63,7 @@ def registered() -> Iterator[None]:
     FAMILIES.pop("dense_flat")
 
 
+@pytest.mark.nightly
 def test_series_are_trained_one_by_one_with_a_note(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],

@@ -80,6 +80,7 @@ def test_plain_code_passes(tmp_path: Path) -> None:
     plain.main([str(tmp_path), "--limits"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", ["v8", "scripts"])
 def test_the_code_is_below_its_limits(folder: str) -> None:
     figures = plain.measure(REPOSITORY / folder)

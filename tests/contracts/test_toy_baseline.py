@@ -39,6 +39,7 @@ def registered() -> Iterator[None]:
     BASELINES.pop("halfway")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("registered")
 def test_a_baseline_of_one_file_goes_all_the_way(
     make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path

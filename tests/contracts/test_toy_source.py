@@ -53,6 +53,7 @@ def registered() -> Iterator[None]:
     SOURCES.pop("tide")
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.usefixtures("registered")
 def test_a_source_of_one_file_goes_all_the_way(

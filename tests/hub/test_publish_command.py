@@ -137,6 +137,7 @@ def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) ->
     assert "1 models of aligned" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch, tokens: Any

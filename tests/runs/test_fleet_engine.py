@@ -96,6 +96,7 @@ def serial(
     return {str(job.series): weights_in(job) for job in jobs}
 
 
+@pytest.mark.nightly
 def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:

@@ -95,6 +95,7 @@ def make_job(profile: Profile, name: str, folder: Path) -> Job:
     return Job(candles, profile, 5, folder / name, is_publishable=False, candle_seconds=0.0)
 
 
+@pytest.mark.nightly
 def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Profile], tmp_path: Path) -> None:
     checks: list[Callable[[], None]] = []
 
@@ -155,6 +156,7 @@ def metadata(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.nightly
 def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alone(made: Pipelines) -> None:
     assert "model.keras: must be written; got " in (made.trouble or "")
     assert made.is_resumed
@@ -167,6 +169,7 @@ def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alo
     assert not all(np.array_equal(one, other) for one, other in zip(first, alone, strict=True))
 
 
+@pytest.mark.nightly
 def test_the_training_that_is_written_has_every_key_of_its_schema(made: Pipelines) -> None:
     keys = [field.name for field in fields(TrainingInfo)]
     keys.remove("started_from")  # only where training began from the weights of another model
@@ -174,6 +177,7 @@ def test_the_training_that_is_written_has_every_key_of_its_schema(made: Pipeline
     assert read_metadata(made.first).training.started_from is None
 
 
+@pytest.mark.nightly
 def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: Pipelines) -> None:
     first, after, alone = (metadata(folder) for folder in (made.first, made.after, made.alone))
     for part in ("scaling", "calibration", "evaluation"):
@@ -186,6 +190,7 @@ def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: P
     assert samples[0] == samples[1]
 
 
+@pytest.mark.nightly
 def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
     make_profile: Callable[..., Profile],
     make_data: Callable[..., SeriesData],

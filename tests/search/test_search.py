@@ -79,6 +79,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Search]:
         yield search
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_it_ends_with_a_profile_a_table_and_the_evaluation_of_folds_that_no_trial_saw(
     undisturbed: Search,
@@ -103,6 +104,7 @@ def test_it_ends_with_a_profile_a_table_and_the_evaluation_of_folds_that_no_tria
     assert first.endswith("They differ significantly on no task.")
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_what_is_searched_on_ends_before_what_evaluates_the_winner_begins(undisturbed: Search) -> None:
     evaluated = [read_metadata(undisturbed.path / "start" / f"fold-{one}" / str(BTC)) for one in (1, 2, 4)]
@@ -134,6 +136,7 @@ def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
         assert (tmp_path / name).read_text() == (undisturbed.path / name).read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_what_it_found_is_printed_and_nothing_is_trained_for_it(
     undisturbed: Search, capsys: pytest.CaptureFixture[str]
@@ -145,6 +148,7 @@ def test_what_it_found_is_printed_and_nothing_is_trained_for_it(
     assert f"Written: {undisturbed.path / 'winner.yaml'}, " in told
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
     undisturbed: Search, tmp_path: Path
@@ -162,6 +166,7 @@ def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
     ] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_record_that_is_none_is_refused_and_can_be_set_aside(undisturbed: Search, tmp_path: Path) -> None:
     shutil.copytree(undisturbed.path, tmp_path, dirs_exist_ok=True)
@@ -181,6 +186,7 @@ def test_a_record_that_is_none_is_refused_and_can_be_set_aside(undisturbed: Sear
         assert (tmp_path / name).read_text() == (undisturbed.path / name).read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_study_turned_to_the_largest_error_is_not_gone_on_with(undisturbed: Search, tmp_path: Path) -> None:
     shutil.copytree(undisturbed.path, tmp_path, dirs_exist_ok=True)
@@ -255,6 +261,7 @@ def scaled(cells: Sequence[Cell], factor: float) -> list[Cell]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_better_means_lower_on_the_mean_and_by_more_than_chance(undisturbed: Search) -> None:
     (name, later), _ = undisturbed.later.items()

@@ -150,6 +150,7 @@ def test_a_series_that_failed_has_no_model_and_a_refusal_is_one_line(stand_in: A
         tracker.log("FULLUSDT-1h", 1, {"loss/train": 0.5})
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: Any) -> None:
     from v8.artifacts.features_file import features_file

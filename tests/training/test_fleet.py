@@ -261,6 +261,7 @@ class StoppedError(Exception):
     """Stands for a power cut between two epochs."""
 
 
+@pytest.mark.nightly
 def test_g12_a_fleet_resumes_to_identical_weights(
     series: list[SeriesData],
     trainer: Trainer,
@@ -288,6 +289,7 @@ def test_g12_a_fleet_resumes_to_identical_weights(
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_member_that_had_ended_before_a_resume_ends_once_and_the_others_go_on(
     series: list[SeriesData],
     trainer: Trainer,

@@ -37,7 +37,7 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
     [
         pytest.param("bilstm_seq2seq", {"clip_norm": None}, marks=pytest.mark.nightly),
         ("bilstm_seq2seq", {"clip_norm": 0.05}),
-        ("lstm_dense", {"clip_norm": 0.002, "gradient_clip": "value"}),
+        pytest.param("lstm_dense", {"clip_norm": 0.002, "gradient_clip": "value"}, marks=pytest.mark.nightly),
         pytest.param("lstm_dense", {"clip_norm": 0.05}, marks=pytest.mark.nightly),
         ("dense_newest", {"optimizer": "adamw", "weight_decay": 0.9}),
     ],
@@ -143,6 +143,7 @@ def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
     assert np.asarray(after.num_steps).tolist() == [1, 0, 1]
 
 
+@pytest.mark.nightly
 def test_a_model_that_diverges_touches_no_other(
     three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_long_history_comes_from_the_archive_and_its_end_from_the_api(exchange
     assert exchange.archive_requests == []
 
 
+@pytest.mark.nightly
 def test_forty_series_a_day_later_take_forty_one_requests(exchange_api, valid_frame, home) -> None:
     names = [f"C{number}USDT-{frame}" for number in range(20) for frame in ("15m", "1h")]
     for number, name in enumerate(names):
