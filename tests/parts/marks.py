@@ -18,6 +18,7 @@ import functools
 import os
 import platform
 import sys
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class MarkGuard:
         self._used: dict[str, str] = {}
         self._used_by_fixture: dict[Any, dict[str, str]] = {}
         self._watched: set[tuple[str, str]] = set()
+        # Threads that an earlier test or fixture started: what they still do is not this test's.
+        self._older_threads: set[threading.Thread] = set()
         platform.processor()  # starts `uname` once a process, whichever test asks for it first
         sys.addaudithook(self._notice_event)
 
@@ -79,7 +82,8 @@ class MarkGuard:
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
-            self._used.setdefault(mark, evidence)
+            if threading.current_thread() not in self._older_threads:
+                self._used.setdefault(mark, evidence)
             return function(*arguments, **options)
 
         return call
@@ -87,6 +91,7 @@ class MarkGuard:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
         self._used.clear()
+        self._older_threads = set(threading.enumerate()) - {threading.current_thread()}
         self._watch_operations()
         return (yield)
 
