@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -30,8 +29,8 @@ STARTS_OF_PROCESSES = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 )
 """Audit events of Python; see the table of audit events in its library reference."""
-SHORT_PROGRAMS = frozenset({"git", "nvidia-smi"})
-"""Asked for the commit and for the driver wherever v8 runs; they end in milliseconds."""
+SHORT_PROGRAMS = frozenset({"git", "nvidia-smi", "uname"})
+"""Asked for the commit, the driver and the processor wherever v8 runs; they end in milliseconds."""
 OPERATIONS = (
     ("tensorflow.python.pywrap_tfe", "TFE_Py_FastPathExecute"),
     ("tensorflow.python.pywrap_tfe", "TFE_Py_Execute"),
@@ -51,7 +50,6 @@ class MarkGuard:
         self._watched: set[tuple[str, str]] = set()
         # Threads that an earlier test or fixture started: what they still do is not this test's.
         self._older_threads: set[threading.Thread] = set()
-        platform.processor()  # starts `uname` once a process, whichever test asks for it first
         sys.addaudithook(self._notice_event)
 
     def _notice_event(self, event: str, arguments: tuple[Any, ...]) -> None:

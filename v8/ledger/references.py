@@ -28,13 +28,18 @@ def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> d
     from v8.hub.opening import open_place  # noqa: PLC0415 - most commands of the ledger open no models
 
     by_series: dict[str, dict[str, str]] = {series: {} for series in commits}
-    for series, commit in commits.items():
-        with suppress(OSError, V8Error):
-            if isinstance(place, Path):
-                folder, _ = open_place(place).locate(series)
+    if not isinstance(place, Path):
+        for series, commit in commits.items():
+            if commit is not None:
+                with suppress(OSError, V8Error):
+                    by_series[series] = _references_of_commit(place, commit, series)
+        return by_series
+    with suppress(OSError, V8Error):  # the folder may be gone
+        models = open_place(place)
+        for series in commits:
+            with suppress(OSError, V8Error):
+                folder, _ = models.locate(series)
                 by_series[series] = _references_in(folder, (folder / METADATA_FILE).stat().st_mtime_ns)
-            elif commit is not None:
-                by_series[series] = _references_of_commit(place, commit, series)
     return by_series
 
 

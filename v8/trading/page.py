@@ -211,6 +211,7 @@ def _curves(earned: pd.DataFrame) -> Chart:
     dates = pd.to_datetime(earned.index, unit="D").strftime("%Y-%m-%d").tolist()
     places, seams = _places(earned.index.tolist())
     # A category axis shows evaluated days only: folds may lie years apart, and nothing is earned in between.
+    # The axis wants a name of its own for an empty place, too: so many blanks.
     days = [" " * (place + 1) for place in range(places[-1] + 1)]
     for place, date in zip(places, dates, strict=True):
         days[place] = date
