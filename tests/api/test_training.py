@@ -83,6 +83,7 @@ def unevaluated(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_profile_changed_by_keyword_is_a_run_of_its_own(

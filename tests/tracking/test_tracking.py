@@ -202,6 +202,7 @@ def expected(run: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     return curves, results
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_tensorboard_holds_the_history_and_the_results(run: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -36,7 +36,7 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
     ("family", "training"),
     [
         pytest.param("bilstm_seq2seq", {"clip_norm": None}, marks=pytest.mark.nightly),
-        ("bilstm_seq2seq", {"clip_norm": 0.05}),
+        pytest.param("bilstm_seq2seq", {"clip_norm": 0.05}, marks=pytest.mark.nightly),
         pytest.param("lstm_dense", {"clip_norm": 0.002, "gradient_clip": "value"}, marks=pytest.mark.nightly),
         pytest.param("lstm_dense", {"clip_norm": 0.05}, marks=pytest.mark.nightly),
         ("dense_newest", {"optimizer": "adamw", "weight_decay": 0.9}),
