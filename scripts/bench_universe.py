@@ -36,7 +36,7 @@ import pandas as pd
 import psutil
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "scripts"), str(REPOSITORY / "tests" / "hub")]
+sys.path[:0] = [str(REPOSITORY / folder) for folder in ("", "scripts", "tests/hub", "tests/parts")]
 
 import loopback
 from drills.ground import kill, weights_of

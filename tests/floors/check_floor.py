@@ -41,6 +41,7 @@ assert "v8" not in sys.modules
 
 @pytest.fixture(scope="session")
 def hub() -> Iterator[Any]:
+    sys.path.append(str(REPOSITORY / "tests" / "parts"))
     spec = importlib.util.spec_from_file_location("loopback", REPOSITORY / "tests/hub/loopback.py")
     loopback = importlib.util.module_from_spec(spec)
     sys.modules["loopback"] = loopback

@@ -49,6 +49,8 @@ def _load(name: str) -> Any:
 
 loopback, made_runs = _load("loopback"), _load("made_runs")
 
+_LEADERBOARD_PICTURES: dict[str, bytes] = {}
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -101,6 +103,27 @@ def keras_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keras") / "model.keras"
     made_runs.write_keras_file(path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def leaderboards_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the picture of the same leaderboard once in a session.
+
+    It depends on nothing but title and rows, takes half a second, and hundreds of tests publish the same run.
+    """
+    from v8.reports import pictures
+
+    draw = pictures.draw_leaderboard
+
+    def draw_once(file: Path, title: str, rows: Any) -> None:
+        key = f"{title} {list(rows)}"
+        if key not in _LEADERBOARD_PICTURES:
+            draw(file, title, rows)
+            _LEADERBOARD_PICTURES[key] = file.read_bytes()
+        else:
+            file.write_bytes(_LEADERBOARD_PICTURES[key])
+
+    monkeypatch.setattr(pictures, "draw_leaderboard", draw_once)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
+from serving_thread import start_serving
 
 USER = "someone"
 WRITE_TOKEN = "hf_WriteTokenOfTheLoopbackHub"
@@ -699,7 +700,6 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), handler)
         self._hub, self._name = hub, name
         self._open: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._is_stopped = False
 
     @property
@@ -707,7 +707,7 @@ class _Server(ThreadingHTTPServer):
         return f"http://{self._name}:{self.server_address[1]}"
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread = start_serving(self)
 
     def stop(self) -> None:
         if self._is_stopped:

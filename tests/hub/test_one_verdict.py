@@ -17,10 +17,11 @@ import v8
 from v8.app import answers
 from v8.app.page import whole_record_part
 from v8.app.places import ModelSnapshot
-from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.cli.printing import print_leaderboard
+from v8.comparison.measurement import measurement_of
 from v8.evaluation.decay import detect_decay
 from v8.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
 from v8.evaluation.significance import Losses
@@ -140,6 +141,16 @@ def test_the_figures_of_the_report_are_medians_of_it(
         # The timeframes have different ones, which the pointer names.
         (names,) = re.findall('<span title="([^"]*)">than the best baseline</span>', card)
         assert f"{title}: offset at 15m, last close at 1h" in names
+
+
+def test_a_comparison_of_profiles_has_its_errors(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
+    for name in NAMES:
+        (run / name / HISTORY_FILE).write_text("seconds\n1.0\n")  # the made run has no times
+    for model in measurement_of(run, NAMES)["models"]:
+        row = leaderboard[model["series"]]
+        for column in ("relative_mae", "relative_mae_to_best"):
+            expected = {task: pytest.approx(float(row[f"{task}_{column}"])) for task in TASKS}
+            assert model[column] == expected
 
 
 def live(

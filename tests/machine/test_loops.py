@@ -11,15 +11,23 @@ from typing import Any
 import pytest
 
 from v8.machine import choices
-from v8.machine.choices import FLAGS, GPU_LOOPS, TASK_PER_OPERATION, choose_loops, compile_loops
+from v8.machine.choices import (
+    FLAGS,
+    GPU_LOOPS,
+    MEASURED_GPU_LOOPS,
+    TASK_PER_OPERATION,
+    choose_loops,
+    compile_loops,
+)
 from v8.machine.processes import ProcessResult
 from v8.networks.cost import training_flop_per_window
 from v8.networks.loops import Loops
 from v8.networks.steps_per_trip import STEPS_VARIABLE
-from v8.profile import Profile
+from v8.profile import Profile, load_profile
 
 MakeProfile = Callable[..., Profile]
 
+LEAST_FLOP_ON_GPU = choices.MIN_FLOP_TO_MEASURE_ON_GPU  # the tests set another
 SPEEDS = [600.0, 750.0, 700.0]
 """Windows per processor second with each set of flags: the second is fastest."""
 
@@ -28,7 +36,8 @@ SPEEDS = [600.0, 750.0, 700.0]
 def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
-    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", 1.0)
+    for name in ("MIN_FLOP_TO_MEASURE", "MIN_FLOP_TO_MEASURE_ON_GPU"):
+        monkeypatch.setattr(choices, name, 1.0)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
@@ -147,20 +156,26 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
 def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_10=130.0, gpu_double_buffering=90.0)
+    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=130.0, gpu_double_buffering=200.0)
     lines = list[str]()
     for _ in range(2):
-        assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_10"
-    assert environments == [dict(variables) for variables in GPU_LOOPS.values()]  # each alone, and once
-    assert lines[-1] == "Loops run as gpu_trips_of_10: 1.30 times as fast on this GPU."
-    compile_loops("gpu_trips_of_10")
-    assert os.environ[STEPS_VARIABLE] == "10"
+        assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
+    assert environments == [dict(GPU_LOOPS[loops]) for loops in MEASURED_GPU_LOOPS]  # each alone, and once
+    assert lines[-1] == "Loops run as gpu_trips_of_60: 1.30 times as fast on this GPU."
+    compile_loops("gpu_trips_of_60")
+    assert os.environ[STEPS_VARIABLE] == "60"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "speeds", [{"gpu": 100.0, "gpu_command_buffers": 104.0}, {}, {"gpu_trips_of_4": 9.0}]
-)
+def test_a_training_of_minutes_on_a_gpu_is_not_worth_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE_ON_GPU", LEAST_FLOP_ON_GPU)
+    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=130.0)
+    assert choose_loops(load_profile("aligned"), may_have_gpu=True, on_message=pytest.fail) == "gpu"
+    assert not environments
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("speeds", [{"gpu": 100.0, "gpu_trips_of_60": 104.0}, {}, {"gpu_trips_of_60": 9.0}])
 def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]
 ) -> None:
@@ -170,10 +185,10 @@ def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
 
 @pytest.mark.process
 def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
-    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_command_buffers=200.0)
+    environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
     assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
-    compile_loops("gpu_command_buffers")
+    compile_loops("gpu_trips_of_60")
     assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
 
 

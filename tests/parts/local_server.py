@@ -10,10 +10,11 @@ with LocalServer(Answers) as server:
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+from serving_thread import start_serving
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -31,14 +32,13 @@ class LocalServer(ThreadingHTTPServer):
 
     def __init__(self, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._thread = start_serving(self)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -32,7 +32,6 @@ from v8.app.tiles import (
 from v8.arrays import FloatArray
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY, WAVE_COLUMNS
 from v8.errors import listed
-from v8.evaluation.decay import too_few_windows
 from v8.forecasts.issuing import IssuedForecast
 from v8.invocation import command
 from v8.language import ENGLISH, LANGUAGES, chosen, language, say, term
@@ -465,7 +464,7 @@ class ForecastView:
         if self.issued.price_range is None or tested is None:
             return text
         num = count(tested.num_windows)
-        if too_few_windows(tested.num_windows, len(self._forecast)):
+        if not tested.has_enough_windows:
             on_test = say(
                 "(How often it was so on the test candles: {n} windows are too few to tell.)", n=num
             )

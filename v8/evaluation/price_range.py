@@ -24,6 +24,10 @@ from v8.windows.span import Span
 RANGE_SHARE: Final = 0.9
 """Probability that all bars ahead lie within a `PriceRange`."""
 
+ENOUGH_WINDOWS: Final = 50
+"""So many windows tell whether a range is true: 5 of them are expected outside, fewer vary by chance too
+much."""
+
 MOST_WINDOWS: Final = 60
 """Most windows whose range is evaluated in a run: their paths take 0.15 s of a core with `frontier`."""
 
@@ -56,6 +60,11 @@ class RangeCoverage:
     def share(self) -> float:
         """Share of windows inside, 0 to 1; it should be `RANGE_SHARE`."""
         return self.num_inside / self.num_windows
+
+    @property
+    def has_enough_windows(self) -> bool:
+        """Whether there are enough windows to tell whether the range is true."""
+        return self.num_windows >= ENOUGH_WINDOWS
 
 
 def pooled(coverages: Iterable[RangeCoverage | None]) -> RangeCoverage | None:

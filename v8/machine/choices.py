@@ -114,6 +114,9 @@ GPU_LOOPS: Final[Mapping[Loops, Mapping[str, str]]] = {
 }
 """Environment variables of a process that computes on a GPU, by how its loops are launched; the first sets
 none."""
+MEASURED_GPU_LOOPS: Final[tuple[Loops, ...]] = ("gpu", "gpu_trips_of_60")
+"""Those of `GPU_LOOPS` that "auto" compares. On an H200 the others were at most 1.02 times as fast as the
+first, and measuring them took five minutes; `scripts/bench_gpu_loops.py` tries all."""
 GPU_LOOPS_S: Final = 1.0
 """Time of each measurement of loops on a GPU, in seconds."""
 LOOPS_GAIN: Final = 1.05
@@ -122,6 +125,9 @@ LOOPS_S: Final = 1.5
 """Time of each measurement of loops on a CPU, in seconds."""
 MIN_FLOP_TO_MEASURE: Final = 2e13
 """Work of training one series from which measuring pays, about two minutes of a core."""
+MIN_FLOP_TO_MEASURE_ON_GPU: Final = 4e14
+"""The same on a GPU that trains 40 series together: 18 minutes of an H200 for all of them, of which the best
+loops save as much as measuring them takes, two to three minutes."""
 THREADS_S: Final = 0.2
 """Time of each measurement of threads, in seconds."""
 MIN_WORKERS_GAIN: Final = 1.1
@@ -149,7 +155,7 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, on_message: Messag
     setting = profile.training.precision
     if setting != AUTO:
         return setting
-    if not _is_worth_measuring(profile):
+    if not _is_worth_measuring(profile, may_have_gpu=may_have_gpu):
         return FORMATS[0]
     key = {"may_have_gpu": may_have_gpu, "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
@@ -203,7 +209,8 @@ def choose_loops(profile: Profile, *, may_have_gpu: bool = False, on_message: Me
     """
     if may_have_gpu:
         return _choose_gpu_loops(profile, on_message)
-    if os.environ.get("XLA_FLAGS") != TASK_PER_OPERATION or not _is_worth_measuring(profile):
+    is_set_by_user = os.environ.get("XLA_FLAGS") != TASK_PER_OPERATION
+    if is_set_by_user or not _is_worth_measuring(profile, may_have_gpu=False):
         return "stepwise"
 
     def measure() -> list[float]:
@@ -228,25 +235,25 @@ def choose_loops(profile: Profile, *, may_have_gpu: bool = False, on_message: Me
 def _choose_gpu_loops(profile: Profile, on_message: MessageHandler) -> Loops:
     """Choose how loops are launched on a GPU, as `choose_loops` does on a CPU."""
     is_set_by_user = "XLA_FLAGS" in os.environ or STEPS_VARIABLE in os.environ
-    if is_set_by_user or not _is_worth_measuring(profile):
+    if is_set_by_user or not _is_worth_measuring(profile, may_have_gpu=True):
         return "gpu"
 
     def measure() -> dict[Loops, float]:
-        on_message("Measuring how this machine's GPU runs loops fastest, once: a few minutes.")
+        on_message("Measuring how this machine's GPU runs loops fastest, once: two to three minutes.")
         options = {"seconds": GPU_LOOPS_S, "num_models": FLEET_ON_GPU, "is_short": True}
         speeds: dict[Loops, float] = {}
-        for loops, environment in GPU_LOOPS.items():  # one after another: they share the GPU
-            (speed_by_format,) = _time_steps(profile, FORMATS[:1], [dict(environment)], **options)
+        for loops in MEASURED_GPU_LOOPS:  # one after another: they share the GPU
+            (speed_by_format,) = _time_steps(profile, FORMATS[:1], [dict(GPU_LOOPS[loops])], **options)
             speeds[loops] = speed_by_format.get(FORMATS[0], 0.0)
         return speeds
 
     key = {
         **_network_key(profile),
-        "loops": [[name, dict(variables)] for name, variables in GPU_LOOPS.items()],
+        "loops": [[name, dict(GPU_LOOPS[name])] for name in MEASURED_GPU_LOOPS],
         "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
     speeds = cached_measurement(dict[Loops, float], "gpu_loops", key, measure)
-    best = max(GPU_LOOPS, key=lambda loops: speeds.get(loops, 0.0))
+    best = max(MEASURED_GPU_LOOPS, key=lambda loops: speeds.get(loops, 0.0))
     usual_speed = speeds.get("gpu", 0.0)
     if not usual_speed or speeds[best] < LOOPS_GAIN * usual_speed:
         return "gpu"
@@ -344,10 +351,11 @@ def threads_speed(num_threads: int) -> float:
         return math.fsum(threads.map(work, range(num_threads)))
 
 
-def _is_worth_measuring(profile: Profile) -> bool:
+def _is_worth_measuring(profile: Profile, *, may_have_gpu: bool) -> bool:
     """Return whether training one series is so much work that measuring first saves time."""
     num_windows = profile.training.epochs * profile.newest_bars
-    return num_windows * training_flop_per_window(profile) >= MIN_FLOP_TO_MEASURE
+    least_flop = MIN_FLOP_TO_MEASURE_ON_GPU if may_have_gpu else MIN_FLOP_TO_MEASURE
+    return num_windows * training_flop_per_window(profile) >= least_flop
 
 
 def _network_key(profile: Profile) -> dict[str, Any]:

@@ -6,7 +6,6 @@ over the series; nothing is computed another way here.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
@@ -21,9 +20,6 @@ from v8.reports.markup import Html, element, facts, filled, join, plot
 from v8.reports.verdict import RelativeError, best_baselines_in_words, scope_of, titled
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, percent, spaced
-
-ENOUGH_WINDOWS: Final = 50
-"""So many windows judge a range: 5 of them are expected outside, fewer vary by chance too much."""
 
 
 def first_screen(
@@ -162,7 +158,7 @@ def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
 
     They differ clearly beyond two standard errors of the binomial distribution, `sqrt(p (1 - p) / N)`.
     """
-    if coverage.num_windows < ENOUGH_WINDOWS:
+    if not coverage.has_enough_windows:
         return say("too few windows to judge"), "unclear"
     standard_error = math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / coverage.num_windows)
     difference = coverage.share - RANGE_SHARE
