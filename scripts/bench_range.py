@@ -3,8 +3,8 @@
 
     python scripts/bench_range.py runs/frontier [--source vision] [--every 7]
 
-The range is that of `v8.artifacts.forecaster.price_range`: 9 of 10 windows should stay inside with all of
-their bars. Prints a line for each series of a run, then one for each timeframe. A run evaluates some of the
+The range is that of `v8.artifacts.forecaster.Outlook`: 9 of 10 windows should stay inside with all of their
+bars. Prints a line for each series of a run, then one for each timeframe. A run evaluates some of the
 windows itself (`v8.evaluation.price_range`); here the saved models are used, and as many windows as wanted.
 """
 

@@ -143,6 +143,7 @@ WRITTEN: Final = (
     Words("v8/comparison/page.py", TITLE, ("Profile",)),
     Words("v8/trading/page.py", TITLE, ("rule, unit", "best other way", "its gain", "no forecast")),
     Words("v8/trading/page.py", TITLE, ("perfect foresight", "model − best, 95 %")),
+    Words("v8/trading/page.py", "What is counted; its number comes before it.", ("day",)),
     Words("v8/trading/page.py", TITLE, ("Gain by each rule, mean over days and series; more is better",)),
     Words("v8/trading/rules.py", FIGURE, ("target volatility, % a year", "utility before costs, % a year")),
     Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),

@@ -22,6 +22,7 @@ from v8.artifacts.metadata import ARTIFACT_FORMAT, read_metadata
 from v8.artifacts.nested_runs import read_plan, read_serving
 from v8.artifacts.run_folder import RUN_FORMAT, read_run
 from v8.baselines.baselines import NAIVE
+from v8.forecasts.issuing import error_lines
 from v8.former_names import KEYS, VALUES, with_current_names
 from v8.ledger.database import Ledger
 from v8.ledger.record import live_record
@@ -55,6 +56,15 @@ def test_metadata_of_format_1_have_the_current_names(former: Path) -> None:
     assert {task.form.value for task in metadata.scaling.tasks} <= set(VALUES.values())
     assert metadata.quantiles is not None
     assert metadata.trained_profile.digest == written["profile_digest"]
+
+
+def test_a_forecast_of_format_1_says_that_its_best_baseline_is_that_of_the_series(former: Path) -> None:
+    metadata = read_metadata(former / "runs/frontier" / SERIES)
+    naive, best = error_lines(metadata)
+    assert naive.endswith(").")
+    assert best.endswith(
+        "); its run stored no best baseline of all series, so this is the best of this series alone."
+    )
 
 
 def test_a_run_of_format_1_is_read_with_its_renewal_and_written_as_format_2(former: Path) -> None:

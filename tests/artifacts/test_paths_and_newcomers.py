@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import v8
-from v8.artifacts.forecaster import Forecaster, checked_candles, price_range
+from v8.artifacts.forecaster import Forecaster, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
@@ -116,7 +116,7 @@ def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
     candles = made.known[TEACHER_FORCED[0]]
     by_path = teacher_forced.paths(candles).groupby(level="path")
     lowest, highest = by_path["low"].min(), by_path["high"].max()
-    ahead = price_range(teacher_forced, candles, teacher_forced.predict(candles))
+    ahead = teacher_forced.outlook(candles).price_range
     assert ahead is not None
     assert (lowest < ahead.low).mean() == pytest.approx(0.05, abs=0.005)
     assert (highest > ahead.high).mean() == pytest.approx(0.05, abs=0.005)

@@ -304,7 +304,10 @@ def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: P
     }
     assert {*content["figures"]["aligned"]} - {*content["figures"]["range_paths"]} == unknown
     page = files[2].read_text("utf-8")
-    assert all(f">{name}</t" in page for name in names)
+    assert content["formulas"] == {"range_paths": "range_paths"}
+    for name in names:
+        shown = f"{name} (formula)" if name in content["formulas"] else name
+        assert f">{shown}</t" in page
 
 
 def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:

@@ -18,14 +18,14 @@ import v8
 from v8.app.charts import ChartReader, newest_apart, past_forecast
 from v8.app.page import ForecastView, record_part, whole_record_part
 from v8.app.places import LedgerReader, ModelSource, PastMonth
-from v8.artifacts.forecaster import Forecaster, price_range
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.cli.forecasts import PRINTERS
 from v8.errors import ArtifactError
 from v8.evaluation.evaluation import QuantileEvaluation
-from v8.evaluation.price_range import PriceRange
+from v8.evaluation.price_range import PriceRange, range_of
 from v8.forecasts.export import forecast_test_span
 from v8.forecasts.issuing import IssuedForecast
 from v8.ledger.baselines import fit_baselines
@@ -151,7 +151,8 @@ def test_the_range_of_prices_was_evaluated_on_the_test_span(made: SimpleNamespac
 def test_an_outlook_is_the_forecast_its_range_and_nothing_out_of_range(made: SimpleNamespace) -> None:
     outlook = made.forecaster.outlook(made.candles)
     pd.testing.assert_frame_equal(outlook.forecast, made.forecaster.predict(made.candles))
-    assert outlook.price_range == price_range(made.forecaster, made.candles, outlook.forecast)
+    paths_PHC = made.forecaster.paths(made.candles).to_numpy().reshape(-1, len(outlook.forecast), 4)
+    assert outlook.price_range == range_of(paths_PHC)
     assert outlook.out_of_range == made.forecaster.out_of_range_features(made.candles)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,18 @@ import pytest
 from v8.comparison.page import (
     CLAIM_NOTE,
     UNITS,
-    advice,
     budget_sentence,
     cautions,
     comparison_csv,
     comparison_page,
     cost_table,
     error_table,
+    formula_notes,
     ratio_table,
     require_same_comparison,
     write_comparison,
 )
+from v8.comparison.recommendation import advice
 from v8.comparison.results import FIGURES, Comparison
 from v8.errors import ProfileError
 from v8.own_files import require_own
@@ -262,10 +264,20 @@ def test_an_error_that_is_hardly_larger_and_costs_less_is_the_one_to_take() -> N
 def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
     pair = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0, horizon_bars=1)
     short, fastest = advised(*pair, epochs=2)
-    assert "not yet which one to take" in short and fastest.startswith("The fastest is aligned: ")
-    assert advised(*pair)[0] == "No profile is the one to take: they look differently far ahead."
+    assert short == (
+        "No profile is recommended: so short a training shows which one is fast, but not yet which one "
+        "forecasts well."
+    )
+    assert fastest.startswith("The fastest is aligned: ")
+    rule = (
+        "Where one is recommended, medians that are at most 0.5 points apart count as equal, and it is the "
+        "fastest of those with the lowest."
+    )
+    uneven = advised(*pair)
+    assert uneven == ["No profile is recommended: they look differently far ahead.", rule, fastest]
     worse = advised(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0))
-    assert worse[0] == "No profile is the one to take: none has a lower error than the naive forecast."
+    reason = "No profile is recommended: none has a lower error than the naive forecast."
+    assert worse[:2] == [reason, rule]
     models = [{**one, "relative_mae": {"ohlc": None}} for one in pair[0]["models"]]
     nothing = {**pair[0], "models": models}
     assert advised(nothing) == []
@@ -276,11 +288,57 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     page = comparison_page(made)
     assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
     assert page.count('class="plot"') == 1
-    chosen = "the fastest of them is the one to take"
+    chosen = "the fastest of those with the lowest is recommended"
     assert chosen in page
     # Where no profile is recommended, the note does not say how one is chosen.
     assert chosen not in comparison_page(replace(made, epochs=1))
+    worse = compared(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0), epochs=None)
+    without = comparison_page(worse)
+    assert chosen not in without
+    assert without.index("No profile is recommended: none") < without.index("Where one is recommended")
     assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
+
+
+def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() -> None:
+    made = compared(
+        worth("range_paths", 2.0, 0.84, 0.86, horizon_bars=1),
+        worth("aligned", 1.0, 0.9, 1.0),
+        num_bars={"range_paths": 8_000, "aligned": 8_000, "scaled_mine": 8_000},
+        baseline="range_paths",
+        formulas={"range_paths": "range_paths", "scaled_mine": "a_plugin"},
+        failures={"scaled_mine": "no"},
+    )
+    page = comparison_page(made)
+    shown = re.sub(r"<[^>]*>", " ", page)
+    assert shown.count("range_paths (formula)") == shown.count("range_paths")
+    assert "scaled_mine (formula)" in page
+    for table in (error_table(made), cost_table(made), ratio_table(made)):
+        assert table.columns == ["", "range_paths (formula)", "aligned"]
+    assert ratio_table(made).title == "As multiples of range_paths (formula), within the same repeat"
+    assert formula_notes(made) == [
+        "range_paths (formula) is fitted and has no network: it is the same formula that other pages use as "
+        "the baseline “range paths”."
+    ]
+    assert page.count("it is the same formula") == 1
+    assert formula_notes(DRIFTING) == []
+    # Programs read the names of the profiles themselves.
+    assert {line["profile"] for line in csv.DictReader(comparison_csv(made).splitlines())} == {
+        "range_paths",
+        "aligned",
+    }
+
+
+def test_a_projected_time_is_rounded_for_people_and_in_seconds_for_programs() -> None:
+    # 5 s of imports, 20 s of compilation, and ten rounds of four workers with 5 s and one epoch of 10 s.
+    made = compared(measured("aligned", 1, own_epochs=1))
+    (row,) = [row for row in cost_table(made).rows if str(row[0]).endswith("projected")]
+    assert row[1] == "3 min"
+    (line,) = [
+        line
+        for line in csv.DictReader(comparison_csv(made).splitlines())
+        if line["figure"] == "projected_40_s"
+    ]
+    assert (line["unit"], float(line["median"])) == ("s", 175.0)
 
 
 def test_a_small_budget_says_what_it_is_too_small_for() -> None:

@@ -177,7 +177,8 @@ def pages(
 
     def comparison(**changes: Any) -> str:
         pair = profiles.worth("stable", 2.0, 0.84, 0.86), profiles.worth("aligned", 1.0, 0.9, 1.0)
-        return str(comparison_page(profiles.compared(*pair, failures={"range_paths": "41"}, **changes)))
+        failed = {"failures": {"range_paths": "41"}, "formulas": {"range_paths": "range_paths"}}
+        return str(comparison_page(profiles.compared(*pair, **failed, **changes)))
 
     return {
         "worth": lambda: trading_page(worths[12]),

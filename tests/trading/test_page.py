@@ -44,7 +44,7 @@ def known() -> TradingResults:
 
 
 def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> None:
-    money, worse, scores, costs = sentences(known)
+    money, worse, scores, _, _, _, costs = sentences(known)
     best = "significantly better than the best alternative"
     assert money == f"In money, after costs: {best}: position by volatility."
     assert worse == "Significantly worse than it: limit orders at low and high."
@@ -64,7 +64,7 @@ def test_what_is_not_known_is_worth_nothing_and_what_is_worse_is_told() -> None:
 
 
 def test_few_days_are_said_to_tell_nothing() -> None:
-    money, scores, costs = sentences(evaluate_trading([wandering(5)], TradingTerms(fee=0.0005)))
+    money, scores, *_, costs = sentences(evaluate_trading([wandering(5)], TradingTerms(fee=0.0005)))
     assert money == "In money, after costs: too few days to know whether any difference is significant."
     assert (
         scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
@@ -72,6 +72,38 @@ def test_few_days_are_said_to_tell_nothing() -> None:
     assert costs.startswith(
         "A trade costs a fee of 5 bps. An order that is filled at once pays half of the spread, 1 bps, too."
     )
+
+
+def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: TradingResults) -> None:
+    by_rule = {result.rule: result for result in known.pooled}
+    num_days = by_rule["direction"].num_days
+    earned = known.curves["direction"][MODEL].iloc[-1]
+    gains = {**by_rule["direction"].gains, MODEL: 36.5}
+    pooled = [replace(one, gains=gains) if one.rule == "direction" else one for one in known.pooled]
+    _, _, _, utility, direction, uncertain, _ = sentences(replace(known, pooled=pooled))
+    expected = f"Model, direction of the close: 36.5 % a year, measured over {num_days} days: "
+    assert direction.startswith(expected)
+    found = direction.removeprefix(expected).removesuffix(" % in them.")
+    assert float(found) == pytest.approx(earned, abs=0.05)
+    assert utility.startswith("Model, position by volatility: ")
+    assert utility.endswith(f" % of utility a year, measured over {num_days} days; utility is no return.")
+    assert uncertain == (
+        "A rate of a year that was measured over fewer than 180 days is uncertain: a few days decide it."
+    )
+    page = str(trading_page(known))
+    for label in ("position by volatility, % of utility a year", "direction of the close, % a year"):
+        assert f"{label}, over {num_days} days" in gains_table(known.pooled, TITLE).columns
+        assert page.count(f">{label}, over {num_days} days</t") == 2  # over all series, and of its only one
+    assert page.count(uncertain) == 1
+    assert [table.title for table in figure_tables(known)] == [
+        f"{rule.title}, measured over {num_days} days" for rule in TRADING_RULES.values()
+    ]
+
+
+def test_a_rate_of_a_year_is_not_called_uncertain_if_half_a_year_was_measured(known: TradingResults) -> None:
+    longer = replace(known, pooled=[replace(one, num_days=180) for one in known.pooled])
+    assert not any("uncertain" in sentence for sentence in sentences(longer))
+    assert any("measured over 180 days" in sentence for sentence in sentences(longer))
 
 
 def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:

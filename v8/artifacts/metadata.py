@@ -252,15 +252,19 @@ class Metadata:
             for task, verdict in self.verdicts.items()
         }
 
+    @property
+    def has_own_baseline(self) -> bool:
+        """Whether its best baseline is that of this series alone, because its run stored no verdict."""
+        return self.is_evaluated and self.result.verdict is None
+
     @cached_property
     def verdicts(self) -> Verdicts:
         """Per task the verdict that its run gave; that on this series alone where none is stored.
 
         A run stores it when it ends; none is stored by format 1.
         """
-        stored = self.result.verdict
-        if stored is not None:
-            return stored
+        if self.result.verdict is not None:
+            return self.result.verdict
         return verdicts_of({self.series: self.evaluation})[self.series]
 
     @cached_property

@@ -141,6 +141,12 @@ def _print_common_lines(issued: Sequence[IssuedForecast]) -> None:
     lines = [f"Models: {models} Candles: {first.candles.source}.", *first.demo_lines()]
     for forecast in issued:
         lines += forecast.forecaster.origin_lines
+    own = [each.forecaster.about.series for each in issued if each.forecaster.about.has_own_baseline]
+    if own:
+        lines.append(
+            f"Best baseline of {listed(own)}: the best of each series alone, because its run stored none of "
+            "all series."
+        )
     print_lines(*lines, *first.runtime_lines())
 
 

@@ -123,13 +123,16 @@ def one_profile(name: str, argument: str | None, option: str | None) -> str | No
         return option
     if option is not None:
         raise contradiction(f"PROFILE {argument}", f"--profile {option}", "names the profile")
+    if Path(argument).suffix in (".yaml", ".yml"):
+        return argument
     place = command(name)
-    meant = meant_word(argument, place)
+    rule = "takes the name or file of a profile"
     if (Path(argument) / "run.json").is_file():
-        meant = "Name its profile; the command that a run prints when it is interrupted continues it"
-    if meant and Path(argument).suffix not in (".yaml", ".yml"):
-        got = f"the run folder {argument}" if "Name its" in meant else repr(argument)
-        raise ProfileError(where=place, rule="takes the name or file of a profile", got=got, fix=meant)
+        fix = "Name its profile; the command that a run prints when it is interrupted continues it"
+        raise ProfileError(where=place, rule=rule, got=f"the run folder {argument}", fix=fix)
+    meant = meant_word(argument, place)
+    if meant:
+        raise ProfileError(where=place, rule=rule, got=repr(argument), fix=meant)
     return argument
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Exit, Option, echo
 
 from v8.cli import options as cli
+from v8.comparison.naming import formulas_of, marked
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.market.series import Series
@@ -79,7 +80,8 @@ def compare_profiles(
     requested = chosen_series(series, universe)
     if requested is None and not isinstance(candles, SeriesLister):
         requested = chosen_series(COMPARED_SERIES)
-    echo(f"Preparing to compare {', '.join(profile.name for profile in loaded)}.")
+    formulas = formulas_of(loaded)
+    echo(f"Preparing to compare {', '.join(marked(profile.name, formulas) for profile in loaded)}.")
     if folds:
         budgeted = [profile.with_budget(newest_bars=bars, epochs=epochs) for profile in loaded]
         _compare_back_tests(
@@ -107,6 +109,7 @@ def compare_profiles(
         epochs=_epoch_budget(epochs, is_full=full),
         num_repeats=repeat,
         baseline=baseline_profile or loaded[-1].name,
+        formulas=formulas,
         num_workers=_num_workers(placement),
     )
     if not overwrite:
@@ -198,7 +201,8 @@ def _compare_back_tests(
             history_bars=None,
             command=command(*sys.argv[1:]),
         )
-        results_by_profile[profile.name] = evaluate_folds(out / profile.name, backtest, candles, engine)
+        shown_name = marked(profile.name, formulas_of([profile]))
+        results_by_profile[shown_name] = evaluate_folds(out / profile.name, backtest, candles, engine)
     title = f"{plural(len(results_by_profile), 'profile')} over {plural(num_folds, 'fold')}"
     print_table(pool_table(results_by_profile, title))
     print_lines(POOL_NOTE)
@@ -220,12 +224,21 @@ def _check_out(out: Path, *, is_overwriting: bool) -> None:
 def _write_and_print(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.comparison.page import advice, budget_sentence, cautions, contents, write_comparison
+    from v8.comparison.page import (
+        budget_sentence,
+        cautions,
+        contents,
+        failure_rows,
+        formula_notes,
+        write_comparison,
+    )
+    from v8.comparison.recommendation import advice
     from v8.reports.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     lines = [DEMO_WARNING] if comparison.is_demo else []
-    lines += [*advice(comparison), budget_sentence(comparison), *cautions(comparison)]
+    lines += [*advice(comparison), *formula_notes(comparison)]
+    lines += [budget_sentence(comparison), *cautions(comparison)]
     print_lines(*lines)
     for _, parts in contents(comparison):
         for part in parts:
@@ -234,7 +247,7 @@ def _write_and_print(comparison: "Comparison", out: Path) -> None:
             elif not isinstance(part, Html):
                 print_lines(part)
     if comparison.failures:
-        print_reasons("Failed profiles", sorted(comparison.failures.items()))
+        print_reasons("Failed profiles", failure_rows(comparison))
     print_lines(f"Written: {', '.join(map(str, files))}")
     if comparison.failures:
         raise Exit(SeriesError.exit_code)

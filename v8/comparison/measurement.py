@@ -17,6 +17,7 @@ import pandas as pd
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
+from v8.comparison.naming import formulas_of
 from v8.comparison.results import Comparison
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
@@ -132,6 +133,9 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         fix = "Name runs of the same series and day, or profiles, which are trained on the same candles"
         raise ArtifactError(where="param:profiles", rule=rule, got=listed(descriptions), fix=fix)
     num_bars = {record.profile_name: int(record.profile["newest_bars"]) for record in records}
+    profiles = []
+    for run, record in zip(runs, records, strict=True):
+        profiles.append(recorded_profile(record.profile, where=f"profile of {run}"))
     failures = {
         record.profile_name: "; ".join(record.reasons.values()) for record in records if record.reasons
     }
@@ -143,6 +147,7 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         num_bars=num_bars,
         epochs=None,
         baseline=baseline,
+        formulas=formulas_of(profiles),
         num_workers=int(first.machine["num_cores"]),
         machine=first.machine,
         versions=first.versions,

@@ -9,11 +9,14 @@ the terminal between its charts.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from v8.baselines.baselines import BASELINES
+from v8.comparison.naming import marked
+from v8.comparison.recommendation import NEGLIGIBLE_PCT, advice, profile_errors, reason_for_none
 from v8.comparison.results import (
     FIGURES,
     PROJECTED_MODELS,
@@ -25,17 +28,15 @@ from v8.errors import ProfileError, listed
 from v8.language import language, say, term
 from v8.own_files import COMPARISON_COLUMNS
 from v8.records import check_format, read_json_object
-from v8.reports.figures import Dot, change_pct, spread_figure
+from v8.reports.figures import spread_figure
 from v8.reports.markup import Html, document, element, folded, plot, shown_table
 from v8.reports.page import provenance
-from v8.reports.verdict import relative_to_naive, verdict_box
+from v8.reports.verdict import verdict_box
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.wording import ABSENT, Table, between, count, digits, duration, plural
+from v8.wording import ABSENT, Table, between, count, digits, duration, plural, spaced
 
 COMPARISON_FORMAT: Final = 2  # version of the keys of `compare.json`
-
-NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
 
 CLAIMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "stable": {
@@ -73,16 +74,28 @@ CLAIM_NOTE: Final = (
 )
 
 
-UNITS: Final[Mapping[str, Callable[[float], str]]] = {
-    "s": lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value),
-    "/s": lambda value: f"{value:,.0f}" if value >= 10 else digits(value),
-    "bytes": lambda value: f"{value / 1e6:,.0f} MB",
-    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else f"{digits(value / 1e6)} MFLOP",
-    "%": lambda value: f"{value:.1f} %" if value >= 1 else f"{digits(value)} %",
-    "epochs": count,
-    "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
+class Unit(NamedTuple):
+    """How figures of a unit are written."""
+
+    symbol: str  # for programs, in `compare.csv`
+    write: Callable[[float], str]  # for people
+
+
+UNITS: Final[Mapping[str, Unit]] = {
+    "s": Unit("s", lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value)),
+    "s, projected": Unit("s", lambda value: duration(value, is_estimate=True)),
+    "/s": Unit("/s", lambda value: f"{value:,.0f}" if value >= 10 else digits(value)),
+    "bytes": Unit("bytes", lambda value: f"{value / 1e6:,.0f} MB"),
+    "flop": Unit("flop", lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else _small_flop(value)),
+    "%": Unit("%", lambda value: f"{value:.1f} %" if value >= 1 else f"{digits(value)} %"),
+    "epochs": Unit("epochs", count),
+    "": Unit("", lambda value: count(value) if value == int(value) else f"{value:.3f}"),
 }
-"""Functions that write a figure of each unit."""
+"""Every unit of a figure."""
+
+
+def _small_flop(value: float) -> str:
+    return f"{digits(value / 1e6)} MFLOP"
 
 
 def assumption(comparison: Comparison) -> str:
@@ -99,78 +112,32 @@ def assumption(comparison: Comparison) -> str:
     )
 
 
-class ProfileErrors(NamedTuple):
-    """The errors of a profile, and the time that its models take."""
-
-    profile: str
-    dots: Sequence[Dot]  # by series, its error relative to naive's, mean over the tasks that all models have
-    change_pct: float  # by how many per cent its error is larger than naive's, median over series
-    projected_s: float  # seconds of 40 models with its own epochs
-
-    def __str__(self) -> str:
-        error = relative_to_naive(1.0 + self.change_pct / 100.0)
-        time = duration(self.projected_s, is_estimate=True)
-        cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
-        return say("{error}; {cost}", error=error, cost=cost)
-
-
-def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
-    """Return errors and times of the profiles, the smallest error first; empty without a common task."""
-    figures = comparison.figures
-    if not figures:
-        return []
-    multiples = comparison.models.filter(like="relative_mae.").dropna(axis="columns")
-    changes_pct = multiples.mean(axis="columns").dropna().map(change_pct)
-    all_errors = []
-    for profile, of_profile in changes_pct.groupby(level="profile", sort=False):
-        by_series = of_profile.groupby(level="series", sort=False).median()  # over repeats
-        all_errors.append(
-            ProfileErrors(
-                profile=str(profile),
-                dots=[Dot(str(series), pct) for series, pct in by_series.items()],
-                change_pct=float(by_series.median()),
-                projected_s=figures[str(profile)]["projected_40_s"]["median"],
+def formula_notes(comparison: Comparison) -> list[str]:
+    """Say of each profile that is a formula under which name other pages have it as a baseline."""
+    notes = []
+    for profile, family in comparison.formulas.items():
+        if family in BASELINES:
+            note = say(
+                "{profile} is fitted and has no network: it is the same formula that other pages use as the "
+                "baseline “{baseline}”.",
+                profile=marked(profile, comparison.formulas),
+                baseline=spaced(family),
             )
-        )
-    return sorted(all_errors, key=lambda errors: errors.change_pct)
+            notes.append(note)
+    return notes
 
 
-def advice(comparison: Comparison) -> list[str]:
-    """Recommend a profile, with its error and its time, and name alternatives; or say why there is none.
-
-    The recommended one is the fastest of the profiles whose errors count as equal to the smallest.
-    """
-    by_error = profile_errors(comparison)
-    if not by_error:
-        return []
-    by_time = sorted(by_error, key=lambda errors: errors.projected_s)
-    best = by_error[0]
-    fastest = by_time[0]
-    fastest_sentence = say("The fastest is {name}: {result}.", name=fastest.profile, result=fastest)
-    if comparison.epochs is not None:
-        reason = say("So short a training shows which profile is fast, but not yet which one to take.")
-        return [reason, fastest_sentence]
-    if len(set(comparison.horizons.values())) > 1:
-        reason = say("No profile is the one to take: they look differently far ahead.")
-        return [reason, fastest_sentence]
-    if best.change_pct >= 0.0:
-        reason = say("No profile is the one to take: none has a lower error than the naive forecast.")
-        return [reason, fastest_sentence]
-    equal_to_best = [errors for errors in by_time if errors.change_pct - best.change_pct <= NEGLIGIBLE_PCT]
-    recommended = equal_to_best[0]
-    sentences = [say("Take {name}: {result}.", name=recommended.profile, result=recommended)]
-    if best is not recommended:
-        sentences.append(say("The smallest error has {name}: {result}.", name=best.profile, result=best))
-    if fastest is not recommended:
-        sentences.append(fastest_sentence)
-    return sentences
+def failure_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the profiles that failed, each with its reason."""
+    rows = sorted(comparison.failures.items())
+    return [(marked(profile, comparison.formulas), reason) for profile, reason in rows]
 
 
 def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
     """Yield the sections: a heading, and sentences, tables, and markup that only the page shows."""
     if comparison.failures:
-        reasons = sorted(comparison.failures.items())
-        yield say("Failed"), [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
+        reasons = Table(["Profile", "Reason"], failure_rows(comparison), is_prose=True)
+        yield say("Failed"), [shown_table(reasons)]
     if comparison.measurements:
         claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & comparison.figures.keys() else []
         yield say("Worth and cost"), [error_table(comparison), *claims, assumption(comparison)]
@@ -247,7 +214,8 @@ def comparison_csv(comparison: Comparison) -> str:
         for figure_name, spread in figures.items():
             ratio = comparison.ratios[profile].get(figure_name, {})
             ratios = [ratio.get(name) for name in names]
-            rows.append([profile, figure_name, FIGURES[figure_name].unit, *spread.values(), *ratios])
+            unit = UNITS[FIGURES[figure_name].unit]
+            rows.append([profile, figure_name, unit.symbol, *spread.values(), *ratios])
     return Table(columns, rows).csv()
 
 
@@ -265,8 +233,9 @@ def comparison_page(comparison: Comparison) -> Html:
             "tasks; a diamond is the median of the series. Next to the name, the projected time of 40 models."
         )
         body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue"), is_tested=False), label))
-        body.append(element("p", _chart_note(comparison), class_="soft"))
-    for sentence in (budget_sentence(comparison), *cautions(comparison)):
+        is_recommended = not reason_for_none(comparison, all_errors)
+        body.append(element("p", _chart_note(is_recommended=is_recommended), class_="soft"))
+    for sentence in (*formula_notes(comparison), budget_sentence(comparison), *cautions(comparison)):
         body.append(element("p", sentence, class_="soft"))
     for heading, parts in contents(comparison):
         content = [_to_markup(part) for part in parts]
@@ -275,22 +244,23 @@ def comparison_page(comparison: Comparison) -> Html:
             body += [element("h2", heading), *content]
         else:
             body.append(folded(heading, *content))
-    title = say("Profiles compared: {names}", names=", ".join(comparison.num_bars))
+    names = ", ".join(marked(name, comparison.formulas) for name in comparison.num_bars)
+    title = say("Profiles compared: {names}", names=names)
     return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
 
 
-def _chart_note(comparison: Comparison) -> str:
-    """Explain the chart, and how a profile is chosen where one is."""
+def _chart_note(*, is_recommended: bool) -> str:
+    """Explain the chart, and how a profile is chosen if one is recommended."""
     sentences = [
         say("A profile is a set of settings from which models are trained."),
         say(
             "In the naive forecast the close stays where it is; left of 0 the error is lower than its error."
         ),
     ]
-    if comparison.epochs is None:
+    if is_recommended:
         rule = say(
-            "Medians that are at most {points} points apart count as equal, and the fastest of them is the "
-            "one to take.",
+            "Medians that are at most {points} points apart count as equal, and the fastest of those with "
+            "the lowest is recommended.",
             points=NEGLIGIBLE_PCT,
         )
         sentences.append(rule)
@@ -308,7 +278,8 @@ def error_table(comparison: Comparison) -> Table:
     """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
     names = [f"{task}_relative_mae" for task in TASKS]
     names += [f"{task}_relative_mae_to_best" for task in TASKS]
-    table = _figure_table("", comparison.figures, [*names, "peak_process_bytes", "projected_40_s"])
+    names += ["peak_process_bytes", "projected_40_s"]
+    table = _figure_table("", comparison.figures, names, comparison.formulas)
     for name, title in CLAIMED.items():
         claims = [CLAIMS.get(profile, {}).get(name) for profile in comparison.figures]
         if any(claims):
@@ -324,32 +295,37 @@ def cost_table(comparison: Comparison) -> Table:
         repeats=plural(comparison.num_repeats, "repeat"),
         num=len(comparison.series),
     )
-    return _figure_table(title, comparison.figures, FIGURES)
+    return _figure_table(title, comparison.figures, FIGURES, comparison.formulas)
 
 
 def ratio_table(comparison: Comparison) -> Table:
     """Return the figures of every profile as multiples of the baseline profile's."""
-    title = say("As multiples of {name}, within the same repeat", name=comparison.baseline)
-    return _figure_table(title, comparison.ratios, FIGURES, lambda ratio: f"× {digits(ratio)}")
+    baseline = marked(comparison.baseline, comparison.formulas)
+    title = say("As multiples of {name}, within the same repeat", name=baseline)
+    return _figure_table(title, comparison.ratios, FIGURES, comparison.formulas, _ratio)
+
+
+def _ratio(value: float) -> str:
+    return f"× {digits(value)}"
 
 
 def _figure_table(
-    title: str, spreads: Spreads, names: Iterable[str], write: Callable[[float], str] | None = None
+    title: str,
+    spreads: Spreads,
+    names: Iterable[str],
+    formulas: Mapping[str, str],
+    write: Callable[[float], str] | None = None,
 ) -> Table:
     """Return a row a figure and a column a profile; figures that no profile has are left out."""
-    table = Table(["", *spreads], [], title)
+    table = Table(["", *(marked(profile, formulas) for profile in spreads)], [], title)
     for name in names:
         row_spreads = [figures.get(name) for figures in spreads.values()]
         if any(row_spreads):
             figure = FIGURES[name]
-            write_figure = write or (_estimate if name == "projected_40_s" else UNITS[figure.unit])
+            write_figure = write or UNITS[figure.unit].write
             cells = [_format_spread(spread, write_figure) for spread in row_spreads]
             table.rows.append([term(figure.title), *cells])
     return table
-
-
-def _estimate(seconds: float) -> str:
-    return duration(seconds, is_estimate=True)
 
 
 def _format_spread(spread: Mapping[str, float] | None, write: Callable[[float], str]) -> str:
@@ -382,7 +358,8 @@ def cautions(comparison: Comparison) -> list[str]:
     """Warn of wrong conclusions from the figures, where there is reason to."""
     sentences = []
     if len(set(comparison.horizons.values())) > 1:
-        horizons = ", ".join(f"{name} {bars}" for name, bars in comparison.horizons.items())
+        formulas = comparison.formulas
+        horizons = ", ".join(f"{marked(name, formulas)} {bars}" for name, bars in comparison.horizons.items())
         sentences.append(
             say(
                 "The profiles look differently far ahead, in bars: {horizons}. Near bars are easier, so "

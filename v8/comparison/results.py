@@ -87,7 +87,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "peak_device_bytes": Figure("peak memory of the device", "bytes", "peak_device_bytes", "first"),
     **_task_figures(),
     "projected_40_s": _ratioed(
-        f"{PROJECTED_MODELS} models with its own epochs, projected", "s", "projected_s", "first"
+        f"{PROJECTED_MODELS} models with its own epochs, projected", "s, projected", "projected_s", "first"
     ),
 }
 """Every figure of a comparison in the order of its tables; seconds per model unless it says otherwise."""
@@ -109,6 +109,7 @@ class Comparison:
     epochs: int | None  # epochs of the budget; None when each profile ran its own
     num_repeats: int = 1  # how often each profile was to be measured
     baseline: str  # profile that ratios refer to
+    formulas: Mapping[str, str] = field(default_factory=dict)  # family of each profile that is a formula
     num_workers: int  # processes that a run on this machine uses in parallel
     download_s: Mapping[str, float] = field(default_factory=dict)  # per series, until its candles were read
     machine: Mapping[str, Any] = field(default_factory=describe_machine)  # processor, cores, memory

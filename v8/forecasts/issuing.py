@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from v8.artifacts.forecaster import PATH, Forecaster
+from v8.artifacts.metadata import Metadata
 from v8.artifacts.runtimes import ONNX
 from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.errors import DataError, V8Error, listed
@@ -121,23 +122,7 @@ class IssuedForecast:
             f"{report.first_open} to {report.last_open} (open times)."
         )
         lines += self.demo_lines()
-        if model.about.is_evaluated:
-            naive = self._errors_text("relative_mae", "verdict")
-            best = self._errors_text("relative_mae_to_best", "verdict_against_best")
-            lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
-            lines.append(f"As a multiple of the best baseline's: {best}.")
-        else:
-            lines.append("It was not evaluated: nothing is known of its errors.")
-        return lines
-
-    def _errors_text(self, multiple_key: str, verdict_key: str) -> str:
-        """Write the errors on the test span per task."""
-        quality = self.forecaster.about.quality
-        errors = [
-            f"{task} {number(figures[multiple_key])} ({figures[verdict_key]})"
-            for task, figures in quality.items()
-        ]
-        return ", ".join(errors)
+        return [*lines, *error_lines(model.about)]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values; docs/fields.yaml describes the keys."""
@@ -192,6 +177,29 @@ class IssuedForecast:
         if quantiles:
             content["quantiles"] = {"levels": list(model.quantiles), "tasks": quantiles.summary()}
         return content
+
+
+def error_lines(metadata: Metadata) -> list[str]:
+    """Say how large the errors of a model were on its test span, or that this is not known."""
+    if not metadata.is_evaluated:
+        return ["It was not evaluated: nothing is known of its errors."]
+    naive = _errors_text(metadata, "relative_mae", "verdict")
+    best = _errors_text(metadata, "relative_mae_to_best", "verdict_against_best")
+    if metadata.has_own_baseline:
+        best += "; its run stored no best baseline of all series, so this is the best of this series alone"
+    return [
+        f"Error on its test span as a multiple of the naive forecast's: {naive}.",
+        f"As a multiple of the best baseline's: {best}.",
+    ]
+
+
+def _errors_text(metadata: Metadata, multiple_key: str, verdict_key: str) -> str:
+    """Write the errors on the test span per task."""
+    errors = [
+        f"{task} {number(figures[multiple_key])} ({figures[verdict_key]})"
+        for task, figures in metadata.quality.items()
+    ]
+    return ", ".join(errors)
 
 
 def issue_forecast(

@@ -40,6 +40,7 @@ from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
 from v8.evaluation.verdict import Verdict, with_corrected
 from v8.features.formulas import DAY_S
+from v8.language import say
 from v8.ledger.database import ActualValues, Ledger
 from v8.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
 from v8.ledger.references import stored_references
@@ -504,11 +505,7 @@ def record_sentences(record: LiveRecord) -> list[str]:
     for task, live in record.tasks.items():
         sentences += _task_sentences(task, live)
     if record.with_own_baseline:
-        names = listed(record.with_own_baseline)
-        sentences.append(
-            f"Best baseline of {names}: the one with the lowest error in this record; no verdict of the run "
-            "was found, or it names a baseline that was not forecast."
-        )
+        sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
     sentences += _generation_sentences(record)
     sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
     sentences.append(
@@ -517,6 +514,14 @@ def record_sentences(record: LiveRecord) -> list[str]:
         f"{counts.num_void} without actual values for ever."
     )
     return sentences
+
+
+def own_baseline_sentence() -> str:
+    """Say that a record chose a best baseline itself, in the language of the page."""
+    return say(
+        "The best baseline is the one with the lowest error in this record: no verdict of the run "
+        "was found, or it names a baseline that was not forecast."
+    )
 
 
 def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:

@@ -29,11 +29,13 @@ from v8.trading.rules import (
     RuleResult,
     TradingResults,
 )
-from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, spaced
+from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
 
 WORTH_FORMAT: Final = 3  # version of the keys of `worth.json`
 
 TITLE: Final = "Gain by each rule, mean over days and series; more is better"
+
+CERTAIN_DAYS: Final = 180  # a rate of a year that was measured over fewer days is called uncertain
 
 _MOST_TICKS: Final = 8  # dates below a chart, which a phone has room for
 
@@ -53,11 +55,12 @@ _HEAD: Final = (
 
 
 def sentences(results: TradingResults) -> Iterator[str]:
-    """Say whether any gain is significant, first of money, then of scores, and what trading costs."""
+    """Say whether any gain is significant, first of money, then of scores; what rates mean, and the costs."""
     money = [result for result in results.pooled if not TRADING_RULES[result.rule].is_score]
     scores = [result for result in results.pooled if TRADING_RULES[result.rule].is_score]
     yield from _group_sentences(say("In money, after costs"), money)
     yield from _group_sentences(say("As forecasts, by their scores"), scores)
+    yield from _yearly_sentences(results)
     yield say(
         "A trade costs a fee of {fee} bps. An order that is filled at once pays half of the spread, {half} "
         "bps, too. 1 bps is 0.01 %. Funding and what borrowed money costs are left out. Only candles of test "
@@ -87,6 +90,48 @@ def _group_sentences(subject: str, results: list[RuleResult]) -> Iterator[str]:
         yield say("Significantly worse than it: {lost}.", lost=lost)
 
 
+def _yearly_sentences(results: TradingResults) -> Iterator[str]:
+    """Say over how many days the model's rates of a year were measured, and what was earned in these days."""
+    num_days = results.pooled[0].num_days
+    for result in results.pooled:
+        rule = TRADING_RULES[result.rule]
+        if not rule.is_yearly:
+            continue
+        (yearly,) = column([result.gains[MODEL]])
+        if rule.is_return:
+            (earned,) = column([float(results.curves[result.rule][MODEL].iloc[-1])])
+            yield say(
+                "Model, {rule}: {yearly} % a year, measured over {days}: {earned} % in them.",
+                rule=term(rule.title),
+                yearly=yearly,
+                days=plural(num_days, "day"),
+                earned=earned,
+            )
+        else:
+            yield say(
+                "Model, {rule}: {yearly} % of utility a year, measured over {days}; utility is no return.",
+                rule=term(rule.title),
+                yearly=yearly,
+                days=plural(num_days, "day"),
+            )
+    if num_days < CERTAIN_DAYS:
+        yield say(
+            "A rate of a year that was measured over fewer than {days} days is uncertain: a few days decide "
+            "it.",
+            days=CERTAIN_DAYS,
+        )
+
+
+def _rule_label(result: RuleResult) -> str:
+    """Name a rule and the unit of its gain; with a rate of a year, over how many days it was measured."""
+    rule = TRADING_RULES[result.rule]
+    label = f"{term(rule.title)}, {term(rule.unit)}"
+    if not rule.is_yearly:
+        return label
+    # Translators: a rule of trading with a rate of a year, measured over so many days.
+    return say("{label}, over {days}", label=label, days=plural(result.num_days, "day"))
+
+
 def rules_table(results: Iterable[RuleResult], title: str = "") -> Table:
     """Return what each rule gains, over all series or by series."""
     return Table(_HEAD, [_cells(result) for result in results], title)
@@ -101,8 +146,7 @@ def gains_table(results: Iterable[RuleResult], title: str) -> Table:
     rows = [[term(spaced(name))] for name in names]
     last_rows = [["best other way"], ["model − best, 95 %"], ["p"], ["verdict"]]
     for result in results:
-        rule = TRADING_RULES[result.rule]
-        columns.append(f"{term(rule.title)}, {term(rule.unit)}")
+        columns.append(_rule_label(result))
         for row, cell in zip(rows, column(result.gains.get(name) for name in names), strict=True):
             row.append(cell)
         best = result.best
@@ -122,7 +166,7 @@ def _cells(result: RuleResult) -> list[str]:
     names = (MODEL, NAIVE, best.baseline, rule.without_forecast, PERFECT_FORESIGHT)
     model, naive, of_best, without_forecast, foresight = column(gains.get(name) for name in names)
     return [
-        f"{term(rule.title)}, {term(rule.unit)}",
+        _rule_label(result),
         result.series or say("all"),
         model,
         naive,
@@ -138,11 +182,13 @@ def _cells(result: RuleResult) -> list[str]:
 
 def figure_tables(results: TradingResults) -> Iterator[Table]:
     """Yield the figures of each rule by forecaster, means over windows."""
+    days = plural(results.pooled[0].num_days, "day")
     for rule, figures in results.figures.items():
         written = [column(_known(figures.loc[label])) for label in figures.index]
         names = [term(spaced(str(name))) for name in figures]
         rows = [[name, *cells] for name, *cells in zip(names, *written, strict=True)]
-        yield Table(["", *figures.index], rows, TRADING_RULES[rule].title)
+        title = say("{rule}, measured over {days}", rule=term(TRADING_RULES[rule].title), days=days)
+        yield Table(["", *figures.index], rows, title)
 
 
 def _known(values: pd.Series) -> list[float | None]:

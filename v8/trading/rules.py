@@ -308,6 +308,8 @@ class TradingRule:
     unit: str  # of its gain
     apply: Callable[[MarketWindows, Any, TradingTerms], RuleOutcome]
     without_forecast: str = ""  # name of the alternative that needs no forecast; empty for a mere score
+    is_yearly: bool = False  # whether its gain is a rate of a year
+    is_return: bool = False  # whether its gain is what was earned, and not what that is worth to somebody
 
     @property
     def is_score(self) -> bool:
@@ -317,13 +319,22 @@ class TradingRule:
 
 TRADING_RULES: Final = {
     "volatility": TradingRule(
-        "position by volatility", "% of utility a year", by_volatility, without_forecast="buy and hold"
+        "position by volatility",
+        "% of utility a year",
+        by_volatility,
+        without_forecast="buy and hold",
+        is_yearly=True,
     ),
     "limits": TradingRule(
         "limit orders at low and high", "bps an order", by_limits, without_forecast="market order"
     ),
     "direction": TradingRule(
-        "direction of the close", "% a year", by_direction, without_forecast="buy and hold"
+        "direction of the close",
+        "% a year",
+        by_direction,
+        without_forecast="buy and hold",
+        is_yearly=True,
+        is_return=True,
     ),
     "ranges": TradingRule("90 % range of the close", "bps of interval score", by_ranges),
     "variance": TradingRule("variance", "QLIKE", by_variance),
