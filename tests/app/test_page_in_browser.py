@@ -123,6 +123,31 @@ def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
 
 
 @pytest.mark.process
+def test_no_label_of_a_time_axis_is_cut_however_a_chart_is_zoomed(served: Any, browser: Any) -> None:
+    # Only labels of times are centred; the library writes an empty text for one that is left out.
+    browser.tell(
+        "Page.addScriptToEvaluateOnNewDocument",
+        source="""window.labels = []; const fillText = CanvasRenderingContext2D.prototype.fillText;
+            CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+                if (this.textAlign === 'center') window.labels.push({ text, left: x - this.measureText(text).width / 2,
+                    right: x + this.measureText(text).width / 2, width: this.canvas.clientWidth });
+                return fillText.call(this, text, x, y); };""",
+    )
+    browser.look(390)
+    browser.open(f"{served.url}/series/{BTC}", DRAWN)
+    browser.value("document.querySelector('.chart-box').focus()")
+    frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    for key in "+++++-------":
+        browser.press(key)
+        browser.tell("Runtime.evaluate", expression=frames, awaitPromise=True)
+    labels = browser.value("window.labels")
+    assert {"text", "left", "right", "width"} <= labels[0].keys()
+    written = [one for one in labels if one["text"]]
+    assert [one for one in written if one["left"] < 0 or one["right"] > one["width"]] == []
+    assert 0 < len(written) < len(labels)  # some would have been cut
+
+
+@pytest.mark.process
 def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser: Any) -> None:
     """The values of the crosshair are those of the API, of known bars and of forecast ones."""
     browser.look(1_200)
@@ -246,7 +271,21 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
     )  # a tap shows the sentence, and opens no page
     assert browser.value(f"getComputedStyle({chip}, '::after').content.includes({chip}.title)")
     browser.value(f"{chip}.dispatchEvent({tap})")
+    legend = "document.querySelector('.legend summary').innerText"
+    assert browser.value(legend).startswith("How to read a tile shaded: ")
     browser.value("document.getElementById('toggle').click()")
+    assert browser.value(legend).startswith("How to read the table range ahead: ")
+    titles = browser.value(
+        "[...document.querySelectorAll('.columns p:first-child span')].map((one) => one.innerText)"
+    )
+    assert titles[3] == "Range ahead, bottom to top"
+    assert titles[6] == "Volatility percentile"
+    heads = "[...document.querySelector('.columns p').children]"
+    cells = [".price", ".change", ".width", ".volatility", ".mood b", ".percentile", ".chip"]
+    for at, cell in enumerate(cells, 1):  # each stands below its title, in the order of the titles
+        ends = f"{{left, right}} = {heads}[{at}].getBoundingClientRect()"
+        own = f"document.querySelector('.tiles li {cell}').getBoundingClientRect()"
+        assert browser.value(f"(() => {{ const {ends}; return {own}.left < right && {own}.right > left; }})()"), cell
     assert browser.value("document.querySelector('.board').style.getPropertyValue('--rows')") == "1"
     rows = "[...document.querySelectorAll('.columns p, .tiles li')]"
     places = browser.value(f"{rows}.map((one) => one.getBoundingClientRect().left)")

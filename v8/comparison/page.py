@@ -74,7 +74,7 @@ CLAIM_NOTE: Final = (
 
 
 UNITS: Final[Mapping[str, Callable[[float], str]]] = {
-    "s": lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value),
+    "s": lambda value: say("{n} ms", n=f"{value * 1e3:.3g}") if value < 1 else duration(value),
     "/s": lambda value: f"{value:,.0f}" if value >= 10 else digits(value),
     "bytes": lambda value: f"{value / 1e6:,.0f} MB",
     "flop": lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else f"{digits(value / 1e6)} MFLOP",
