@@ -114,7 +114,7 @@ def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: A
 def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     for is_dark in (False, True):
         browser.look(390, is_dark=is_dark)
-        for path in ("/", f"/series/{BTC}", f"/series/{BTC}?lang=zh-TW"):
+        for path in ("/", "/?view=table", f"/series/{BTC}", f"/series/{BTC}?lang=zh-TW"):
             browser.open(f"{served.url}{path}", "document.querySelector('h1') !== null")
             assert browser.value("document.documentElement.scrollWidth") == 390, path
             assert browser.value(STICKING_OUT) == [], path
@@ -279,9 +279,9 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
         "[...document.querySelectorAll('.columns p:first-child span')].map((one) => one.innerText)"
     )
     assert titles[3] == "Range ahead, bottom to top"
-    assert titles[6] == "Volatility percentile"
+    assert titles[5] == "Mood, volatility percentile"
     heads = "[...document.querySelector('.columns p').children]"
-    cells = [".price", ".change", ".width", ".volatility", ".mood b", ".percentile", ".chip"]
+    cells = [".price", ".change", ".width", ".volatility", ".percentile", ".chip"]
     for at, cell in enumerate(cells, 1):  # each stands below its title, in the order of the titles
         ends = f"{{left, right}} = {heads}[{at}].getBoundingClientRect()"
         own = f"document.querySelector('.tiles li {cell}').getBoundingClientRect()"

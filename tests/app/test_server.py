@@ -306,11 +306,11 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     ranks = [int(re.search(r"higher than (\d+) % of the time", tile)[1]) for tile in tiles]
     assert ranks[0] >= ranks[1]
     # What the tiles are ordered by stands on them, in the table, and in the order's name by one name.
-    assert [int(re.search(r'class="percentile">(\d+)/100<', tile)[1]) for tile in tiles] == ranks
+    assert [int(re.search(r'class="percentile">(\d+)<i>/100<', tile)[1]) for tile in tiles] == ranks
     assert all(f"volatility percentile {rank} of 100" in tile for tile, rank in zip(tiles, ranks, strict=True))
     overview = served.get("/").text
-    assert re.search(r'<option value="wild"[^>]*>Volatility percentile \(', overview)
-    assert re.search(r"<span title=[^>]*>Volatility percentile</span>", overview)
+    assert re.search(r'<option value="wild"[^>]*>Volatility percentile<', overview)
+    assert re.search(r"<span title=[^>]*>Mood, volatility percentile</span>", overview)
     for tile in tiles:
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
         rows = served.get(f"/api/forecast/{name}").json()["forecast"]

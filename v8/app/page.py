@@ -65,7 +65,7 @@ def overview_page(
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "wild": say("Volatility percentile (wildest for the coin)"),
+        "wild": say("Volatility percentile"),
         "series": say("Name"),
         "change": say("Change of 24 h"),
         "volatility": say("Volatility ahead"),

@@ -150,9 +150,9 @@ def _column_titles() -> list[Html]:
     width = say("The whole width of the range: its highest price minus its lowest, in % of the last price")
     # Translators: title of a column: how much higher the top of the range ahead is than its bottom.
     titles.append(element("span", say("Range ahead, bottom to top"), title=width))
-    titles += [element("span", title) for title in (say("Volatility"), say("Mood"))]
+    titles.append(element("span", say("Volatility")))
     meaning = say("The volatility ahead is higher than so many % of the time in the coin's own last 30 days")
-    titles.append(element("span", say("Volatility percentile"), title=meaning))
+    titles.append(element("span", say("Mood, volatility percentile"), title=meaning))
     titles.append(element("span", say("Verdict")))
     return titles
 
@@ -255,8 +255,8 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
 def mood_label(percentile: int | None, sentence: str) -> Html:
     """Return the mood as a word with the percentile that tiles are ordered by, and with its sentence."""
     mood = mood_of(percentile)
-    rank = ABSENT if percentile is None else f"{percentile}/100"
-    number = element("span", rank, class_="percentile")
+    rank = [ABSENT] if percentile is None else [str(percentile), element("i", "/100")]
+    number = element("span", *rank, class_="percentile")
     return element("span", element("b", term(mood)), " ", number, class_=f"mood {mood}", title=sentence)
 
 
