@@ -3,7 +3,7 @@
 globalThis.v8Touch = (() => {
   const { customSeriesDefaultOptions } = globalThis.LightweightCharts;
   const root = document.documentElement;
-  const HALF_LABEL_PX = 18;  // of a time such as 12:00, the longest label, in bold letters
+  const HALF_LABEL_PX = 20;  // of a time such as 12:00, the longest label, in a wide font
 
   /** Return a function from the name of a colour to that colour, light or dark. */
   const colours = () => {
