@@ -307,7 +307,8 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     assert ranks[0] >= ranks[1]
     # What the tiles are ordered by stands on them, in the table, and in the order's name by one name.
     assert [int(re.search(r'class="percentile">(\d+)<i>/100<', tile)[1]) for tile in tiles] == ranks
-    assert all(f"volatility percentile {rank} of 100" in tile for tile, rank in zip(tiles, ranks, strict=True))
+    for tile, rank in zip(tiles, ranks, strict=True):
+        assert f"volatility percentile {rank} of 100" in tile
     overview = served.get("/").text
     assert re.search(r'<option value="wild"[^>]*>Volatility percentile<', overview)
     assert re.search(r"<span title=[^>]*>Mood, volatility percentile</span>", overview)

@@ -487,8 +487,8 @@ class ForecastView:
         if percentile is None:
             return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=volatility)
         return say(
-            "Volatility ahead: {ahead}, {mood}: volatility percentile {share} of 100, higher than {share} % of "
-            "the time in the last {days} days.",
+            "Volatility ahead: {ahead}, {mood}: volatility percentile {share} of 100, higher than {share} % "
+            "of the time in the last {days} days.",
             ahead=volatility,
             mood=term(mood_of(percentile)),
             share=percentile,
