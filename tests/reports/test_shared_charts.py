@@ -1,4 +1,4 @@
-"""Volatility has one colour in every view, and it is no other thing's."""
+"""What charts of the app and of the report share: the colour of volatility, and labels that are whole."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ def test_the_app_draws_volatility_in_the_colour_of_the_report() -> None:
     assert f".chart-legend .volatility b {{ color: var(--{name}); }}" in style
     for rule in re.findall(r"^\.mood\.\w+ {.*}$", style, re.MULTILINE):
         assert set(re.findall(r"--(\w+)", rule)) <= {name, "card"}
+
+
+@pytest.mark.parametrize(("package", "name"), [("v8.app", "chart.js"), ("v8.reports", "candles.js")])
+def test_every_chart_leaves_out_labels_that_its_edges_would_cut(package: str, name: str) -> None:
+    # tests/app/test_page_in_browser.py looks at the labels themselves.
+    script = packaged(package, name)
+    charts = re.findall(r"(\S+) = createChart\(", script)
+    assert charts != []
+    assert charts == re.findall(r"leaveOutCutLabels\(([\w.]+)\);", script)
