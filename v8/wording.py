@@ -109,23 +109,37 @@ def price(value: float) -> str:
     return f"{value:.5g}"
 
 
-def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
-    """Write seconds in a suitable unit; an estimate is rounded to what is known.
+def duration(seconds: float | None, *, is_estimate: bool = False, omits_zero: bool = False) -> str:
+    """Write seconds in a suitable unit.
+
+    Args:
+        seconds: The duration; None is written as a dash.
+        is_estimate: Whether it is rounded to what is known.
+        omits_zero: Whether a smaller unit that is zero is left out.
 
     >>> duration(0.25), duration(61.2), duration(3 * 3600 + 60), duration(None)
     ('0.25 s', '1 min 1 s', '3 h 1 min', '–')
     >>> duration(4.2, is_estimate=True), duration(95, is_estimate=True), duration(7384, is_estimate=True)
     ('4 s', '2 min', '2 h 3 min')
+    >>> duration(36_000, omits_zero=True), duration(9_000, omits_zero=True), duration(900, omits_zero=True)
+    ('10 h', '2 h 30 min', '15 min')
     """
     if seconds is None:
         return ABSENT
     if seconds < (90 if is_estimate else 60):
-        return f"{seconds:.2f} s" if seconds < 10 and not is_estimate else f"{seconds:.0f} s"
+        decimals = 2 if seconds < 10 and not is_estimate else 0
+        return say("{n} s", n=f"{seconds:.{decimals}f}")
     if is_estimate and seconds < 3600:
-        return f"{round(seconds / 60)} min"
+        return say("{n} min", n=round(seconds / 60))
     minutes, rest_s = divmod(round(seconds), 60)
     hours, rest_min = divmod(minutes, 60)
-    return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"
+    if hours:
+        parts = [say("{n} h", n=hours), say("{n} min", n=rest_min)]
+        is_round = rest_min == 0
+    else:
+        parts = [say("{n} min", n=minutes), say("{n} s", n=rest_s)]
+        is_round = rest_s == 0
+    return parts[0] if omits_zero and is_round else " ".join(parts)
 
 
 def moment(text: str | None) -> str:

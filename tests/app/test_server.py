@@ -303,8 +303,15 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     served.until(lambda: "being made" not in served.get("/part").text)
     tiles = tiles_of(served)
     assert {re.search(r'href="/series/([^"]*)"', tile)[1] for tile in tiles} == {BTC, ETH}
-    ranks = [int(re.search(r"higher than on (\d+) %", tile)[1]) for tile in tiles]
+    ranks = [int(re.search(r"higher than (\d+) % of the time", tile)[1]) for tile in tiles]
     assert ranks[0] >= ranks[1]
+    # What the tiles are ordered by stands on them, in the table, and in the order's name by one name.
+    assert [int(re.search(r'class="percentile">(\d+)<i>/100<', tile)[1]) for tile in tiles] == ranks
+    for tile, rank in zip(tiles, ranks, strict=True):
+        assert f"volatility percentile {rank} of 100" in tile
+    overview = served.get("/").text
+    assert re.search(r'<option value="wild"[^>]*>Volatility percentile<', overview)
+    assert re.search(r"<span title=[^>]*>Mood, volatility percentile</span>", overview)
     for tile in tiles:
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
         rows = served.get(f"/api/forecast/{name}").json()["forecast"]
@@ -319,7 +326,7 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         assert price == pytest.approx(known.iloc[at], rel=1e-6)
         day = 96 if name == BTC else 24
         change = 100 * (known.iloc[at] / known.iloc[at - day] - 1)
-        sign, size = re.search(r'class="change (?:gain|loss)">(.)([\d.]+) %<', tile).groups()
+        sign, size = re.search(r'class="change (?:gain|loss)"><i>24 h </i>(.)([\d.]+) %<', tile).groups()
         assert float(f"{'-' if sign == '−' else ''}{size}") == pytest.approx(change, abs=0.006)
         assert (tile.count("<svg"), tile.count('class="chip ')) == (1, 1)
     assert "As of 2024-12-31 18:00 UTC." in served.get("/part").text
@@ -333,7 +340,7 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
 def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     told = served.get(f"/part/{ETH}").text
     ahead, mood, share = re.search(
-        r"Volatility ahead: ([\d.]+) %, (\w+): higher than on (\d+) % of the last 30", told
+        r"Volatility ahead: ([\d.]+) %, (\w+): volatility percentile (\d+) of 100, higher than \3 % of", told
     ).groups()
     candles = open_source("demo").candles(Series.parse(ETH), 900, 1_735_603_200 - 3_600)  # until midnight
     close = candles.to_frame()["close"]
@@ -406,6 +413,17 @@ def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(s
     cells = [re.findall(r"<td>([\d.,–% ]+)</td>", text) for text in (english, other)]
     assert cells[0] == cells[1] != []
     assert served.get(f"/api/forecast/{ETH}", **chinese).body == served.get(f"/api/forecast/{ETH}").body
+
+
+@pytest.mark.tf
+def test_units_and_the_name_of_a_run_are_translated(served: Any) -> None:
+    served.until(lambda: "being made" not in served.get("/part").text)
+    english = r"\d (?:min|h|s|ms)\b|\bruns? tiny"
+    for path in ("/", f"/series/{ETH}", "/record"):
+        assert re.findall(english, served.get(f"{path}?lang=en").text) != [], path
+        chinese = served.get(f"{path}?lang=zh-TW").text
+        assert re.findall(english, re.sub(r"<code.*?</code>", "", chinese)) == [], path
+        assert "執行 tiny" in chinese
 
 
 @pytest.mark.tf

@@ -43,7 +43,7 @@ NAMES = (
     *("Diebold-Mariano", "Benjamini-Hochberg", "CRPS", "MAE", "RMSE", "pinball", "UTC", "CPU", "GPU"),
     *("python", "keras", "QLIKE"),
 )
-UNITS = ("min", "MFLOP", "MB", "ms")
+UNITS = ("MFLOP", "MB")
 ELSE = (
     r"python -m v8[-. a-z]*|compare-profiles",  # commands
     r"--[a-z]+( \d)?",  # flags
@@ -119,7 +119,7 @@ def english(text: str) -> list[str]:
         text = re.sub(pattern, " ", text)
     for name in sorted((*NAMES, *UNITS), key=len, reverse=True):
         text = re.sub(rf"(?<![A-Za-z_]){re.escape(name)}(?![A-Za-z_])", " ", text)
-    return re.findall(r"[A-Za-z]{3,}", text)
+    return re.findall(r"[A-Za-z]{3,}|(?<=\d )(?:ms|[hs])\b", text)
 
 
 def neighbour(name: str) -> Any:

@@ -3,7 +3,7 @@
 import { onPart, present } from "/page.js";
 
 const { createChart, CandlestickSeries, LineSeries } = window.LightweightCharts;
-const { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share } = window.v8Touch;
+const { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share } = window.v8Touch;
 const root = document.documentElement;
 const DASHED = 2;
 const LONG_DASHES = 3;  // dashes of a thin line, which would look dotted
@@ -66,6 +66,7 @@ class SeriesChart {
     this.node = element("div", { class: "chart-frame" }, this.legend, this.box, this.buttons());
     place.prepend(this.node);
     this.chart = createChart(this.box, options(colours(), false));
+    leaveOutCutLabels(this.chart);
     this.addSeries();
     this.paint();
     this.chart.subscribeCrosshairMove(({ time }) => this.read(time === undefined ? undefined : time));
@@ -126,8 +127,8 @@ class SeriesChart {
       range: { colour: paint("ink") },
       upper: line(paint("purple")), lower: line(paint("purple")), upper_ahead: line(paint("purple")),
       lower_ahead: line(paint("purple")), candles: candle(paint("gain"), paint("loss")), ahead,
-      past: line(paint("orange")), volatility_band: { colour: paint("fan") }, volatility: line(paint("other")),
-      volatility_ahead: line(paint("blue")),
+      past: line(paint("orange")), volatility_band: { colour: paint("fan_of_task") }, volatility: line(paint("other")),
+      volatility_ahead: line(paint("volatility")),
     };
     Object.entries(styles).forEach(([name, style]) => this.series[name].applyOptions(style));
     if (this.data) this.drawPast();
@@ -294,6 +295,7 @@ const drawCoverage = (place) => {
   place.prepend(legend, box);
   const paint = colours();
   const coverage = createChart(box, options(paint, true));
+  leaveOutCutLabels(coverage);
   const lines = [paint("blue"), paint("orange"), paint("purple")];
   table.querySelectorAll("[data-nominal]").forEach((title, at) => {
     const color = lines[at % lines.length];

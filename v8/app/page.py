@@ -35,7 +35,7 @@ from v8.errors import listed
 from v8.forecasts.issuing import IssuedForecast
 from v8.invocation import command
 from v8.language import ENGLISH, LANGUAGES, chosen, language, say, term
-from v8.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask
+from v8.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
 from v8.market.series import Series, iso
 from v8.market.sources.demo import DemoSource
 from v8.quantile_levels import interval_names, intervals, quantile_column
@@ -64,7 +64,7 @@ def overview_page(
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "wild": say("Wildest first, for the coin"),
+        "wild": say("Volatility percentile"),
         "series": say("Name"),
         "change": say("Change of 24 h"),
         "volatility": say("Volatility ahead"),
@@ -74,14 +74,14 @@ def overview_page(
         "overview.html",
         demo=_demo_banner(is_demo(snapshot, source)),
         total=len(snapshot.metadata),
-        place=snapshot.label,
+        place=_place_in_words(snapshot.label),
         profiles=", ".join(profiles),
         sought=selection.text,
         timeframes=_options({"": say("All")} | {name: name for name in ordered}, selection.timeframe),
         moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
         orders=_options(orders, selection.order),
         view="table" if selection.is_table else "",
-        range=_range_legend(snapshot),
+        **_range_legends(snapshot),
         shown="{n}",  # the script counts the shown series and fills this in
     )
     scripts = join([_OVERVIEW_SCRIPTS, "\n", _ALERT_SCRIPTS])
@@ -174,7 +174,7 @@ def _page(
         part=part,
         address=address,
         title=title,
-        place=snapshot.label,
+        place=_place_in_words(snapshot.label),
         language=chosen(),
         tag=digest_bytes(part.encode()),
     )
@@ -314,12 +314,7 @@ def _record_sentences(tasks: Mapping[str, LiveTask]) -> list[str]:
                 parts.append(say("Within {name}: {share}.", name=name, share=percent(share)))
         sentences.append(" ".join(parts))
     if not all(live.is_best_of_run for live in tasks.values()):
-        sentences.append(
-            say(
-                "The best baseline is the one with the lowest error in this record: no verdict of the run "
-                "was found, or it names a baseline that was not forecast."
-            )
-        )
+        sentences.append(own_baseline_sentence())
     return sentences or [say("No live record yet.")]
 
 
@@ -392,7 +387,10 @@ class ForecastView:
             ends = (prices.low, prices.high)
         ahead = forecast[CLOSE].to_numpy()
         change = element(
-            "span", signed_percent(numbers.change), class_=f"change {direction_of(numbers.change)}"
+            "span",
+            element("i", say("24 h"), " "),  # the table has it as the title of a column
+            signed_percent(numbers.change),
+            class_=f"change {direction_of(numbers.change)}",
         )
         yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
         yield sparkline(
@@ -403,11 +401,13 @@ class ForecastView:
             title=f"{self._series}: {self._range_text()}",
         )
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
-        yield mood_label(numbers.percentile, volatility, self._volatility_text())
+        yield mood_label(numbers.percentile, self._volatility_text())
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
         yield element("span", text, class_="ahead", title=self._range_text())
         width = percent(numbers.range_width, 2)
         yield element("span", width, class_="width", title=self._range_text())
+        name = element("i", say("volatility"), " ")
+        yield element("span", name, volatility, class_="volatility")
         row = self._snapshot.row_of.get(str(self._series))
         yield verdict_chip(row, " ".join(self._verdict_sentences()))
         if self._age_warning():
@@ -446,7 +446,7 @@ class ForecastView:
             return say(
                 "Next {n} bars ({span}): medians from {low} to {high}; how far beyond is not forecast.",
                 n=num_bars,
-                span=_span(num_bars * self._series.bar_s),
+                span=duration(num_bars * self._series.bar_s, omits_zero=True),
                 low=self._format(LOW, self._forecast[LOW].min()),
                 high=self._format(HIGH, self._forecast[HIGH].max()),
             )
@@ -454,7 +454,7 @@ class ForecastView:
             "9 of 10 times the price stays between {low} and {high} over the next {span}.",
             low=self._format(LOW, prices.low),
             high=self._format(HIGH, prices.high),
-            span=_span(len(self._forecast) * self._series.bar_s),
+            span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True),
         )
 
     def _tested_range_text(self) -> str:
@@ -481,7 +481,8 @@ class ForecastView:
         if percentile is None:
             return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=volatility)
         return say(
-            "Volatility ahead: {ahead}, {mood}: higher than on {share} % of the last {days} days.",
+            "Volatility ahead: {ahead}, {mood}: volatility percentile {share} of 100, higher than {share} % "
+            "of the time in the last {days} days.",
             ahead=volatility,
             mood=term(mood_of(percentile)),
             share=percentile,
@@ -497,7 +498,7 @@ class ForecastView:
             "The figure above is its forecast at the last bar ahead.",
             n=BAND_PERIOD_BARS,
         )
-        limits = say("Calm is below 20 % of the days, wild from 80 % on.")
+        limits = say("Calm: a percentile below 20; wild: from 80 on.")
         if self.issued.forecaster.quantiles:
             limits = f"{say('The table below has the interval around it.')} {limits}"
         return element("p", f"{text} {limits}", class_="soft")
@@ -518,7 +519,7 @@ class ForecastView:
                 made=made,
             )
         else:
-            age = _span(max(0, self.issued.issued_at_s - self.issued.closed_s))
+            age = duration(max(0, self.issued.issued_at_s - self.issued.closed_s), omits_zero=True)
             after = say("The forecast was made at {made} UTC, {age} later.", made=made, age=age)
         return f"{text} {after}"
 
@@ -626,22 +627,25 @@ def _input_in_words(name: str) -> str:
     return spaced(name)
 
 
-def _span(seconds: float) -> str:
-    """Write a duration without a smaller unit that is zero.
-
-    >>> _span(36_000), _span(9_000), _span(900)
-    ('10 h', '2 h 30 min', '15 min')
-    """
-    return duration(seconds).removesuffix(" 0 min").removesuffix(" 0 s")
+def _place_in_words(label: str) -> str:
+    """Return the label of a place, see `ModelSnapshot`, in the current language."""
+    is_run = label.startswith(_RUN_LABEL)
+    return say("run {name}", name=label.removeprefix(_RUN_LABEL)) if is_run else label
 
 
-def _range_legend(snapshot: ModelSnapshot) -> str:
-    """Say what the shaded area of a tile is, and how far ahead it reaches."""
+def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
+    """Say what the range ahead of a tile and of the table is, and how far ahead it reaches."""
     spans_s = {metadata.horizon_bars * series.bar_s for series, metadata in snapshot.metadata.items()}
-    spans = " / ".join(_span(seconds) for seconds in sorted(spans_s))
+    spans = " / ".join(duration(seconds, omits_zero=True) for seconds in sorted(spans_s))
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
-        return say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans)
-    return say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans)
+        return {
+            "shaded": say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans),
+            "ahead": say("range ahead: 9 of 10 times the price stays within, next {spans}", spans=spans),
+        }
+    return {
+        "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
+        "ahead": say("range ahead: – for models that forecast no intervals"),
+    }
 
 
 def price_decimals(prices: FloatArray) -> int:

@@ -16,7 +16,7 @@ from v8.evaluation.significance import BEATS, UNKNOWN
 from v8.language import chosen, say, term
 from v8.market.series import Series, iso
 from v8.reports.markup import Html, element, join
-from v8.wording import moment
+from v8.wording import ABSENT, moment
 
 MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
@@ -135,15 +135,26 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
             tiles.append(Tile(series, view.numbers, view.tiles))
     num_made = len(views.keys() & snapshot.metadata.keys())
     status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
-    titles = [say("Series"), say("Price"), say("24 h"), say("Range ahead")]
-    titles += [say("Volatility"), say("Mood"), say("Verdict")]
-    head_row = element("p", *(element("span", title) for title in titles))
+    head_row = element("p", *_column_titles())
     # A wide screen has two columns of rows, each with titles.
     head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
     items = [_tile(tile) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
     board = element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
     return join([_newest_close(views.values()), board])
+
+
+def _column_titles() -> list[Html]:
+    """Return the titles of the table; a pointer shows what those mean that are not plain."""
+    titles = [element("span", title) for title in (say("Series"), say("Price"), say("24 h"))]
+    width = say("The whole width of the range: its highest price minus its lowest, in % of the last price")
+    # Translators: title of a column: how much higher the top of the range ahead is than its bottom.
+    titles.append(element("span", say("Range ahead, bottom to top"), title=width))
+    titles.append(element("span", say("Volatility")))
+    meaning = say("The volatility ahead is higher than so many % of the time in the coin's own last 30 days")
+    titles.append(element("span", say("Mood, volatility percentile"), title=meaning))
+    titles.append(element("span", say("Verdict")))
+    return titles
 
 
 def _newest_close(views: Iterable[Any]) -> Html:
@@ -241,10 +252,11 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
     return element("span", text, class_=f"chip {style}", title=sentence)
 
 
-def mood_label(percentile: int | None, volatility: str, sentence: str) -> Html:
-    """Return the mood as a word with the volatility, and with its sentence."""
+def mood_label(percentile: int | None, sentence: str) -> Html:
+    """Return the mood as a word with the percentile that tiles are ordered by, and with its sentence."""
     mood = mood_of(percentile)
-    number = element("span", volatility, class_="volatility")
+    rank = [ABSENT] if percentile is None else [str(percentile), element("i", "/100")]
+    number = element("span", *rank, class_="percentile")
     return element("span", element("b", term(mood)), " ", number, class_=f"mood {mood}", title=sentence)
 
 

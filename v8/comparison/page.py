@@ -82,7 +82,7 @@ class Unit(NamedTuple):
 
 
 UNITS: Final[Mapping[str, Unit]] = {
-    "s": Unit("s", lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value)),
+    "s": Unit("s", lambda value: say("{n} ms", n=f"{value * 1e3:.3g}") if value < 1 else duration(value)),
     "s, projected": Unit("s", lambda value: duration(value, is_estimate=True)),
     "/s": Unit("/s", lambda value: f"{value:,.0f}" if value >= 10 else digits(value)),
     "bytes": Unit("bytes", lambda value: f"{value / 1e6:,.0f} MB"),

@@ -2,7 +2,7 @@
 // which the page holds. Each is drawn from the JSON beside it, see v8/reports/candle_chart.py.
 (() => {
   const { createChart, CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
-  const { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share } = globalThis.v8Touch;
+  const { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share } = globalThis.v8Touch;
 
   // Forecasts that were issued one after another. A row is {time, lines, fills, candle, start}: values of lines,
   // [low, high] of areas, open, high, low and close; a row with `start` begins a forecast at the values there.
@@ -109,6 +109,7 @@
       options.handleScroll.mouseWheel = false;
       options.handleScale = { mouseWheel: false };
       this.chart = createChart(this.box, options);
+      leaveOutCutLabels(this.chart);
       this.keys = [];
       this.addCandles(paint);
       content.tasks.forEach((task) => this.addTask(task, paint));

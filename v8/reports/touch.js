@@ -3,6 +3,7 @@
 globalThis.v8Touch = (() => {
   const { customSeriesDefaultOptions } = globalThis.LightweightCharts;
   const root = document.documentElement;
+  const HALF_LABEL_PX = 20;  // of a time such as 12:00, the longest label, in a wide font
 
   /** Return a function from the name of a colour to that colour, light or dark. */
   const colours = () => {
@@ -39,6 +40,21 @@ globalThis.v8Touch = (() => {
     localization: { locale: root.lang },
   });
 
+  /** Leave out a label of the time axis that the left or right edge of a chart would cut. */
+  const leaveOutCutLabels = (chart) => {
+    const scale = chart.timeScale();
+    const tickMarkFormatter = (time) => {
+      const x = scale.timeToCoordinate(time);
+      const isWhole = x === null || (x >= HALF_LABEL_PX && x <= scale.width() - HALF_LABEL_PX);
+      return isWhole ? null : "";  // without an answer the library writes the label itself
+    };
+    // It keeps the labels that it has written until options are applied, so those are written again after each move.
+    const apply = () => scale.applyOptions({ tickMarkFormatter });
+    apply();
+    scale.subscribeVisibleLogicalRangeChange(apply);
+    scale.subscribeSizeChange(apply);
+  };
+
   // A series that its method `draw` draws: `data` has the bars, see the "custom series" of the library.
   class DrawnSeries {
     defaultOptions() { return { ...customSeriesDefaultOptions }; }
@@ -56,5 +72,5 @@ globalThis.v8Touch = (() => {
     context.fill();
   };
 
-  return { chartOptions, colours, DrawnSeries, element, fillArea, moment, price, share };
+  return { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share };
 })();
