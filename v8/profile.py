@@ -6,9 +6,11 @@ command line choose where and how far a profile runs. They never change the prof
 `Profile.with_budget`, which changes the digest, too.
 """
 
+import copy
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -535,8 +537,7 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
     """
     text = read_plain(path, fix=fix, most_bytes=MAX_YAML_BYTES, kind=ProfileError)
     try:
-        # Not `safe_load`: _Loader is a SafeLoader that accepts less.
-        content = yaml.load(text.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
+        content = copy.deepcopy(_parsed(text))
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two come from escape sequences
         got = str(error)
         if isinstance(error, yaml.MarkedYAMLError):
@@ -556,6 +557,13 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
         fix = "Start from a file under configs/"
         raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
     return content
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: bytes) -> Any:
+    """Parse YAML. Shipped files are read for every series, and parsing one takes ten milliseconds."""
+    # Not `safe_load`: _Loader is a SafeLoader that accepts less.
+    return yaml.load(text.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
 
 
 class _Loader(yaml.SafeLoader):

@@ -313,6 +313,7 @@ def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub:
     assert hub.routes == ["whoami"]
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_the_main_job_publishes_what_it_trained(
     hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
