@@ -44,7 +44,8 @@ _FLAGS = (
 
 
 _MEASURE = """<script>
-addEventListener("load", () => setTimeout(() => {
+// Again and again, the last counts: on a busy machine the page lays itself out late.
+addEventListener("load", () => setInterval(() => {
   const width = document.documentElement.clientWidth;
   const isHeld = (node) => node.parentElement.closest(".scroll, .plot, svg") !== null;
   const sticksOut = (node) => node.getBoundingClientRect().right > width + 1;
