@@ -252,7 +252,7 @@ def comparison_page(comparison: Comparison) -> Html:
             body += [element("h2", heading), *content]
         else:
             body.append(folded(heading, *content))
-    names = ", ".join(marked(name, comparison.formulas) for name in comparison.num_bars)
+    names = say(", ").join(marked(name, comparison.formulas) for name in comparison.num_bars)
     title = say("Profiles compared: {names}", names=names)
     return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
 
@@ -354,7 +354,7 @@ def budget_sentence(comparison: Comparison) -> str:
     data = say(
         "{num} series ({names}), {bars} newest candles each",
         num=len(comparison.series),
-        names=", ".join(comparison.series),
+        names=say(", ").join(comparison.series),
         bars=num_bars,
     )
     if comparison.epochs is None:
