@@ -315,11 +315,11 @@ def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp
     uneven = compared(long, short, epochs=None)
     windows, baselines = error_cautions(uneven)
     assert windows == (
-        "Their errors are not comparable: each profile is evaluated on the windows that its own lookback "
-        "leaves. Windows: stable 48, aligned 300."
+        "The errors of these profiles are not comparable: each profile is evaluated on the windows that "
+        "its own lookback leaves. Windows: stable 48, aligned 300."
     )
     assert baselines == (
-        "Their errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
+        "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
         "its own validation span. Candles: stable har, aligned range paths."
     )
     reason, _, fastest = advice(uneven)
@@ -340,7 +340,10 @@ def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> N
         evaluated("stable", 2.0, 135, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None
     )
     (caution,) = error_cautions(nearly)
-    assert caution.startswith("Small differences of their errors mean nothing") and "stable 270" in caution
+    assert (
+        caution.startswith("Small differences of the errors of these profiles mean nothing")
+        and "stable 270" in caution
+    )
     assert advice(nearly)[0].startswith("Take aligned: ")
     fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)
     assert advice(fewer)[0].startswith("No profile is recommended")

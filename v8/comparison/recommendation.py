@@ -130,14 +130,14 @@ def error_cautions(comparison: Comparison) -> list[str]:
         windows = _by_profile(comparison, {name: f"{num:,}" for name, num in comparison.num_windows.items()})
         if _have_unequal_windows(comparison):
             sentence = say(
-                "Their errors are not comparable: each profile is evaluated on the windows that its own "
-                "lookback leaves. Windows: {windows}.",
+                "The errors of these profiles are not comparable: each profile is evaluated on the "
+                "windows that its own lookback leaves. Windows: {windows}.",
                 windows=windows,
             )
         else:
             sentence = say(
-                "Small differences of their errors mean nothing: each profile is evaluated on the windows "
-                "that its own lookback leaves. Windows: {windows}.",
+                "Small differences of the errors of these profiles mean nothing: each profile is "
+                "evaluated on the windows that its own lookback leaves. Windows: {windows}.",
                 windows=windows,
             )
         sentences.append(sentence)
@@ -149,7 +149,7 @@ def error_cautions(comparison: Comparison) -> list[str]:
             different.append(say("{task}: {profiles}", task=titled(task), profiles=by_profile))
     if different:
         sentence = say(
-            "Their errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen "
+            "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen "
             "on its own validation span. {tasks}.",
             tasks=say("; ").join(different),
         )
