@@ -160,7 +160,7 @@ def spread_figure(
     traces.append(
         charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
     )
-    ends = _ends_of(traces, medians.values(), text_room=0.75 if second_lines else 0.4)
+    ends = _ends_of(traces, medians.values(), text_room=0.9 if second_lines else 0.4)
     # Short, so that a phone shows all of it; the title of the chart has the unit.
     x = axis(say("← lower error | higher error →"), zeroline=False, ends=ends)
     labels = {html.escape(row): f"{html.escape(row)}<br>{line}" for row, line in (second_lines or {}).items()}
