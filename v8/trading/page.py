@@ -89,8 +89,8 @@ def sentences(results: TradingResults) -> Iterator[str]:
 
 def _money_and_scores(results: Iterable[RuleResult]) -> tuple[list[RuleResult], list[RuleResult]]:
     """Divide results into those of rules that trade, and those of rules that only score a forecast."""
-    money = []
-    scores = []
+    money: list[RuleResult] = []
+    scores: list[RuleResult] = []
     for result in results:
         group = scores if TRADING_RULES[result.rule].is_score else money
         group.append(result)
