@@ -127,7 +127,7 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
     written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
-    assert (content["format"], content["is_demo"]) == (3, True)
+    assert (content["format"], content["is_demo"]) == (4, True)
     assert list(content["figures"]) == list(TRADING_RULES)
     assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
         (rule, "") for rule in TRADING_RULES

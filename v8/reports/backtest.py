@@ -304,8 +304,8 @@ def _picture(results: BacktestResults) -> Html:
     label = say(
         "Error of each series compared with the best baseline of its timeframe in all folds, in %, median "
         "over the folds of the series: left of 0 it is lower; filled where it is significant for this series "
-        "alone. Pointing at a dot shows its series. A diamond is the median of all series of every timeframe, filled where most are "
-        "significant; the sentences above are about one timeframe each."
+        "alone. Pointing at a dot shows its series. A diamond is the median of all series of every "
+        "timeframe, filled where most are significant; the sentences above are about one timeframe each."
     )
     return plot(spread_figure(dots, colours), label)
 

@@ -31,7 +31,7 @@ from v8.trading.rules import (
 )
 from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
 
-WORTH_FORMAT: Final = 3  # version of the keys of `worth.json`
+WORTH_FORMAT: Final = 4  # version of the keys of `worth.json`
 
 TITLE: Final = (
     "In money: gain of each rule, mean over days and series; more is better. The 95 % interval is that of "
