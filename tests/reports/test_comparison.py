@@ -316,11 +316,11 @@ def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp
     windows, baselines = error_cautions(uneven)
     assert windows == (
         "The errors of these profiles are not comparable: each profile is evaluated on the windows that "
-        "its own lookback leaves. Windows: stable 48, aligned 300."
+        "its own lookback leaves. Windows: 48 for stable, 300 for aligned."
     )
     assert baselines == (
         "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
-        "its own validation span. Candles: stable har, aligned range paths."
+        "its own validation span. Candles: har for stable, range paths for aligned."
     )
     reason, _, fastest = advice(uneven)
     assert reason == "No profile is recommended: they are evaluated on different windows."
@@ -342,7 +342,7 @@ def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> N
     (caution,) = error_cautions(nearly)
     assert (
         caution.startswith("Small differences of the errors of these profiles mean nothing")
-        and "stable 270" in caution
+        and "270 for stable" in caution
     )
     assert advice(nearly)[0].startswith("Take aligned: ")
     fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)

@@ -158,6 +158,9 @@ def error_cautions(comparison: Comparison) -> list[str]:
 
 
 def _by_profile(comparison: Comparison, values: Mapping[str, str]) -> str:
-    """Write a value after the name of each profile."""
-    parts = [f"{marked(name, comparison.formulas)} {value}" for name, value in values.items()]
+    """Write the value of each profile with its name."""
+    parts = []
+    for name, value in values.items():
+        # Translators: a number of windows, or a baseline, of a profile: "har for frontier".
+        parts.append(say("{value} for {profile}", value=value, profile=marked(name, comparison.formulas)))
     return say(", ").join(parts)
