@@ -20,6 +20,8 @@ from v8.market.candles import CandleReport, Gap, LostRow
 from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
 from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.tasks import TASKS
+from v8.trading.page import SCORES_TITLE as TITLE_OF_SCORES
+from v8.trading.page import TITLE as TITLE_OF_GAINS
 from v8.trading.rules import TRADING_RULES
 from v8.wording import spaced
 
@@ -95,6 +97,7 @@ REGISTERED: Final = (
     Words("v8/evaluation/importance.py", "Kind of inputs of a network.", (*KINDS,)),
     Words("v8/comparison/results.py", FIGURE, tuple(kind.title for kind in FIGURES.values())),
     Words("v8/comparison/page.py", FIGURE, (*CLAIMED.values(), CLAIM_NOTE)),
+    Words("v8/trading/page.py", "Title of a table.", (TITLE_OF_GAINS, TITLE_OF_SCORES)),
     Words(
         "v8/trading/rules.py",
         "A rule of trading, the unit of its gain, or what is done without a forecast.",
@@ -141,17 +144,16 @@ WRITTEN: Final = (
     Words("v8/comparison/page.py", "What is counted; its number comes before it.", ("repeat", "epoch")),
     Words("v8/app/page.py", "What is counted; its number comes before it.", ("day",)),
     Words("v8/comparison/page.py", TITLE, ("Profile",)),
-    Words("v8/trading/page.py", TITLE, ("rule, unit", "best other way", "its gain", "no forecast")),
-    Words("v8/trading/page.py", TITLE, ("perfect foresight", "model − best, 95 %")),
+    Words("v8/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
+    Words("v8/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),
     Words("v8/trading/page.py", "What is counted; its number comes before it.", ("day",)),
-    Words("v8/trading/page.py", TITLE, ("Gain by each rule, mean over days and series; more is better",)),
+    Words("v8/trading/page.py", TITLE, ("model − best alternative, 95 %",)),
     Words("v8/trading/rules.py", FIGURE, ("target volatility, % a year", "utility before costs, % a year")),
     Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),
-    Words("v8/trading/rules.py", FIGURE, ("right where held, %", "worst fall in a test span, %")),
+    Words("v8/trading/rules.py", FIGURE, ("right where held, %", "worst fall in one test span, mean, %")),
     Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year")),
-    Words(
-        "v8/trading/rules.py", FIGURE, ("earned in a test span, %", "filled, %", "width, bps", "stopped, %")
-    ),
+    Words("v8/trading/rules.py", FIGURE, ("earned in one test span, mean, %",)),
+    Words("v8/trading/rules.py", FIGURE, ("filled, %", "width, bps", "stopped, %")),
     Words("v8/trading/rules.py", FIGURE, ("closes beyond the range, %", "MAE of volatility, % a year")),
     Words("v8/trading/rules.py", FIGURE, ("lost by stops (−: gained), bps a trade",)),
     Words("v8/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from v8.baselines.baselines import called
 from v8.comparison.commands import all_profiles
 from v8.comparison.measurement import profile_order
 from v8.evaluation.evaluation import Evaluation
@@ -138,6 +139,8 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
             assert evaluation.relative_error(task) == multiple
             of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
             assert one["models"][0]["relative_mae_to_best"][task] == of_best
+            assert one["models"][0]["best_baseline"][task] == called(evaluation.best_baseline(task))
+            assert one["models"][0]["num_windows"] == evaluation.num_windows
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [
         json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")

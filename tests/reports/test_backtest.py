@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html import unescape
 from typing import Any
@@ -164,18 +165,28 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     assert page.count('class="plot"') == 1
     # Seasons go by their days, and open their own reports; series are named in words and in the picture.
     for fold in (1, 2):
-        assert f'href="fold-{fold}/report.html"' in page
+        assert re.search(f'<a [^>]*href="fold-{fold}/report.html"[^>]*class="plain"', page)
+    assert page.count("Significant: ") == 1  # one definition
     assert "<h2>The best and the worst series</h2>" in page
     assert all(f'<th scope="row">{name}</th>' in page for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
     assert '"ETHUSDT-15m: ' in page
+
+
+def test_the_headline_says_which_series_are_missing_in_which_folds(found: Any) -> None:
+    assert " would be " not in headline(found)
+    one, two = found.plan.folds
+    partial = replace(found.plan, folds=(replace(one, newest_s={"ETHUSDT-15m": 1_000}), two))
+    assert (
+        "4 of 3 models evaluated. 2 × 2 would be 4, but series had no candles yet, or too few, in some "
+        "folds: BTCUSDT-15m is in 1 of 2."
+    ) in headline(replace(found, plan=partial))
 
 
 def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     ((about, *sentences),) = verdicts(found)
     assert about == (
         "15m: median of 2 series in all their folds, short test periods within 1998-07-12 – 1998-07-17, each "
-        "trained again; the best baseline is that of these folds together. Significant: one test of the "
-        "windows of all these series."
+        "trained again; the best baseline is that of these folds together."
     )
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]

@@ -26,7 +26,7 @@ from v8.comparison.page import (
     require_same_comparison,
     write_comparison,
 )
-from v8.comparison.recommendation import advice
+from v8.comparison.recommendation import advice, error_cautions
 from v8.comparison.results import FIGURES, Comparison
 from v8.errors import ProfileError
 from v8.own_files import require_own
@@ -61,6 +61,8 @@ def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> M
             "best_epoch": best_epoch,
             "relative_mae": {"ohlc": multiple, "bands": None},
             "relative_mae_to_best": {"ohlc": multiple * 1.1, "bands": None},
+            "best_baseline": {"ohlc": "har", "bands": "naive"},
+            "num_windows": 150,
         }
         for series, seconds, best_epoch, multiple in (
             ("BTCUSDT-15m", first, 1, 0.9),
@@ -264,11 +266,12 @@ def test_an_error_that_is_hardly_larger_and_costs_less_is_the_one_to_take() -> N
 def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
     pair = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0, horizon_bars=1)
     short, fastest = advised(*pair, epochs=2)
+    # So short a training says nothing of errors, and the sentence about the fastest one names none.
+    assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
     assert short == (
         "No profile is recommended: so short a training shows which one is fast, but not yet which one "
         "forecasts well."
     )
-    assert fastest.startswith("The fastest is aligned: ")
     rule = (
         "Where one is recommended, medians that are at most 0.5 points apart count as equal, and it is the "
         "fastest of those with the lowest."
@@ -296,7 +299,61 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     without = comparison_page(worse)
     assert chosen not in without
     assert without.index("No profile is recommended: none") < without.index("Where one is recommended")
-    assert '"stable, 5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
+    assert '"stable\\u003cbr>5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
+
+
+def evaluated(profile: str, times: float, num_windows: int, best: str) -> Measurement:
+    """A measurement of two series with so many windows each, whose best baseline of the candles is `best`."""
+    plain = worth(profile, times, 0.84, 0.86)
+    changes = {"num_windows": num_windows, "best_baseline": {"ohlc": best}}
+    return {**plain, "models": [{**model, **changes} for model in plain["models"]]}
+
+
+def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp_path: Path) -> None:
+    long = evaluated("stable", 2.0, 24, "har")
+    short = evaluated("aligned", 1.0, 150, "range_paths")
+    uneven = compared(long, short, epochs=None)
+    windows, baselines = error_cautions(uneven)
+    assert windows == (
+        "The errors of these profiles are not comparable: each profile is evaluated on the windows that "
+        "its own lookback leaves. Windows: 48 for stable, 300 for aligned."
+    )
+    assert baselines == (
+        "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
+        "its own validation span. Candles: har for stable, range paths for aligned."
+    )
+    reason, _, fastest = advice(uneven)
+    assert reason == "No profile is recommended: they are evaluated on different windows."
+    assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
+    page = comparison_page(uneven)
+    assert page.index(windows) < page.index(reason) < page.rindex(windows) < page.index("<table")
+    assert error_table(uneven).rows[0] == ["evaluated windows of all series", "48", "300"]
+    assert ["Candles: best baseline", "har", "range paths"] in error_table(uneven).rows
+    write_comparison(tmp_path, uneven)
+    content = json.loads((tmp_path / "compare.json").read_text("utf-8"))
+    assert content["num_windows"] == {"stable": 48, "aligned": 300}
+    assert content["best_baselines"] == {"ohlc": {"stable": "har", "aligned": "range_paths"}}
+
+
+def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> None:
+    nearly = compared(
+        evaluated("stable", 2.0, 135, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None
+    )
+    (caution,) = error_cautions(nearly)
+    assert (
+        caution.startswith("Small differences of the errors of these profiles mean nothing")
+        and "270 for stable" in caution
+    )
+    assert advice(nearly)[0].startswith("Take aligned: ")
+    fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)
+    assert advice(fewer)[0].startswith("No profile is recommended")
+    assert error_cautions(DRIFTING) == []
+
+
+def test_diamonds_are_filled_where_nothing_is_tested() -> None:
+    page = comparison_page(compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0)))
+    (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert '"diamond"' in chart and "diamond-open" not in chart
 
 
 def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() -> None:

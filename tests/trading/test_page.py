@@ -15,9 +15,11 @@ from wandering import wandering
 from v8.evaluation.evaluation import MODEL
 from v8.reports.markup import DEMO_WARNING
 from v8.trading.page import (
+    SCORES_TITLE,
     TITLE,
     figure_tables,
-    gains_table,
+    gains_tables,
+    rules_tables,
     sentences,
     trading_page,
     trading_section,
@@ -34,6 +36,7 @@ from v8.trading.rules import (
     TradingTerms,
     evaluate_trading,
 )
+from v8.wording import column
 
 FREE = TradingTerms(fee=0.0, spread=0.0)
 
@@ -44,13 +47,20 @@ def known() -> TradingResults:
 
 
 def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> None:
-    money, worse, scores, _, _, _, costs = sentences(known)
+    money, worse, scores, _, limits, _, _, costs = sentences(known)
     best = "significantly better than the best alternative"
     assert money == f"In money, after costs: {best}: position by volatility."
     assert worse == "Significantly worse than it: limit orders at low and high."
     assert scores == f"As forecasts, by their scores: {best}: 90 % range of the close, variance."
+    by_rule = {result.rule: result for result in known.pooled}
+    model, without = column(by_rule["limits"].gains[name] for name in (MODEL, "market order"))
+    assert limits == (
+        f"Model, limit orders at low and high: {model} bps an order compared with the last known close, "
+        f"after costs; a market order: {without} bps."
+    )
     assert costs.startswith(
-        "A trade costs a fee of 0 bps. An order that is filled at once pays half of the spread, 0 bps, too."
+        "A trade costs a fee of 0 bps. An order that is filled at once also pays half of the spread of "
+        "0 bps: 0 bps."
     )
 
 
@@ -70,7 +80,8 @@ def test_few_days_are_said_to_tell_nothing() -> None:
         scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
     )
     assert costs.startswith(
-        "A trade costs a fee of 5 bps. An order that is filled at once pays half of the spread, 1 bps, too."
+        "A trade costs a fee of 5 bps. An order that is filled at once also pays half of the spread of "
+        "2 bps: 1 bps."
     )
 
 
@@ -80,20 +91,26 @@ def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: Trad
     earned = known.curves["direction"][MODEL].iloc[-1]
     gains = {**by_rule["direction"].gains, MODEL: 36.5}
     pooled = [replace(one, gains=gains) if one.rule == "direction" else one for one in known.pooled]
-    _, _, _, utility, direction, uncertain, _ = sentences(replace(known, pooled=pooled))
-    expected = f"Model, direction of the close: 36.5 % a year, measured over {num_days} days: "
+    _, _, _, utility, _, direction, uncertain, _ = sentences(replace(known, pooled=pooled))
+    expected = "Model, direction of the close: earned "
     assert direction.startswith(expected)
-    found = direction.removeprefix(expected).removesuffix(" % in them.")
+    found = direction.removeprefix(expected).partition(" ")[0]
     assert float(found) == pytest.approx(earned, abs=0.05)
-    assert utility.startswith("Model, position by volatility: ")
-    assert utility.endswith(f" % of utility a year, measured over {num_days} days; utility is no return.")
+    in_days = f" % in {num_days} days, the days added up; "
+    assert direction.endswith(f"{in_days}as a rate, 36.5 % a year.")
+    # The money stands before the utility, which may be near 0 where much was lost.
+    earned = known.curves["volatility"][MODEL].iloc[-1]
+    expected = "Model, position by volatility: earned "
+    assert float(utility.removeprefix(expected).partition(" ")[0]) == pytest.approx(earned, abs=0.05)
+    assert f"{in_days}its utility, which also counts the risk, but not whether prices rose" in utility
     assert uncertain == (
         "A rate of a year that was measured over fewer than 180 days is uncertain: a few days decide it."
     )
     page = str(trading_page(known))
-    for label in ("position by volatility, % of utility a year", "direction of the close, % a year"):
-        assert f"{label}, over {num_days} days" in gains_table(known.pooled, TITLE).columns
-        assert page.count(f">{label}, over {num_days} days</t") == 2  # over all series, and of its only one
+    for rule in ("position by volatility, % of utility a year", "direction of the close, % a year"):
+        label = f"{rule}, a rate over {num_days} days"
+        assert label in next(gains_tables(known.pooled)).columns
+        assert page.count(f">{label}</t") == 2  # over all series, and of its only one
     assert page.count(uncertain) == 1
     assert [table.title for table in figure_tables(known)] == [
         f"{rule.title}, measured over {num_days} days" for rule in TRADING_RULES.values()
@@ -103,14 +120,14 @@ def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: Trad
 def test_a_rate_of_a_year_is_not_called_uncertain_if_half_a_year_was_measured(known: TradingResults) -> None:
     longer = replace(known, pooled=[replace(one, num_days=180) for one in known.pooled])
     assert not any("uncertain" in sentence for sentence in sentences(longer))
-    assert any("measured over 180 days" in sentence for sentence in sentences(longer))
+    assert any("earned" in sentence and "in 180 days" in sentence for sentence in sentences(longer))
 
 
 def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:
     written = write_trading_results(tmp_path, replace(known, is_demo=True))
     assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
     content = json.loads(written[0].read_text())
-    assert (content["format"], content["is_demo"]) == (3, True)
+    assert (content["format"], content["is_demo"]) == (4, True)
     assert list(content["figures"]) == list(TRADING_RULES)
     assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
         (rule, "") for rule in TRADING_RULES
@@ -134,14 +151,42 @@ def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path
 def test_a_curve_breaks_where_days_are_missing_between_test_spans(known: TradingResults) -> None:
     days = [10, 11, 12, 700, 701]
     earned = known.curves["direction"].iloc[: len(days)].set_axis(days)
-    page = trading_page(replace(known, curves={"direction": earned}))
-    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    page = trading_page(replace(known, curves=dict.fromkeys(known.curves, earned)))
+    drawn, _ = re.findall(r'<script type="application/json">(.*?)</script>', page)
     chart = json.loads(drawn)
     for line in chart["data"]:
         assert line["y"][3] is None and None not in line["y"][:3] + line["y"][4:]
     assert [rule["x0"] for rule in chart["layout"]["shapes"]] == [3]
     assert chart["layout"]["xaxis"]["tickvals"] == [0, 4]
-    assert "5 days in all" in page
+    assert "5 days in all. A dotted line is where days are missing" in page
+    assert "A dotted line" not in trading_page(known)  # its days follow one another
+
+
+def test_scores_are_not_called_gains_and_intervals_are_said_to_be_uncorrected(known: TradingResults) -> None:
+    money, scores = rules_tables(known.pooled)
+    assert "its gain" in money.columns and "its score" in scores.columns
+    assert [row[0] for row in scores.rows] == [
+        "90 % range of the close, bps of interval score",
+        "variance, QLIKE",
+    ]
+    for table in (money, scores):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert "p and verdict are corrected for all of them" in table.title
+        assert str(trading_page(known)).count(table.title) == 2  # over all series, and by series
+
+
+def test_a_difference_that_may_be_chance_says_its_direction(known: TradingResults) -> None:
+    (result,) = [one for one in known.pooled if one.rule == "direction"]
+    lower = replace(result.best, model_error=64.0, baseline_error=0.0, corrected_p_value=0.5)
+    for best, words in (
+        (lower, " (lower, but it may be chance)"),
+        (replace(lower, model_error=-64.0), " (higher, but it may be chance)"),
+        (replace(lower, corrected_p_value=0.01), ""),
+        (replace(lower, model_error=0.0), ""),
+    ):
+        money, _ = rules_tables([replace(result, best=best)])
+        verdict = str(money.rows[0][-1])
+        assert verdict.partition(" (")[1:] == words.partition(" (")[1:]
 
 
 def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingResults) -> None:
@@ -156,8 +201,9 @@ def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingR
 
 
 def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:
-    for table in (gains_table(known.pooled, TITLE), *figure_tables(known)):
-        num_gains = len(table.rows) - (4 if table.title == TITLE else 0)  # below them are p-values and words
+    for table in (*gains_tables(known.pooled), *figure_tables(known)):
+        has_words = table.title in (TITLE, SCORES_TITLE)
+        num_gains = len(table.rows) - (4 if has_words else 0)  # below them are p-values and words
         for place in range(1, len(table.columns)):
             numbers = [str(row[place]) for row in table.rows[:num_gains]]
             assert len({len(cell.partition(".")[2]) for cell in numbers if cell != "–"}) == 1, numbers

@@ -232,12 +232,12 @@ def _write_and_print(comparison: "Comparison", out: Path) -> None:
         formula_notes,
         write_comparison,
     )
-    from v8.comparison.recommendation import advice
+    from v8.comparison.recommendation import advice, error_cautions
     from v8.reports.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     lines = [DEMO_WARNING] if comparison.is_demo else []
-    lines += [*advice(comparison), *formula_notes(comparison)]
+    lines += [*error_cautions(comparison), *advice(comparison), *formula_notes(comparison)]
     lines += [budget_sentence(comparison), *cautions(comparison)]
     print_lines(*lines)
     for _, parts in contents(comparison):

@@ -206,9 +206,12 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
     relative_mae = {}
     relative_mae_to_best = {}
+    best_baseline = {}
     for task in evaluation.tasks:
+        best = metadata.verdicts[task].best
         relative_mae[task] = evaluation.relative_error(task)
-        relative_mae_to_best[task] = metadata.verdicts[task].best.relative_mae
+        relative_mae_to_best[task] = best.relative_mae
+        best_baseline[task] = best.name
     return {
         "series": metadata.series,
         "seconds": {**metadata.seconds},
@@ -218,6 +221,8 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
         "best_epoch": training.best_epoch,
         "relative_mae": relative_mae,
         "relative_mae_to_best": relative_mae_to_best,
+        "best_baseline": best_baseline,  # of this run, by task: each run chooses it on its validation span
+        "num_windows": evaluation.num_windows,  # of the test span, which errors are means over
     }
 
 

@@ -16,7 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from v8.baselines.baselines import BASELINES
 from v8.comparison.naming import marked
-from v8.comparison.recommendation import NEGLIGIBLE_PCT, advice, profile_errors, reason_for_none
+from v8.comparison.recommendation import (
+    NEGLIGIBLE_PCT,
+    advice,
+    error_cautions,
+    profile_errors,
+    reason_for_none,
+)
 from v8.comparison.results import (
     FIGURES,
     PROJECTED_MODELS,
@@ -31,7 +37,7 @@ from v8.records import check_format, read_json_object
 from v8.reports.figures import spread_figure
 from v8.reports.markup import Html, document, element, folded, plot, shown_table
 from v8.reports.page import provenance
-from v8.reports.verdict import verdict_box
+from v8.reports.verdict import titled, verdict_box
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.wording import ABSENT, Table, between, count, digits, duration, plural, spaced
@@ -140,7 +146,8 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
         yield say("Failed"), [shown_table(reasons)]
     if comparison.measurements:
         claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & comparison.figures.keys() else []
-        yield say("Worth and cost"), [error_table(comparison), *claims, assumption(comparison)]
+        sentences = [*claims, assumption(comparison)]
+        yield say("Worth and cost"), [*error_cautions(comparison), error_table(comparison), *sentences]
         yield say("All figures"), [ratio_table(comparison), cost_table(comparison)]
     yield (
         say("Where these numbers come from"),
@@ -196,6 +203,8 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
         "assumption": assumption(comparison),
         "figures": comparison.figures,
         "ratios": comparison.ratios,
+        "num_windows": comparison.num_windows,
+        "best_baselines": comparison.best_baselines,
         "claims": {name: claim for name, claim in CLAIMS.items() if name in comparison.num_bars},
     }
     write_json(files[0], content)
@@ -221,18 +230,17 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [verdict_box("", *advice(comparison))]
+    body = [verdict_box("", *error_cautions(comparison), *advice(comparison))]
     all_errors = profile_errors(comparison)
     if all_errors:
-        rows = {}
-        for errors in all_errors:
-            time = duration(errors.projected_s, is_estimate=True)
-            rows[f"{errors.profile}, {time}"] = errors.dots
+        rows = {errors.profile: errors.dots for errors in all_errors}
+        times = {errors.profile: duration(errors.projected_s, is_estimate=True) for errors in all_errors}
         label = say(
             "Error compared with the naive forecast's, difference in %: a dot is a series, the mean of its "
-            "tasks; a diamond is the median of the series. Next to the name, the projected time of 40 models."
+            "tasks; a diamond is the median of the series. Below the name, the projected time of 40 models."
         )
-        body.append(plot(spread_figure(rows, dict.fromkeys(rows, "blue"), is_tested=False), label))
+        chart = spread_figure(rows, dict.fromkeys(rows, "blue"), is_tested=False, second_lines=times)
+        body.append(plot(chart, label))
         is_recommended = not reason_for_none(comparison, all_errors)
         body.append(element("p", _chart_note(is_recommended=is_recommended), class_="soft"))
     for sentence in (*formula_notes(comparison), budget_sentence(comparison), *cautions(comparison)):
@@ -244,7 +252,7 @@ def comparison_page(comparison: Comparison) -> Html:
             body += [element("h2", heading), *content]
         else:
             body.append(folded(heading, *content))
-    names = ", ".join(marked(name, comparison.formulas) for name in comparison.num_bars)
+    names = say(", ").join(marked(name, comparison.formulas) for name in comparison.num_bars)
     title = say("Profiles compared: {names}", names=names)
     return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
 
@@ -276,10 +284,15 @@ def _to_markup(part: str | Table) -> Html:
 
 def error_table(comparison: Comparison) -> Table:
     """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
-    names = [f"{task}_relative_mae" for task in TASKS]
-    names += [f"{task}_relative_mae_to_best" for task in TASKS]
-    names += ["peak_process_bytes", "projected_40_s"]
-    table = _figure_table("", comparison.figures, names, comparison.formulas)
+    errors = ["num_windows", *(f"{task}_relative_mae" for task in TASKS)]
+    errors += [f"{task}_relative_mae_to_best" for task in TASKS]
+    costs = ["peak_process_bytes", "projected_40_s"]
+    table = _figure_table("", comparison.figures, errors, comparison.formulas)
+    for task, by_profile in comparison.best_baselines.items():
+        title = say("{task}: best baseline", task=titled(task))
+        names = [spaced(by_profile.get(profile, ABSENT)) for profile in comparison.figures]
+        table.rows.append([title, *names])
+    table.rows += _figure_table("", comparison.figures, costs, comparison.formulas).rows
     for name, title in CLAIMED.items():
         claims = [CLAIMS.get(profile, {}).get(name) for profile in comparison.figures]
         if any(claims):
@@ -341,7 +354,7 @@ def budget_sentence(comparison: Comparison) -> str:
     data = say(
         "{num} series ({names}), {bars} newest candles each",
         num=len(comparison.series),
-        names=", ".join(comparison.series),
+        names=say(", ").join(comparison.series),
         bars=num_bars,
     )
     if comparison.epochs is None:
@@ -359,7 +372,8 @@ def cautions(comparison: Comparison) -> list[str]:
     sentences = []
     if len(set(comparison.horizons.values())) > 1:
         formulas = comparison.formulas
-        horizons = ", ".join(f"{marked(name, formulas)} {bars}" for name, bars in comparison.horizons.items())
+        by_profile = [f"{marked(name, formulas)} {bars}" for name, bars in comparison.horizons.items()]
+        horizons = say(", ").join(by_profile)
         sentences.append(
             say(
                 "The profiles look differently far ahead, in bars: {horizons}. Near bars are easier, so "

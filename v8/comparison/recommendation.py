@@ -1,16 +1,19 @@
 """Which of the compared profiles is recommended, with its error and its time, or why none is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from v8.comparison.naming import marked
 from v8.comparison.results import PROJECTED_MODELS, Comparison
 from v8.language import say
 from v8.reports.figures import Dot, change_pct
-from v8.reports.verdict import relative_to_naive
-from v8.wording import duration
+from v8.reports.verdict import relative_to_naive, titled
+from v8.wording import duration, spaced
 
 NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
+
+UNEQUAL_WINDOWS_PCT: Final = 10.0
+"""Numbers of evaluated windows that differ by more, in per cent of the largest, make errors incomparable."""
 
 
 class ProfileErrors(NamedTuple):
@@ -23,9 +26,13 @@ class ProfileErrors(NamedTuple):
 
     def __str__(self) -> str:
         error = relative_to_naive(1.0 + self.change_pct / 100.0)
+        return say("{error}; {cost}", error=error, cost=self.cost)
+
+    @property
+    def cost(self) -> str:
+        """The time that its models take, in words."""
         time = duration(self.projected_s, is_estimate=True)
-        cost = say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
-        return say("{error}; {cost}", error=error, cost=cost)
+        return say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
 
 
 def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
@@ -53,7 +60,8 @@ def advice(comparison: Comparison) -> list[str]:
     """Recommend a profile, with its error and its time, and name alternatives.
 
     The recommended one is the fastest of the profiles whose errors count as equal to the smallest. Where none
-    is recommended, the reason comes first, then the rule, if enough was trained to apply it.
+    is recommended, the reason comes first, then the rule, if enough was trained to apply it. The fastest one
+    is named with its error only where errors of profiles may be compared.
     """
     by_error = profile_errors(comparison)
     if not by_error:
@@ -61,8 +69,9 @@ def advice(comparison: Comparison) -> list[str]:
     by_time = sorted(by_error, key=lambda errors: errors.projected_s)
     best = by_error[0]
     fastest = by_time[0]
-    fastest_sentence = say("The fastest is {name}: {result}.", name=fastest.profile, result=fastest)
     reason = reason_for_none(comparison, by_error)
+    result = fastest.cost if reason and not _may_compare_errors(comparison) else str(fastest)
+    fastest_sentence = say("The fastest is {name}: {result}.", name=fastest.profile, result=result)
     if reason and comparison.epochs is not None:
         return [reason, fastest_sentence]
     if reason:
@@ -94,6 +103,64 @@ def reason_for_none(comparison: Comparison, by_error: Sequence[ProfileErrors]) -
         )
     if len(set(comparison.horizons.values())) > 1:
         return say("No profile is recommended: they look differently far ahead.")
+    if _have_unequal_windows(comparison):
+        return say("No profile is recommended: they are evaluated on different windows.")
     if by_error[0].change_pct >= 0.0:
         return say("No profile is recommended: none has a lower error than the naive forecast.")
     return ""
+
+
+def _may_compare_errors(comparison: Comparison) -> bool:
+    """Return whether errors of the profiles are of the same steps and windows, after a whole training."""
+    is_whole = comparison.epochs is None
+    has_one_horizon = len(set(comparison.horizons.values())) == 1
+    return is_whole and has_one_horizon and not _have_unequal_windows(comparison)
+
+
+def _have_unequal_windows(comparison: Comparison) -> bool:
+    """Return whether the numbers of evaluated windows differ by more than `UNEQUAL_WINDOWS_PCT`."""
+    numbers = comparison.num_windows.values()
+    return min(numbers) < (1.0 - UNEQUAL_WINDOWS_PCT / 100.0) * max(numbers)
+
+
+def error_cautions(comparison: Comparison) -> list[str]:
+    """Say where errors of the profiles are not comparable: their windows, or their best baselines, differ."""
+    sentences = []
+    if len(set(comparison.num_windows.values())) > 1:
+        windows = _by_profile(comparison, {name: f"{num:,}" for name, num in comparison.num_windows.items()})
+        if _have_unequal_windows(comparison):
+            sentence = say(
+                "The errors of these profiles are not comparable: each profile is evaluated on the "
+                "windows that its own lookback leaves. Windows: {windows}.",
+                windows=windows,
+            )
+        else:
+            sentence = say(
+                "Small differences of the errors of these profiles mean nothing: each profile is "
+                "evaluated on the windows that its own lookback leaves. Windows: {windows}.",
+                windows=windows,
+            )
+        sentences.append(sentence)
+    different = []
+    for task, names in comparison.best_baselines.items():
+        if len(set(names.values())) > 1:
+            by_profile = _by_profile(comparison, {name: spaced(best) for name, best in names.items()})
+            # Translators: a task, and for each profile a number or the name of a baseline.
+            different.append(say("{task}: {profiles}", task=titled(task), profiles=by_profile))
+    if different:
+        sentence = say(
+            "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen "
+            "on its own validation span. {tasks}.",
+            tasks=say("; ").join(different),
+        )
+        sentences.append(sentence)
+    return sentences
+
+
+def _by_profile(comparison: Comparison, values: Mapping[str, str]) -> str:
+    """Write the value of each profile with its name."""
+    parts = []
+    for name, value in values.items():
+        # Translators: a number of windows, or a baseline, of a profile: "har for frontier".
+        parts.append(say("{value} for {profile}", value=value, profile=marked(name, comparison.formulas)))
+    return say(", ").join(parts)

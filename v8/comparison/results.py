@@ -85,6 +85,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "flop_per_window": _ratioed("operations per window", "flop", "flop_per_window", "first"),
     "peak_process_bytes": _ratioed("peak memory of the process", "bytes", "peak_process_bytes", "first"),
     "peak_device_bytes": Figure("peak memory of the device", "bytes", "peak_device_bytes", "first"),
+    "num_windows": Figure("evaluated windows of all series", "", "num_windows", _sum),
     **_task_figures(),
     "projected_40_s": _ratioed(
         f"{PROJECTED_MODELS} models with its own epochs, projected", "s, projected", "projected_s", "first"
@@ -125,6 +126,26 @@ class Comparison:
         return {measurement["profile"]: measurement["horizon_bars"] for measurement in self.measurements}
 
     @cached_property
+    def num_windows(self) -> dict[str, int]:
+        """Evaluated windows of all series, by profile: fewer where windows look further back."""
+        return {
+            measurement["profile"]: sum(model["num_windows"] for model in measurement["models"])
+            for measurement in self.measurements
+        }
+
+    @cached_property
+    def best_baselines(self) -> dict[str, dict[str, str]]:
+        """By task and profile, the best baselines of its series, each named once, joined by commas."""
+        names: dict[str, dict[str, str]] = {}
+        for measurement in self.measurements:
+            models = measurement["models"]
+            for task in TASKS:
+                of_task = [model["best_baseline"][task] for model in models if task in model["best_baseline"]]
+                if of_task:
+                    names.setdefault(task, {})[measurement["profile"]] = ", ".join(dict.fromkeys(of_task))
+        return names
+
+    @cached_property
     def models(self) -> pd.DataFrame:
         """A row a model, with its own and its process's measurements.
 
@@ -136,7 +157,8 @@ class Comparison:
                 if measurement["profile"] == name:
                     rows += [{**measurement, **model} for model in measurement["models"]]
         models = pd.json_normalize(rows)
-        models = models.drop(columns=["models", "precision"]).set_index([*_MEASUREMENT_KEYS, "series"])
+        models = models.drop(columns=["models", "precision", *models.filter(like="best_baseline.")])
+        models = models.set_index([*_MEASUREMENT_KEYS, "series"])
         is_gpu = models.pop("device").str.startswith("GPU")
         models = models.reindex(columns=list(dict.fromkeys([*models, *_COLUMNS]))).astype(float)
         models[_EPOCH_COLUMNS] = models[_EPOCH_COLUMNS].where(models["epochs_run"] > 0)

@@ -11,7 +11,9 @@ from statistics import fmean
 from typing import Final
 
 from v8.artifacts.backtest_results import RESULTS_FILE, BacktestResults
+from v8.artifacts.nested_runs import BacktestPlan
 from v8.baselines.baselines import called
+from v8.errors import MAX_LISTED
 from v8.evaluation import fold_losses
 from v8.evaluation.fold_losses import CellGroup, TaskResult
 from v8.evaluation.significance import ALPHA, BEATS, LOSES
@@ -71,6 +73,14 @@ def headline(results: BacktestResults) -> str:
     plan = results.plan
     shares = results.evaluated
     num_models = sum(num for _, num in shares.values())
+    absences = ""
+    if num_models < len(plan.folds) * len(plan.series):
+        absences = say(
+            " {all} would be {num}, but series had no candles yet, or too few, in some folds: {series}.",
+            all=f"{len(plan.folds)} × {len(plan.series)}",
+            num=len(plan.folds) * len(plan.series),
+            series=_absences(plan),
+        )
     scope = say(
         "{folds} of {num} series, each trained again on {bars} candles from {source}: {have} of {all} models "
         "evaluated.",
@@ -93,7 +103,19 @@ def headline(results: BacktestResults) -> str:
     completeness = say(" All folds are complete.")
     if incomplete:
         completeness = say(" Incomplete: {parts}.", parts=", ".join(incomplete))
-    return scope + failed + completeness
+    return scope + absences + failed + completeness
+
+
+def _absences(plan: BacktestPlan) -> str:
+    """Name the series that are not in every fold, at most five, each with the number of its folds."""
+    parts = []
+    for series in plan.series:
+        num_folds = sum(series in fold.newest_s for fold in plan.folds)
+        if num_folds < len(plan.folds):
+            parts.append(say("{series} is in {n} of {num}", series=series, n=num_folds, num=len(plan.folds)))
+    shown = say(", ").join(parts[:MAX_LISTED])
+    num_more = len(parts) - MAX_LISTED
+    return shown if num_more <= 0 else say("{shown} and {num} more", shown=shown, num=num_more)
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
@@ -174,8 +196,7 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
         if pool.name == all_folds:
             scope = say(
                 "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
-                "each trained again; the best baseline is that of these folds together. Significant: one "
-                "test of the windows of all these series.",
+                "each trained again; the best baseline is that of these folds together.",
                 timeframe=pool.timeframe,
                 num=pool.num_series,
                 days=_days(pool),
@@ -246,7 +267,8 @@ def _fold_rows(results: BacktestResults) -> list[tuple[Html, TaskResults]]:
     rows = []
     for fold in results.folds:
         report = f"{folders[fold.name]}/report.html"
-        rows.append((element("a", _fold_name(fold), href=report, title=_days(fold)), fold.tasks))
+        link = element("a", _fold_name(fold), href=report, title=_days(fold), class_="plain")
+        rows.append((link, fold.tasks))
     return rows
 
 
@@ -281,9 +303,9 @@ def _picture(results: BacktestResults) -> Html:
     colours = {titled(task): TASKS[task].colour for task in results.tasks}
     label = say(
         "Error of each series compared with the best baseline of its timeframe in all folds, in %, median "
-        "over the folds of the series: left of 0 it is lower; filled where the test of this series alone is "
-        "significant. A diamond is the median of all series of every timeframe, filled where most are "
-        "significant; the sentences above are about one timeframe each."
+        "over the folds of the series: left of 0 it is lower; filled where it is significant for this series "
+        "alone. Pointing at a dot shows its series. A diamond is the median of all series of every "
+        "timeframe, filled where most are significant; the sentences above are about one timeframe each."
     )
     return plot(spread_figure(dots, colours), label)
 

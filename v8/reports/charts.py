@@ -121,7 +121,7 @@ def axis(
     title: str = "",
     *,
     ends: tuple[float, float] | None = None,
-    ticks: Mapping[float, str] | None = None,
+    ticks: Mapping[float, str] | Mapping[str, str] | None = None,
     **options: Any,
 ) -> Json:
     """Return an axis.

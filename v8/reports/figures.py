@@ -133,6 +133,7 @@ def spread_figure(
     title: str = "",
     *,
     is_tested: bool = True,
+    second_lines: Mapping[str, str] | None = None,
 ) -> Chart:
     """Draw how much larger errors are than others', in per cent.
 
@@ -142,14 +143,16 @@ def spread_figure(
             series differ significantly in its direction.
         colours: By the name of the row, a name of the palette.
         title: Title of the chart, on pictures.
-        is_tested: Whether differences were tested; diamonds are hollow otherwise.
+        is_tested: Whether differences were tested; otherwise diamonds are filled, for a hollow one says that
+            a test found nothing.
+        second_lines: By the name of the row, what is written below it, which leaves a phone more room.
     """
     medians = {row: median(dot.change_pct for dot in dots) or 0.0 for row, dots in rows.items() if dots}
     edge = max([FAR_PCT, *medians.values()])
     traces = [_dot_trace(row, dots, colours[row], edge) for row, dots in rows.items()]
     texts = [difference(middle) for middle in medians.values()]
     diamonds = [
-        "diamond" if is_tested and _is_sure(rows[row], middle) else "diamond-open"
+        "diamond" if not is_tested or _is_sure(rows[row], middle) else "diamond-open"
         for row, middle in medians.items()
     ]
     # Beside the line at 0, on the side of the diamond, so that it crosses no text.
@@ -157,9 +160,11 @@ def spread_figure(
     traces.append(
         charts.marks(list(medians.values()), list(medians), texts, "$ink", diamonds, textposition=places)
     )
+    ends = _ends_of(traces, medians.values(), text_room=0.9 if second_lines else 0.4)
     # Short, so that a phone shows all of it; the title of the chart has the unit.
-    x = axis(say("← lower error | higher error →"), zeroline=False, ends=_ends_of(traces, medians.values()))
-    y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5))
+    x = axis(say("← lower error | higher error →"), zeroline=False, ends=ends)
+    labels = {html.escape(row): f"{html.escape(row)}<br>{line}" for row, line in (second_lines or {}).items()}
+    y = axis(**_NAMED_ROWS, ends=(len(rows) - 0.5, -0.5), ticks=labels)
     height = 110 + _ROW_HEIGHT * len(rows)
     return Chart(traces, height, x, y, rules=[rule(0, "$soft")], has_legend=False, title=title)
 
@@ -169,10 +174,13 @@ def _is_sure(dots: Sequence[Dot], middle: float) -> bool:
     return middle != 0.0 and is_of_most([dot.is_sure and dot.change_pct * middle > 0.0 for dot in dots])
 
 
-def _ends_of(traces: Sequence[Json], medians: Iterable[float]) -> tuple[float, float]:
+def _ends_of(
+    traces: Sequence[Json], medians: Iterable[float], *, text_room: float = 0.4
+) -> tuple[float, float]:
     """Return the ends of an axis that holds all marks and 0, and has room for texts beside them.
 
-    The text of a median lies on its outer side, and takes a third of the axis on a phone.
+    The text of a median lies on its outer side, and takes a third of the axis on a phone, or more where names
+    of rows are long: `text_room` is its share of the distance between the outermost marks.
     """
     places = [0.0, *(place for trace in traces for place in trace["x"])]
     span = max(places) - min(places) or 6.0
@@ -180,9 +188,9 @@ def _ends_of(traces: Sequence[Json], medians: Iterable[float]) -> tuple[float, f
     high = [max(places) + 0.15 * span]
     for middle in medians:
         if middle < 0.0:
-            low.append(middle - 0.4 * span)
+            low.append(middle - text_room * span)
         else:
-            high.append(middle + 0.4 * span)
+            high.append(middle + text_room * span)
     return min(low), max(high)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pandas as pd
 
 from v8.evaluation.evaluation import MODEL
-from v8.evaluation.significance import BEATS, LOSES
+from v8.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
 from v8.language import language, say, term
 from v8.reports.charts import Chart, axis, line, line_style
 from v8.reports.charts import rule as rule_across
@@ -31,53 +31,76 @@ from v8.trading.rules import (
 )
 from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
 
-WORTH_FORMAT: Final = 3  # version of the keys of `worth.json`
+WORTH_FORMAT: Final = 4  # version of the keys of `worth.json`
 
-TITLE: Final = "Gain by each rule, mean over days and series; more is better"
+TITLE: Final = (
+    "In money: gain of each rule, mean over days and series; more is better. The 95 % interval is that of "
+    "one comparison alone; p and verdict are corrected for all of them, so that an interval may leave out 0 "
+    "where the difference is not significant."
+)
+SCORES_TITLE: Final = (
+    "As forecasts: score of each rule, mean over days and series; more is better. The 95 % interval is that "
+    "of one comparison alone; p and verdict are corrected for all of them."
+)
 
 CERTAIN_DAYS: Final = 180  # a rate of a year that was measured over fewer days is called uncertain
 
 _MOST_TICKS: Final = 8  # dates below a chart, which a phone has room for
 
+_COMPARED: Final = ("model − best alternative, 95 %", "p, corrected", "verdict")
 _HEAD: Final = (
     "rule, unit",
     "series",
     "model",
     "naive",
-    "best other way",
+    "best alternative",
     "its gain",
     "no forecast",
     "perfect foresight",
-    "model − best, 95 %",
-    "p",
-    "verdict",
+    *_COMPARED,
+)
+_SCORES_HEAD: Final = (
+    "rule, unit",
+    "series",
+    "model",
+    "naive",
+    "best alternative",
+    "its score",
+    "perfect foresight",
+    *_COMPARED,
 )
 
 
 def sentences(results: TradingResults) -> Iterator[str]:
     """Say whether any gain is significant, first of money, then of scores; what rates mean, and the costs."""
-    money = [result for result in results.pooled if not TRADING_RULES[result.rule].is_score]
-    scores = [result for result in results.pooled if TRADING_RULES[result.rule].is_score]
+    money, scores = _money_and_scores(results.pooled)
     yield from _group_sentences(say("In money, after costs"), money)
     yield from _group_sentences(say("As forecasts, by their scores"), scores)
-    yield from _yearly_sentences(results)
+    yield from _money_sentences(results, money)
     yield say(
-        "A trade costs a fee of {fee} bps. An order that is filled at once pays half of the spread, {half} "
-        "bps, too. 1 bps is 0.01 %. Funding and what borrowed money costs are left out. Only candles of test "
-        "spans count, to which nothing was fitted.",
+        "A trade costs a fee of {fee} bps. An order that is filled at once also pays half of the spread of "
+        "{spread} bps: {half} bps. 1 bps is 0.01 %. Funding and what borrowed money costs are left out. Only "
+        "candles of test spans count, to which nothing was fitted.",
         fee=f"{BPS * results.terms.fee:g}",
+        spread=f"{BPS * results.terms.spread:g}",
         half=f"{BPS * results.terms.spread / 2:g}",
     )
 
 
+def _money_and_scores(results: Iterable[RuleResult]) -> tuple[list[RuleResult], list[RuleResult]]:
+    """Divide results into those of rules that trade, and those of rules that only score a forecast."""
+    money: list[RuleResult] = []
+    scores: list[RuleResult] = []
+    for result in results:
+        group = scores if TRADING_RULES[result.rule].is_score else money
+        group.append(result)
+    return money, scores
+
+
 def _group_sentences(subject: str, results: list[RuleResult]) -> Iterator[str]:
     """Say which rules of a group, named by `subject`, differ significantly from their best alternative."""
-    won = ", ".join(
-        term(TRADING_RULES[result.rule].title) for result in results if result.best.outcome == BEATS
-    )
-    lost = ", ".join(
-        term(TRADING_RULES[result.rule].title) for result in results if result.best.outcome == LOSES
-    )
+    won = _titles_of(results, BEATS)
+    lost = _titles_of(results, LOSES)
     if results[0].num_days < MIN_DAYS:
         yield say("{subject}: too few days to know whether any difference is significant.", subject=subject)
     elif won:
@@ -90,29 +113,46 @@ def _group_sentences(subject: str, results: list[RuleResult]) -> Iterator[str]:
         yield say("Significantly worse than it: {lost}.", lost=lost)
 
 
-def _yearly_sentences(results: TradingResults) -> Iterator[str]:
-    """Say over how many days the model's rates of a year were measured, and what was earned in these days."""
+def _titles_of(results: Iterable[RuleResult], outcome: ComparisonResult) -> str:
+    """Name the rules with an outcome of the comparison with the best alternative, joined by commas."""
+    titles = [term(TRADING_RULES[result.rule].title) for result in results if result.best.outcome == outcome]
+    return say(", ").join(titles)
+
+
+def _money_sentences(results: TradingResults, money: Iterable[RuleResult]) -> Iterator[str]:
+    """Say what the model's forecasts earned by each rule that trades, and over how many days."""
     num_days = results.pooled[0].num_days
-    for result in results.pooled:
+    for result in money:
         rule = TRADING_RULES[result.rule]
+        gain, without_forecast = column([result.gains[MODEL], result.gains[rule.without_forecast]])
         if not rule.is_yearly:
+            yield say(
+                "Model, {rule}: {gain} bps an order compared with the last known close, after costs; a "
+                "market order: {without_forecast} bps.",
+                rule=term(rule.title),
+                gain=gain,
+                without_forecast=without_forecast,
+            )
             continue
         (yearly,) = column([result.gains[MODEL]])
+        (earned,) = column([float(results.curves[result.rule][MODEL].iloc[-1])])
+        values = {
+            "rule": term(rule.title),
+            "earned": earned,
+            "days": plural(num_days, "day"),
+            "yearly": yearly,
+        }
         if rule.is_return:
-            (earned,) = column([float(results.curves[result.rule][MODEL].iloc[-1])])
             yield say(
-                "Model, {rule}: {yearly} % a year, measured over {days}: {earned} % in them.",
-                rule=term(rule.title),
-                yearly=yearly,
-                days=plural(num_days, "day"),
-                earned=earned,
+                "Model, {rule}: earned {earned} % in {days}, the days added up; as a rate, {yearly} % a "
+                "year.",
+                **values,
             )
         else:
             yield say(
-                "Model, {rule}: {yearly} % of utility a year, measured over {days}; utility is no return.",
-                rule=term(rule.title),
-                yearly=yearly,
-                days=plural(num_days, "day"),
+                "Model, {rule}: earned {earned} % in {days}, the days added up; its utility, which also "
+                "counts the risk, but not whether prices rose, and is no return: {yearly} % a year.",
+                **values,
             )
     if num_days < CERTAIN_DAYS:
         yield say(
@@ -125,16 +165,40 @@ def _yearly_sentences(results: TradingResults) -> Iterator[str]:
 def _rule_label(result: RuleResult) -> str:
     """Name a rule and the unit of its gain; with a rate of a year, over how many days it was measured."""
     rule = TRADING_RULES[result.rule]
-    label = f"{term(rule.title)}, {term(rule.unit)}"
     if not rule.is_yearly:
-        return label
-    # Translators: a rule of trading with a rate of a year, measured over so many days.
-    return say("{label}, over {days}", label=label, days=plural(result.num_days, "day"))
+        return say("{rule}, {unit}", rule=term(rule.title), unit=term(rule.unit))
+    # Translators: a rule of trading, whose gain is a rate of a year that was measured over so many days.
+    return say(
+        "{rule}, {unit}, a rate over {days}",
+        rule=term(rule.title),
+        unit=term(rule.unit),
+        days=plural(result.num_days, "day"),
+    )
 
 
-def rules_table(results: Iterable[RuleResult], title: str = "") -> Table:
-    """Return what each rule gains, over all series or by series."""
-    return Table(_HEAD, [_cells(result) for result in results], title)
+def _verdict_of(result: RuleResult) -> str:
+    """Say how the model compares with the best alternative, and which way where that may be chance."""
+    best = result.best
+    verdict = in_words(best.outcome, term(spaced(best.baseline)))
+    if best.outcome in (BEATS, LOSES, UNKNOWN) or is_equal(best.model_error, best.baseline_error):
+        return verdict
+    if best.model_error > best.baseline_error:  # errors are gains with the sign reversed
+        return say("{verdict} (lower, but it may be chance)", verdict=verdict)
+    return say("{verdict} (higher, but it may be chance)", verdict=verdict)
+
+
+def rules_tables(results: Iterable[RuleResult]) -> Iterator[Table]:
+    """Yield what each rule that trades gains, over all series or by series, and the scores of the others."""
+    money, scores = _money_and_scores(results)
+    yield Table(_HEAD, [_cells(result) for result in money], TITLE)
+    yield Table(_SCORES_HEAD, [_cells(result) for result in scores], SCORES_TITLE)
+
+
+def gains_tables(results: Iterable[RuleResult]) -> Iterator[Table]:
+    """Yield the same for a terminal, a column for each rule: its numbers have one unit."""
+    money, scores = _money_and_scores(results)
+    yield gains_table(money, TITLE)
+    yield gains_table(scores, SCORES_TITLE)
 
 
 def gains_table(results: Iterable[RuleResult], title: str) -> Table:
@@ -144,7 +208,7 @@ def gains_table(results: Iterable[RuleResult], title: str) -> Table:
     names.sort(key=lambda name: name == PERFECT_FORESIGHT)
     columns = [""]
     rows = [[term(spaced(name))] for name in names]
-    last_rows = [["best other way"], ["model − best, 95 %"], ["p"], ["verdict"]]
+    last_rows = [["best alternative"], *([title] for title in _COMPARED)]
     for result in results:
         columns.append(_rule_label(result))
         for row, cell in zip(rows, column(result.gains.get(name) for name in names), strict=True):
@@ -152,7 +216,7 @@ def gains_table(results: Iterable[RuleResult], title: str) -> Table:
         best = result.best
         best_name = term(spaced(best.baseline))
         interval = between(column(result.interval)) if result.interval else ABSENT
-        cells = [best_name, interval, p_value(best.corrected_p_value), in_words(best.outcome, best_name)]
+        cells = [best_name, interval, p_value(best.corrected_p_value), _verdict_of(result)]
         for row, cell in zip(last_rows, cells, strict=True):
             row.append(cell)
     return Table(columns, [*rows, *last_rows], title)
@@ -163,20 +227,20 @@ def _cells(result: RuleResult) -> list[str]:
     best = result.best
     rule = TRADING_RULES[result.rule]
     best_name = term(spaced(best.baseline))
-    names = (MODEL, NAIVE, best.baseline, rule.without_forecast, PERFECT_FORESIGHT)
-    model, naive, of_best, without_forecast, foresight = column(gains.get(name) for name in names)
+    names = [MODEL, NAIVE, best.baseline, rule.without_forecast, PERFECT_FORESIGHT]
+    if rule.is_score:
+        names.remove(rule.without_forecast)
+    model, naive, *others = column(gains.get(name) for name in names)
     return [
         _rule_label(result),
         result.series or say("all"),
         model,
         naive,
         best_name,
-        of_best,
-        without_forecast,
-        foresight,
+        *others,
         between(column(result.interval)) if result.interval else ABSENT,
         p_value(best.corrected_p_value),
-        in_words(best.outcome, best_name),
+        _verdict_of(result),
     ]
 
 
@@ -199,7 +263,7 @@ def figures_note() -> str:
     """Say how the figures of the tables by rule differ from gains and curves."""
     return say(
         "Means over all bars of all test spans: a span counts by its number of bars. Gains in the first "
-        "table are means over days, so utility less costs here is not the gain there. In a test span: from "
+        "table are means over days, so utility less costs here is not the gain there. In one test span: from "
         "the first to the last bar of one series in one fold, mean over these spans; the curves above add "
         "up the days of all spans instead."
     )
@@ -238,17 +302,20 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     num_days = results.pooled[0].num_days
     scope = say("{num} series, {days} days of test spans in UTC:", num=num_series, days=num_days)
     yield verdict_box(scope, *sentences(results))
-    yield shown_table(rules_table(results.pooled, TITLE), class_="wrapped figures")
+    for table in rules_tables(results.pooled):
+        yield shown_table(table, class_="wrapped figures")
     yield filled("v8.trading", "rules.html", points=f"{365 / num_days:.1f}", num_days=num_days)
     for rule, earned in results.curves.items():
         label = say(
             "{rule}: earned until each day, in % (not a year), the days added up; a day is the mean of the "
-            "series evaluated on it. Test spans one after another, {days} days in all; a dotted line is "
-            "where days are missing between two spans.",
+            "series evaluated on it. Test spans one after another, {days} days in all.",
             rule=term(TRADING_RULES[rule].title),
             days=len(earned),
         )
-        yield plot(_curves(earned), label)
+        chart = _curves(earned)
+        if chart.rules:
+            label += say(" A dotted line is where days are missing between two spans.")
+        yield plot(chart, label)
     yield filled("v8.trading", "worth.html")
 
 
@@ -273,7 +340,7 @@ def _curves(earned: pd.DataFrame) -> Chart:
     # The year above the day, so that a phone has room for the dates of short spans.
     ticks: dict[float, str] = {start: days[start].replace("-", "<br>", 1) for start in starts}
     x = axis(say("day, UTC"), ticks=ticks, type="category")
-    y = axis(say("earned, %"))
+    y = axis(say("earned, days added up, %"))
     rules = [rule_across(seam, "$soft", 1.0, "dot") for seam in seams]
     return Chart(lines, 330, x, y, rules=rules, tells_all_at_x=True, has_legend_below=True)
 
@@ -313,8 +380,9 @@ def trading_page(results: TradingResults) -> Html:
     for rule, table in zip(results.figures, figure_tables(results), strict=True):
         figures.append(shown_table(table, class_="wrapped figures"))
         figures.append(element("p", notes[rule], class_="soft"))
-    series_table = shown_table(rules_table(results.by_series), class_="wrapped figures")
-    content = [*_trading_content(results), *figures, folded(say("Every series"), series_table)]
+    by_series = rules_tables(results.by_series)
+    series_tables = [shown_table(table, class_="wrapped figures") for table in by_series]
+    content = [*_trading_content(results), *figures, folded(say("Every series"), *series_tables)]
     heading = say("What forecasts are worth in money")
     return document(f"v8: {heading}", heading, content, is_demo=results.is_demo)
 

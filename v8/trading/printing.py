@@ -27,7 +27,8 @@ def print_trading(
     lines = [DEMO_WARNING] if results.is_demo else []
     lines += trading_report.sentences(results)
     print_lines(*lines)
-    print_table(trading_report.gains_table(results.pooled, trading_report.TITLE))
+    for table in trading_report.gains_tables(results.pooled):
+        print_table(table)
     for table in trading_report.figure_tables(results):
         print_table(table)
     files = trading_report.write_trading_results(place, results)

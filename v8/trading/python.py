@@ -46,12 +46,12 @@ def worth(
     Returns:
         A row for each trading rule over all series (`series` is "all"), and one for each rule and series:
 
-        * `rule`, `series`, `unit` (of the gains), `best_other` (the best of the others), `outcome`: text.
+        * `rule`, `series`, `unit` (of the gains), `best_other` (the best alternative), `outcome`: text.
         * `days`: days of the test spans, int64.
         * `model`, `naive`, `ewma`, `har`, `range_paths`, `buy and hold`, `market order`,
           `perfect_foresight`: the gain of a day, float; NaN where a rule has no such forecaster.
-        * `difference_low_95`, `difference_high_95`: interval of the model's gain minus that of the best of
-          the others, in the same unit; NaN where there are too few days.
+        * `difference_low_95`, `difference_high_95`: interval of the model's gain minus that of the best
+          alternative, of this row alone, in the same unit; NaN where there are too few days.
         * `p_naive`, `p_best`: p-values, corrected for all rows of the table, 0 to 1.
 
     Raises:

@@ -45,7 +45,11 @@ from v8.features.formulas import DAY_S
 from v8.tasks import RANGE_TO_VARIANCE
 
 NAIVE: Final = "naive"
-"""The naive forecast: bars ahead have the range of the newest bars, and the close stays."""
+"""The naive forecast of this package: the close stays, and bars ahead have the mean range of as many newest
+bars.
+
+In an evaluation the naive forecast has no range: open, high and low equal the last close.
+"""
 
 PERFECT_FORESIGHT: Final = "perfect_foresight"
 """Trades on the actual values, without costs: hardly any forecast gains as much."""
@@ -225,8 +229,8 @@ def _hold_positions(market: MarketWindows, position: FloatArray, terms: TradingT
         RIGHT: 100 * (position * returns > 0),
         "traded, times a year": market.bars_per_year * turnover,  # turnover
         "costs, % a year": 100 * market.bars_per_year * terms.taker * turnover,
-        "worst fall in a test span, %": 100 * drawdown.max(),  # maximum drawdown
-        "earned in a test span, %": 100 * (wealth[-1] - 1),
+        "worst fall in one test span, mean, %": 100 * drawdown.max(),  # maximum drawdown
+        "earned in one test span, mean, %": 100 * (wealth[-1] - 1),
     }
 
 
