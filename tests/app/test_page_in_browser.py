@@ -47,7 +47,7 @@ def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[
     return [
         [
             row["open_time"][:16].replace("T", " "),
-            *(f"{row[name]:,.{decimals}f}" for name in ("low", "high", "close")),
+            *(f"{row[name]:,.{decimals}f}" for name in ("close", "low", "high")),
             f"{100 * row['volatility']:.3f} %",
         ]
         for row in told["forecast"]

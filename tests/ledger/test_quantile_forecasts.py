@@ -205,7 +205,7 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     part = ForecastView(snapshot, issued, PastMonth()).part
     tested = row.price_range
     assert tested is not None
-    on_test = f"(On the test candles: {percent(tested.share, 0)} of {tested.num_windows} windows.)"
+    on_test = f"In {tested.num_windows} checks on test candles it held {tested.num_inside} times."
     assert (on_test in part) == (issued.price_range is not None)
     with_range = replace(issued, price_range=PriceRange(1.0, 2.0))
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part

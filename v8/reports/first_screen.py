@@ -142,12 +142,15 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
         element(
             "span",
             say(
-                "of {num} forecasts: all bars ahead stayed inside the forecast range; {stated} should",
+                "In {share} of {num} forecasts all bars ahead stayed inside the forecast range; "
+                "it should be {stated}.",
+                share=percent(coverage.share),
                 num=count(coverage.num_windows),
                 stated=percent(RANGE_SHARE, 0),
             ),
         ),
-        element("span", words, class_=f"chip {style}"),
+        # Without the mark of the other chips, which says whether a difference is significant.
+        element("span", words, class_=f"chip unmarked {style}"),
         class_="figure",
     )
     return element("section", element("h2", say("Range of prices")), figure, class_="card")
