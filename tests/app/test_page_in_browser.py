@@ -47,7 +47,7 @@ def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[
     return [
         [
             row["open_time"][:16].replace("T", " "),
-            *(f"{row[name]:,.{decimals}f}" for name in ("low", "high", "close")),
+            *(f"{row[name]:,.{decimals}f}" for name in ("close", "low", "high")),
             f"{100 * row['volatility']:.3f} %",
         ]
         for row in told["forecast"]
@@ -291,10 +291,14 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
     assert titles[5] == "Mood, volatility percentile"
     heads = "[...document.querySelector('.columns p').children]"
     cells = [".price", ".change", ".width", ".volatility", ".percentile", ".chip"]
-    for at, cell in enumerate(cells, 1):  # each stands below its title, in the order of the titles
-        title = browser.value(f"{heads}[{at}].getBoundingClientRect().toJSON()")
-        own = browser.value(f"document.querySelector('.tiles li {cell}').getBoundingClientRect().toJSON()")
-        assert own["left"] < title["right"] and own["right"] > title["left"], cell
+    for width in (390, 1_300):  # on a telephone, too, each stands below its title
+        browser.look(width)
+        for at, cell in enumerate(cells, 1):
+            title = browser.value(f"{heads}[{at}].getBoundingClientRect().toJSON()")
+            own = browser.value(
+                f"document.querySelector('.tiles li {cell}').getBoundingClientRect().toJSON()"
+            )
+            assert own["left"] < title["right"] and own["right"] > title["left"], (width, cell)
     assert browser.value("document.querySelector('.board').style.getPropertyValue('--rows')") == "1"
     rows = "[...document.querySelectorAll('.columns p, .tiles li')]"
     places = browser.value(f"{rows}.map((one) => one.getBoundingClientRect().left)")

@@ -277,7 +277,7 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     record = served.get("/record").text
     assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --every</code>", record)
     assert "the sample standard deviation of the last 20 closes" in page
-    assert re.search(r"The forecast was made at [\d: -]+ UTC, [\d a-z.]+ later", page)
+    assert re.search(r"The forecast was made at [\d: -]+ UTC, [\d a-z.]+ after the close\.", page)
     assert re.search(r"Best baselines: Candles: [a-z ]+; ", page)
     # The one link to another host is what the licence of the charts asks for; nothing is requested there.
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
@@ -319,6 +319,9 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         told = re.search(r"Next 3 bars \([^)]*\): medians from ([\d.,]+) to ([\d.,]+);", tile)
         ends = [float(text.replace(",", "")) for text in told.groups()[:2]]
         assert ends == pytest.approx([low, high], rel=1e-5)
+        # The range says how far ahead it reaches: without it, it reads as that of the last day.
+        hours = "45 min" if name == BTC else "3 h"
+        assert re.search(rf'class="ahead"[^>]*>next {hours}: <span>[\d.,]+ – [\d.,]+</span>', tile)
         assert f"Volatility ahead: {100 * rows[-1]['volatility']:.3f} %" in tile
         price = float(re.search(r'class="price">([\d.,]+)<', tile)[1].replace(",", ""))
         known = open_source("demo").candles(Series.parse(name), 900).to_frame()["close"]

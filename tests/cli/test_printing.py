@@ -263,8 +263,8 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
     marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
     assert lines[:2] == [
         "Median of 4 series, on candles that training had not seen:",
-        "Candles: 2.5 % lower error than the naive forecast, and no baseline is better "
-        "(significantly lower for 1 of 4 series, significantly higher for 1).",
+        "Candles: 2.5 % lower error than the naive forecast "
+        "(significantly lower for 1 of 4 series, significantly higher for 1), and no baseline is better.",
     ]
     assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
     assert lines[-1] == (
@@ -280,7 +280,7 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     assert "series naive har" in lines  # the last line of the header
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
-        "Bollinger bands: 30.0 % lower error than the naive forecast, "
+        "Bollinger bands: 30.0 % lower error than the naive forecast (significant for 2 of 2 series), "
         "40.0 % higher than the best baseline (significant for 2 of 2 series)."
     )
 
@@ -310,7 +310,7 @@ def test_prose_on_a_terminal_breaks_at_spaces_whatever_its_width(
     assert any(line.endswith(command) for line in lines), "a command is one line"
     assert max(len(line) for line in lines if command not in line) <= width
     prose = " ".join(lines)
-    for sentence in ("on candles that training had not seen:", "20.0 % lower error than the naive forecast,"):
+    for sentence in ("on candles that training had not seen:", "20.0 % lower error than the naive forecast"):
         assert sentence in prose
 
 
@@ -332,4 +332,4 @@ def test_the_line_of_a_series_and_the_verdict_of_its_run_say_the_same(
     lines = capsys.readouterr().out.splitlines()
     words = "7.0 % lower error than the naive forecast"
     assert line == f"BTCUSDT-1h: candles: {words}, 2.00 s (1 of 1 ended)"
-    assert lines[1].startswith(f"Candles: {words}, 86.0 % higher than the best baseline")
+    assert lines[1].startswith(f"Candles: {words} (not significant), 86.0 % higher than the best baseline")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from v8.evaluation.price_range import RangeCoverage
 from v8.language import language
 from v8.reports.charts import plotly
 from v8.reports.figures import verdict_figures
-from v8.reports.first_screen import _range_verdict, first_screen
+from v8.reports.first_screen import _price_range, _range_verdict, first_screen
 
 UNKNOWN = "not tested: too few candles"
 
@@ -92,7 +93,7 @@ def test_a_figure_has_a_colour_where_most_series_differ_significantly(make_metad
 @pytest.mark.parametrize(
     ("num_windows", "num_inside", "words", "style"),
     [
-        (49, 10, "too few windows to judge", "unclear"),
+        (49, 10, "too few windows to tell", "unclear"),
         # Of 100 windows two standard errors are 6.
         (100, 83, "too narrow here", "worse"),
         (100, 85, "about as often as stated", "unclear"),
@@ -104,3 +105,23 @@ def test_a_range_is_judged_by_the_number_of_its_windows(
     num_windows: int, num_inside: int, words: str, style: str
 ) -> None:
     assert _range_verdict(RangeCoverage(num_windows, num_inside)) == (words, style)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "en",
+            "In 91.0 % of 100 forecasts all bars ahead stayed inside the forecast range; it should be 90 %.",
+        ),
+        ("zh-TW", "有 91.0 % 的預測（共 100 次），之後所有 K 線都留在預測範圍內；應為 90 %。"),
+    ],
+)
+def test_the_card_of_the_range_has_a_whole_sentence_and_no_mark_of_significance(
+    name: str, sentence: str
+) -> None:
+    rows: Any = [SimpleNamespace(price_range=RangeCoverage(100, 91))]
+    with language(name):
+        card = _price_range(rows)
+    assert f"<span>{sentence}</span>" in card
+    assert 'class="chip unmarked unclear"' in card

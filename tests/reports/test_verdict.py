@@ -47,16 +47,16 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
     assert told == [
         "BTCUSDT-15m, on candles that training had not seen:",
         # 0.814 / 0.825 = 0.98667
-        "Volatility: 18.6 % lower error than the naive forecast, "
+        "Volatility: 18.6 % lower error than the naive forecast (significant), "
         "1.3 % lower than the best baseline (significant).",
         # 0.95 / 0.951 = 0.99895
-        "Candles: 5.0 % lower error than the naive forecast, 0.1 % lower than the best baseline: "
-        "not significant.",
+        "Candles: 5.0 % lower error than the naive forecast (significant), "
+        "0.1 % lower than the best baseline (not significant).",
     ]
 
 
 NAIVE, BEST = "error than the naive forecast", "than the best baseline"
-UNSURE, UNKNOWN = "not significant", "not tested: too few candles"
+SURE, UNSURE, UNKNOWN = "significant", "not significant", "not tested: too few candles"
 STILL = BaselineComparison("naive", 0.1, 0.0)
 
 
@@ -64,24 +64,24 @@ STILL = BaselineComparison("naive", 0.1, 0.0)
     ("score", "said"),
     [
         # Significantly larger than both.
-        (beside(1.2, 0.8, 0.01, 0.01), f"20.0 % higher {NAIVE}, 50.0 % higher {BEST} (significant)."),
-        # Not sure of either: each says so, or both at once.
-        (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % lower {NAIVE}: {UNSURE}; 10.0 % higher {BEST} (significant)."),
-        (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % lower {NAIVE}, 10.0 % higher {BEST}: {UNSURE}."),
-        (beside(0.9, 0.8), f"10.0 % lower {NAIVE}, 12.5 % higher {BEST} ({UNKNOWN})."),
+        (beside(1.2, 0.8, 0.01, 0.01), f"20.0 % higher {NAIVE} ({SURE}), 50.0 % higher {BEST} ({SURE})."),
+        # Not sure of one, or of either: each says so.
+        (beside(0.99, 0.9, 0.5, 0.01), f"1.0 % lower {NAIVE} ({UNSURE}), 10.0 % higher {BEST} ({SURE})."),
+        (beside(0.99, 0.9, 0.5, 0.5), f"1.0 % lower {NAIVE} ({UNSURE}), 10.0 % higher {BEST} ({UNSURE})."),
+        (beside(0.9, 0.8), f"10.0 % lower {NAIVE} ({UNKNOWN}), 12.5 % higher {BEST} ({UNKNOWN})."),
         # A difference that one decimal does not show is not nothing.
         (
             beside(0.9, 0.90001, 0.0, 0.7),
-            f"10.0 % lower {NAIVE}, less than 0.1 % lower {BEST}: {UNSURE}.",
+            f"10.0 % lower {NAIVE} ({SURE}), less than 0.1 % lower {BEST} ({UNSURE}).",
         ),
         # A baseline compared with itself.
-        (beside(0.9, 0.9, 0.0, None), f"10.0 % lower {NAIVE}, the same as the best baseline."),
+        (beside(0.9, 0.9, 0.0, None), f"10.0 % lower {NAIVE} ({SURE}), the same as the best baseline."),
         (alone(1.0, None), "the same error as the naive forecast, and no baseline is better."),
-        (alone(0.9, 0.01), f"10.0 % lower {NAIVE}, and no baseline is better (significant)."),
+        (alone(0.9, 0.01), f"10.0 % lower {NAIVE} ({SURE}), and no baseline is better."),
         # A market that stood still.
         (
             (STILL, STILL),
-            f"an error, where the naive forecast has none, and no baseline is better ({UNKNOWN}).",
+            f"an error, where the naive forecast has none ({UNKNOWN}), and no baseline is better.",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> N
         beside(0.9, 1.0, 0.0, 0.5),
         beside(1.2, 1.0, 0.01, 0.01),
     )
-    half = "10.0 % lower error than the naive forecast"
+    half = "10.0 % lower error than the naive forecast (significant for 3 of 3 series)"
     assert (
         rows(sure, unsure, unsure)
         == f"Candles: {half}, 10.0 % lower than the best baseline (significant for 1 of 3 series)."
@@ -125,12 +125,14 @@ def pooled(median: float, difference: float, *, best: str = "har", p_best: float
 
 
 def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> None:
-    naive = "Volatility: 10.0 % lower error than the naive forecast"
+    naive = "Volatility: 10.0 % lower error than the naive forecast (significant)"
     assert pooled(0.98, -0.02) == f"{naive}, 2.0 % lower than the best baseline (significant)."
-    assert pooled(0.98, -0.02, p_best=0.3) == f"{naive}, 2.0 % lower than the best baseline: not significant."
+    assert (
+        pooled(0.98, -0.02, p_best=0.3) == f"{naive}, 2.0 % lower than the best baseline (not significant)."
+    )
     said = "2.0 % lower than the best baseline (its mean is significantly higher)."
     assert pooled(0.98, 0.02) == f"{naive}, {said}"
-    assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no baseline is better (significant)."
+    assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no baseline is better."
 
 
 def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
@@ -138,5 +140,5 @@ def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
         told = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
     assert told == [
         "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
-        "波動率：誤差比單純預測小 18.6 %，比最佳基準小 1.3 %（顯著）。",
+        "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準小 1.3 %（顯著）。",
     ]

@@ -9,7 +9,7 @@ test in a browser finds them, and in `data-shown` how often the part was shown.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -45,7 +45,7 @@ from v8.storage import digest_bytes
 from v8.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
-_TABLE_COLUMNS: Final = (LOW, HIGH, CLOSE, VOLATILITY)
+_TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, VOLATILITY)
 _CHART_SCRIPTS: Final = Html(
     '<script src="/lightweight-charts.js" defer></script>\n<script src="/touch.js" defer></script>\n'
     '<script type="module" src="/chart.js"></script>'
@@ -73,9 +73,8 @@ def overview_page(
         "v8.app",
         "overview.html",
         demo=_demo_banner(is_demo(snapshot, source)),
+        scope=_scope(snapshot, profiles),
         total=len(snapshot.metadata),
-        place=_place_in_words(snapshot.label),
-        profiles=", ".join(profiles),
         sought=selection.text,
         timeframes=_options({"": say("All")} | {name: name for name in ordered}, selection.timeframe),
         moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
@@ -93,6 +92,20 @@ def overview_page(
         scripts=scripts,
         before=before,
         after=_alerts(),
+    )
+
+
+def _scope(snapshot: ModelSnapshot, profiles: Sequence[str]) -> str:
+    """Say how many series there are, and whose models; a profile of the run's own name is left out."""
+    place = _place_in_words(snapshot.label)
+    total = len(snapshot.metadata)
+    if [snapshot.label.removeprefix(_RUN_LABEL)] == [*profiles]:
+        return say("{total} series, forecast by the models of {place}.", total=total, place=place)
+    return say(
+        "{total} series, forecast by the models of {place}, profile {profiles}.",
+        total=total,
+        place=place,
+        profiles=say(", ").join(profiles),
     )
 
 
@@ -385,7 +398,6 @@ class ForecastView:
         ends = (float(forecast[LOW].min()), float(forecast[HIGH].max()))
         if prices is not None:
             ends = (prices.low, prices.high)
-        ahead = forecast[CLOSE].to_numpy()
         change = element(
             "span",
             element("i", say("24 h"), " "),  # the table has it as the title of a column
@@ -395,18 +407,19 @@ class ForecastView:
         yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
         yield sparkline(
             self.issued.candles.column(CLOSE),
-            ahead,
+            forecast[CLOSE].to_numpy(),
             ends,
-            label=self._format(CLOSE, ahead[-1]),
             title=f"{self._series}: {self._range_text()}",
         )
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
         yield mood_label(numbers.percentile, self._volatility_text())
+        # Without its time the range reads as that of the last day.
+        period = say("next {span}:", span=duration(len(forecast) * self._series.bar_s, omits_zero=True))
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
-        yield element("span", text, class_="ahead", title=self._range_text())
+        yield element("span", period, " ", element("span", text), class_="ahead", title=self._range_text())
         width = percent(numbers.range_width, 2)
         yield element("span", width, class_="width", title=self._range_text())
-        name = element("i", say("volatility"), " ")
+        name = element("i", say("volatility ahead"), " ")
         yield element("span", name, volatility, class_="volatility")
         row = self._snapshot.row_of.get(str(self._series))
         yield verdict_chip(row, " ".join(self._verdict_sentences()))
@@ -465,11 +478,10 @@ class ForecastView:
             return text
         num = count(tested.num_windows)
         if not tested.has_enough_windows:
-            on_test = say(
-                "(How often it was so on the test candles: {n} windows are too few to tell.)", n=num
-            )
+            on_test = say("How often it held on test candles is not known: only {num} checks.", num=num)
             return f"{text} {on_test}"
-        on_test = say("(On the test candles: {share} of {n} windows.)", share=percent(tested.share, 0), n=num)
+        num_inside = count(tested.num_inside)
+        on_test = say("In {num} checks on test candles it held {n} times.", num=num, n=num_inside)
         return f"{text} {on_test}"
 
     def _volatility_text(self) -> str:
@@ -520,7 +532,7 @@ class ForecastView:
             )
         else:
             age = duration(max(0, self.issued.issued_at_s - self.issued.closed_s), omits_zero=True)
-            after = say("The forecast was made at {made} UTC, {age} later.", made=made, age=age)
+            after = say("The forecast was made at {made} UTC, {age} after the close.", made=made, age=age)
         return f"{text} {after}"
 
     def _best_baselines_text(self) -> str:
@@ -570,7 +582,8 @@ class ForecastView:
 
     def _format(self, name: str, value: float) -> str:
         """Write a value of a column; prices have as many decimals as on the exchange."""
-        return percent(value, 3) if name == VOLATILITY else f"{value:,.{self._decimals}f}"
+        is_share = name.startswith(VOLATILITY)  # the names of its quantiles begin with it
+        return percent(value, 3) if is_share else f"{value:,.{self._decimals}f}"
 
     def _interval_text(self) -> str:
         """Say what the shaded areas are."""
@@ -594,22 +607,30 @@ class ForecastView:
         )
 
     def _table(self) -> Html:
-        """Show the widest interval of the main columns, or without quantiles their forecast, a row a bar."""
+        """Show the forecast of the main columns, a row a bar.
+
+        With quantiles that is the close, then the widest interval of each column, that of the close first: a
+        narrow screen shows these.
+        """
         levels = self.issued.forecaster.quantiles
         names = [name for name in _TABLE_COLUMNS if name in self._forecast]
         columns = {name: [name] for name in names}
         caption = say("Point forecasts")
         if intervals(levels):
             low, high = intervals(levels)[0]
-            columns = {name: [quantile_column(name, low), quantile_column(name, high)] for name in names}
-            caption = say("{name} intervals", name=interval_names(levels)[0])
+            share = interval_names(levels)[0]
+            columns = {CLOSE: [CLOSE]}
+            for name in names:
+                title = say("{name}, {share} interval", name=term(name), share=share)
+                columns[title] = [quantile_column(name, low), quantile_column(name, high)]
+            caption = say("The median forecast of the close, then {share} intervals", share=share)
         rows = []
         for open_time, row in zip(self.issued.open_times(), self._forecast.to_dict("records"), strict=True):
             cells = [moment(open_time)]
-            for name, value_columns in columns.items():
-                cells.append(" – ".join(self._format(name, row[column]) for column in value_columns))
+            for value_columns in columns.values():
+                cells.append(" – ".join(self._format(column, row[column]) for column in value_columns))
             rows.append(cells)
-        return shown_table(Table(["opens, UTC", *names], rows, caption))
+        return shown_table(Table(["opens, UTC", *columns], rows, caption), class_="wrapped")
 
     def _training_facts(self) -> Iterator[tuple[str, str]]:
         """Yield what the model was trained on, as names and values."""
@@ -635,8 +656,15 @@ def _place_in_words(label: str) -> str:
 
 def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
     """Say what the range ahead of a tile and of the table is, and how far ahead it reaches."""
-    spans_s = {metadata.horizon_bars * series.bar_s for series, metadata in snapshot.metadata.items()}
-    spans = " / ".join(duration(seconds, omits_zero=True) for seconds in sorted(spans_s))
+    timeframes = {
+        (metadata.horizon_bars * series.bar_s, series.timeframe)
+        for series, metadata in snapshot.metadata.items()
+    }
+    # A time without its timeframe is enough where there is one.
+    spans = " / ".join(
+        duration(seconds, omits_zero=True) + (f" ({timeframe})" if len(timeframes) > 1 else "")
+        for seconds, timeframe in sorted(timeframes)
+    )
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
         return {
             "shaded": say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans),

@@ -14,11 +14,7 @@ from v8.reports.markup import Html, element
 
 WIDTH: Final = 280
 HEIGHT: Final = 64
-_RIGHT: Final = 206  # where the bars end at most if a price label stands behind them
-_END: Final = 274  # where they end without one
-_LABEL_GAP: Final = 6  # between the bars and the label
-_DIGIT_WIDTH: Final = 7.2  # of a character of the label at most, at the 12 units of page.css
-_LONG_LABEL: Final = 9  # characters; page.css draws longer labels no larger on a narrow screen
+_RIGHT: Final = 274  # where the bars end: the dot at the last one needs the rest
 _TOP: Final = 5  # above and below the values
 MIN_KNOWN: Final = 24  # known bars at least, if there are so many
 _MIN_SPAN: Final = 1e-6  # of the values, as a share of the highest: a market may stand still
@@ -29,16 +25,13 @@ def num_known_bars(num_ahead: int) -> int:
     return max(MIN_KNOWN, 2 * num_ahead)
 
 
-def sparkline(
-    known: FloatArray, ahead: FloatArray, ends: tuple[float, float], label: str, title: str
-) -> Html:
+def sparkline(known: FloatArray, ahead: FloatArray, ends: tuple[float, float], title: str) -> Html:
     """Draw known closes, the forecast closes behind them, and the range of all bars ahead.
 
     Args:
         known: Closes, the newest last, shape (N,), in quote currency.
         ahead: Forecast closes, shape (H,), in quote currency.
         ends: Low and high end of the range, in quote currency.
-        label: Is written at the last forecast close; empty for no label.
         title: Says in words what is drawn.
     """
     known = known[-num_known_bars(len(ahead)) :]
@@ -46,8 +39,7 @@ def sparkline(
     values = np.concatenate([known, ahead, ends])
     lowest = float(values.min())
     span = max(float(values.max()) - lowest, _MIN_SPAN * float(values.max()))
-    right = min(_RIGHT, round(WIDTH - _LABEL_GAP - _DIGIT_WIDTH * len(label))) if label else _END
-    step = right / (len(known) + len(ahead) - 1)
+    step = _RIGHT / (len(known) + len(ahead) - 1)
 
     def y(value: float) -> float:
         return round(HEIGHT - _TOP - (HEIGHT - 2 * _TOP) * (value - lowest) / span, 1)
@@ -64,20 +56,16 @@ def sparkline(
     x_now = round(now * step, 1)
     y_last = y(float(ahead[-1]))
     range_height = round(max(y(low) - y(high), 1.0), 1)
-    text = (
-        element("text", label, x=right + _LABEL_GAP, y=min(max(y_last + 4, 11), HEIGHT - 2)) if label else ""
-    )
     return element(
         "svg",
         element(
-            "rect", x=x_now, y=y(high), width=round(right - x_now, 1), height=range_height, class_="range"
+            "rect", x=x_now, y=y(high), width=round(_RIGHT - x_now, 1), height=range_height, class_="range"
         ),
         element("path", d=path(known, 0), class_="known"),
         element("path", d=path(np.concatenate([known[-1:], ahead]), now), class_="ahead"),
-        element("circle", cx=right, cy=y_last, r=2.5),
-        text,
+        element("circle", cx=_RIGHT, cy=y_last, r=2.5),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=title,
-        class_="spark long" if len(label) > _LONG_LABEL else "spark",
+        class_="spark",
     )

@@ -150,10 +150,10 @@ def _column_titles() -> list[Html]:
     width = say("The whole width of the range: its highest price minus its lowest, in % of the last price")
     # Translators: title of a column: how much higher the top of the range ahead is than its bottom.
     titles.append(element("span", say("Range ahead, bottom to top"), title=width))
-    titles.append(element("span", say("Volatility")))
+    titles.append(element("span", say("Volatility ahead")))
     meaning = say("The volatility ahead is higher than so many % of the time in the coin's own last 30 days")
     titles.append(element("span", say("Mood, volatility percentile"), title=meaning))
-    titles.append(element("span", say("Verdict")))
+    titles.append(element("span", say("Verdict on the model")))
     return titles
 
 
@@ -223,7 +223,7 @@ def direction_of(change: float | None) -> str:
 
 
 def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
-    """Return the stored verdict on a series as a coloured word, with its sentence.
+    """Return the stored verdict on a series in a few words that name the baseline, with its sentence.
 
     Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
     higher error than one of the two baselines.
@@ -234,20 +234,21 @@ def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
     num_higher = len([verdict for verdict in verdicts if verdict.lost_to])
     num = len(verdicts)
     if num_lower and num_higher:
-        text = say("lower error: {lower}, higher: {higher}", lower=num_lower, higher=num_higher)
+        text = say(
+            "tasks better than baselines: {lower}, worse: {higher}", lower=num_lower, higher=num_higher
+        )
         style = "mixed"
     elif num_lower:
-        text = say("lower error: {n} of {num}", n=num_lower, num=num)
+        text = say("beats best baseline: {n} of {num} tasks", n=num_lower, num=num)
         style = "better"
     elif num_higher:
-        text = say("higher error: {n} of {num}", n=num_higher, num=num)
+        text = say("worse than a baseline: {n} of {num} tasks", n=num_higher, num=num)
         style = "worse"
     elif set(outcomes) <= {UNKNOWN}:
-        word = element("i", say("verdict: "))  # the table has it as the title of a column
-        text = join([word, say("too few windows")])
+        text = say("not tested: too few windows")
         style = "untested"
     else:
-        text = say("not significant")
+        text = say("not clearly better than baseline")
         style = "untested"
     return element("span", text, class_=f"chip {style}", title=sentence)
 

@@ -142,12 +142,15 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
         element(
             "span",
             say(
-                "of {num} forecasts: all bars ahead stayed inside the forecast range; {stated} should",
+                "In {share} of {num} forecasts all bars ahead stayed inside the forecast range; "
+                "it should be {stated}.",
+                share=percent(coverage.share),
                 num=count(coverage.num_windows),
                 stated=percent(RANGE_SHARE, 0),
             ),
         ),
-        element("span", words, class_=f"chip {style}"),
+        # Without the mark of the other chips, which says whether a difference is significant.
+        element("span", words, class_=f"chip unmarked {style}"),
         class_="figure",
     )
     return element("section", element("h2", say("Range of prices")), figure, class_="card")
@@ -159,7 +162,7 @@ def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
     They differ clearly beyond two standard errors of the binomial distribution, `sqrt(p (1 - p) / N)`.
     """
     if not coverage.has_enough_windows:
-        return say("too few windows to judge"), "unclear"
+        return say("too few windows to tell"), "unclear"
     standard_error = math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / coverage.num_windows)
     difference = coverage.share - RANGE_SHARE
     if abs(difference) <= 2.0 * standard_error:

@@ -324,7 +324,7 @@ def _summary(row: LeaderboardRow) -> Html:
         outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
         # Translators: what is forecast, and how the model compares with baselines: "Candles: beats naive".
         summaries.append(
-            say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(dict.fromkeys(outcomes)))
+            say("{task}: {outcomes}", task=titled(task), outcomes=say(", ").join(dict.fromkeys(outcomes)))
         )
     # Translators: stands between the parts of a list.
     return element("summary", row.series, element("span", say("; ").join(summaries)))
@@ -507,7 +507,8 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
 def _written(value: object) -> str:
     """Write a JSON value for people, nested ones on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{term(spaced(str(name)))} {_written(item)}" for name, item in value.items())
+        parts = [f"{term(spaced(str(name)))} {_written(item)}" for name, item in value.items()]
+        return say(", ").join(parts)
     if isinstance(value, list | tuple):
         return "; ".join(_written(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -44,11 +44,6 @@ class RelativeError:
         return cls(multiple, [comparison.outcome for comparison in comparisons])
 
     @property
-    def is_unanimous(self) -> bool:
-        """Whether every outcome is significant and in the same direction."""
-        return set(self.outcomes) in ({BEATS}, {LOSES})
-
-    @property
     def is_of_most(self) -> bool:
         """Whether the difference is significant for most series, in the direction of the median."""
         multiple = self.multiple or 1.0
@@ -96,9 +91,7 @@ class RelativeError:
         significance = self.significance
         if not significance:
             return comparison
-        if {BEATS, LOSES} & set(self.outcomes) or set(self.outcomes) == {UNKNOWN}:
-            return say("{comparison} ({significance})", comparison=comparison, significance=significance)
-        return say("{comparison}: {significance}", comparison=comparison, significance=significance)
+        return say("{comparison} ({significance})", comparison=comparison, significance=significance)
 
 
 @dataclass(frozen=True)
@@ -119,18 +112,13 @@ class TaskVerdict:
         return cls(task, RelativeError(result.model_relative_mae, [outcome]), best)
 
     def __str__(self) -> str:
-        comparison = relative_to_naive(self.naive.multiple)
+        # Each comparison has its own significance: one at the end would read as that of both.
+        naive = self.naive.with_significance(relative_to_naive(self.naive.multiple))
         if self.best is None:
-            sentence = say("{comparison}, and no baseline is better", comparison=comparison)
-            sentence = self.naive.with_significance(sentence)
+            sentence = say("{comparison}, and no baseline is better", comparison=naive)
         else:
             best = self.best.with_significance(_relative_to_best(self.best.multiple))
-            # The significance is written once where it is the same for both.
-            if self.naive.is_unanimous or self.naive.significance == self.best.significance:
-                sentence = say("{naive}, {best}", naive=comparison, best=best)
-            else:
-                naive = self.naive.with_significance(comparison)
-                sentence = say("{naive}; {best}", naive=naive, best=best)
+            sentence = say("{naive}, {best}", naive=naive, best=best)
         return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
 
 
@@ -224,7 +212,7 @@ def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
     for task, names in different_best_baselines(rows).items():
         # Translators: a baseline, and the timeframe of which it is the best: "har at 15m".
         parts = [say("{name} at {timeframe}", name=spaced(name), timeframe=at) for at, name in names.items()]
-        tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=", ".join(parts)))
+        tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=say(", ").join(parts)))
     return say("; ").join(tasks)
 
 
