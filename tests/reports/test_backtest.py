@@ -127,15 +127,28 @@ def test_pools_and_series_have_the_best_baseline_of_all_folds(found: Any) -> Non
 
 def test_a_series_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
     names = ["BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-15m"]
-    cells = []
-    for name in names:
-        best = "last_close" if name == "SOLUSDT-15m" else "offset"
-        errors = {each: 0.01 if each == best else 0.02 for each in NAMES[1:]}
-        one = cell(1, name)
-        validated = replace(one.evaluation, validation_mae={"ohlc": errors, "volatility": errors})
-        cells.append(replace(one, evaluation=validated))
+    cells = [
+        validated(cell(1, name), best="last_close" if name == "SOLUSDT-15m" else "offset") for name in names
+    ]
     found = results_of(plan(1, names), cells, {})
     assert {by_task["ohlc"].best for by_task in found.series.values()} == {"offset"}
+
+
+def test_a_fold_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
+    name = "BTCUSDT-15m"
+    cells = [
+        validated(cell(number, name, first=300 * number), best="last_close" if number == 2 else "offset")
+        for number in (1, 2, 3)
+    ]
+    found = results_of(plan(3, [name]), cells, {})
+    assert [fold.tasks["ohlc"].best for fold in found.folds] == ["offset"] * 3
+
+
+def validated(one: Cell, *, best: str) -> Cell:
+    """Return a cell in which a baseline has the lowest error of all on the validation span."""
+    errors = {each: 0.01 if each == best else 0.02 for each in NAMES[1:]}
+    evaluation = replace(one.evaluation, validation_mae={"ohlc": errors, "volatility": errors})
+    return replace(one, evaluation=evaluation)
 
 
 def test_breaks_stand_apart(found: Any) -> None:

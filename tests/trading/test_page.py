@@ -96,13 +96,16 @@ def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: Trad
     assert direction.startswith(expected)
     found = direction.removeprefix(expected).partition(" ")[0]
     assert float(found) == pytest.approx(earned, abs=0.05)
-    in_days = f" % in {num_days} days, the days added up; "
-    assert direction.endswith(f"{in_days}as a rate, 36.5 % a year.")
+    in_days = f" % in {num_days} days, the days added up (buy and hold: "
+    assert in_days in direction and direction.endswith(" %); as a rate, 36.5 % a year.")
+    held = float(direction.partition(in_days)[2].partition(" ")[0])
+    assert held == pytest.approx(known.curves["direction"]["buy and hold"].iloc[-1], abs=0.05)
     # The money stands before the utility, which may be near 0 where much was lost.
     earned = known.curves["volatility"][MODEL].iloc[-1]
     expected = "Model, position by volatility: earned "
     assert float(utility.removeprefix(expected).partition(" ")[0]) == pytest.approx(earned, abs=0.05)
-    assert f"{in_days}its utility, which also counts the risk, but not whether prices rose" in utility
+    assert in_days in utility
+    assert " %); its utility, which also counts the risk, but not whether prices rose" in utility
     assert uncertain == (
         "A rate of a year that was measured over fewer than 180 days is uncertain: a few days decide it."
     )

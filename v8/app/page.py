@@ -85,7 +85,7 @@ def overview_page(
     )
     scripts = join([_OVERVIEW_SCRIPTS, "\n", _ALERT_SCRIPTS])
     return _page(
-        say("Forecasts of the present"),
+        say("Current forecasts"),
         snapshot,
         part,
         "/part",

@@ -20,6 +20,7 @@ from v8.comparison.recommendation import (
     NEGLIGIBLE_PCT,
     advice,
     error_cautions,
+    have_unequal_windows,
     profile_errors,
     reason_for_none,
 )
@@ -232,7 +233,7 @@ def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
     body = [verdict_box("", *error_cautions(comparison), *advice(comparison))]
     all_errors = profile_errors(comparison)
-    if all_errors:
+    if all_errors and not have_unequal_windows(comparison):
         rows = {errors.profile: errors.dots for errors in all_errors}
         times = {errors.profile: duration(errors.projected_s, is_estimate=True) for errors in all_errors}
         label = say(

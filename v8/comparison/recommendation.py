@@ -103,7 +103,7 @@ def reason_for_none(comparison: Comparison, by_error: Sequence[ProfileErrors]) -
         )
     if len(set(comparison.horizons.values())) > 1:
         return say("No profile is recommended: they look differently far ahead.")
-    if _have_unequal_windows(comparison):
+    if have_unequal_windows(comparison):
         return say("No profile is recommended: they are evaluated on different windows.")
     if by_error[0].change_pct >= 0.0:
         return say("No profile is recommended: none has a lower error than the naive forecast.")
@@ -114,10 +114,10 @@ def _may_compare_errors(comparison: Comparison) -> bool:
     """Return whether errors of the profiles are of the same steps and windows, after a whole training."""
     is_whole = comparison.epochs is None
     has_one_horizon = len(set(comparison.horizons.values())) == 1
-    return is_whole and has_one_horizon and not _have_unequal_windows(comparison)
+    return is_whole and has_one_horizon and not have_unequal_windows(comparison)
 
 
-def _have_unequal_windows(comparison: Comparison) -> bool:
+def have_unequal_windows(comparison: Comparison) -> bool:
     """Return whether the numbers of evaluated windows differ by more than `UNEQUAL_WINDOWS_PCT`."""
     numbers = comparison.num_windows.values()
     return min(numbers) < (1.0 - UNEQUAL_WINDOWS_PCT / 100.0) * max(numbers)
@@ -128,7 +128,7 @@ def error_cautions(comparison: Comparison) -> list[str]:
     sentences = []
     if len(set(comparison.num_windows.values())) > 1:
         windows = _by_profile(comparison, {name: f"{num:,}" for name, num in comparison.num_windows.items()})
-        if _have_unequal_windows(comparison):
+        if have_unequal_windows(comparison):
             sentence = say(
                 "The errors of these profiles are not comparable: each profile is evaluated on the "
                 "windows that its own lookback leaves. Windows: {windows}.",

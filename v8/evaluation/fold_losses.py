@@ -255,8 +255,8 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
     for cell in sorted(cells, key=lambda cell: timeframes.index(cell.series.timeframe)):
         by_fold.setdefault(cell.group_key, []).append(cell)
         by_series.setdefault(str(cell.series), []).append(cell)
-    folds = _cell_groups(by_fold, {})
     best = {timeframe: _best_of_timeframe(cells, timeframe) for timeframe in timeframes}
+    folds = _cell_groups(by_fold, best)
     for timeframe in timeframes:
         of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
         for name, is_break_values in POOLS.items():
@@ -275,7 +275,10 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
 
 
 def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
-    """Return the best baseline of each task over all folds and series of a timeframe."""
+    """Return the best baseline of each task over all folds and series of a timeframe.
+
+    Each fold, series and pool is compared with it, so that a task has one reference in a back-test.
+    """
     best = {}
     for task in TASKS:
         evaluations = [
@@ -289,7 +292,7 @@ def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
 
 
 _Best = Mapping[str, Mapping[str, str]]
-"""Best baselines by timeframe and task; a group of a timeframe without them has its own."""
+"""Best baselines by timeframe and task."""
 
 
 def _cell_groups(groups: _Groups, best: _Best) -> dict[tuple[str, str], CellGroup]:

@@ -39,10 +39,11 @@ QUANTILE_NOTE: Final = (
 
 NOTE: Final = (
     "Medians over series of the mean absolute error, in returns, relative to the naive forecast's. The best "
-    "baseline is the one with the smallest median of these series and folds. p: probability of such a "
-    "difference from it if both were equally good (Diebold-Mariano on the closes that all series share, "
-    f"Benjamini-Hochberg over the table); from {ALPHA:g} on the difference is not significant. Smaller: "
-    "series and folds in which the model's error is the smaller one, significantly or not."
+    "baseline is one for all folds and series of a timeframe: the one with the lowest median on their "
+    "validation spans. p: probability of such a difference from it if both were equally good "
+    "(Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the table); from "
+    f"{ALPHA:g} on the difference is not significant. Smaller: series and folds in which the model's error "
+    "is the smaller one, significantly or not."
 )
 
 BREAK_RULE: Final = (

@@ -34,9 +34,9 @@ from v8.wording import ABSENT, Table, between, column, frame_csv, p_value, plura
 WORTH_FORMAT: Final = 4  # version of the keys of `worth.json`
 
 TITLE: Final = (
-    "In money: gain of each rule, mean over days and series; more is better. The 95 % interval is that of "
-    "one comparison alone; p and verdict are corrected for all of them, so that an interval may leave out 0 "
-    "where the difference is not significant."
+    "What is traded: gain of each rule in its unit (utility is no money), mean over days and series; more "
+    "is better. The 95 % interval is that of one comparison alone; p and verdict are corrected for all of "
+    "them, so that an interval may leave out 0 where the difference is not significant."
 )
 SCORES_TITLE: Final = (
     "As forecasts: score of each rule, mean over days and series; more is better. The 95 % interval is that "
@@ -135,23 +135,29 @@ def _money_sentences(results: TradingResults, money: Iterable[RuleResult]) -> It
             )
             continue
         (yearly,) = column([result.gains[MODEL]])
-        (earned,) = column([float(results.curves[result.rule][MODEL].iloc[-1])])
+        curves = results.curves[result.rule]
+        earned, earned_without = column(
+            [float(curves[name].iloc[-1]) for name in (MODEL, rule.without_forecast)]
+        )
         values = {
             "rule": term(rule.title),
             "earned": earned,
+            "alternative": term(rule.without_forecast),
+            "without": earned_without,
             "days": plural(num_days, "day"),
             "yearly": yearly,
         }
         if rule.is_return:
             yield say(
-                "Model, {rule}: earned {earned} % in {days}, the days added up; as a rate, {yearly} % a "
-                "year.",
+                "Model, {rule}: earned {earned} % in {days}, the days added up ({alternative}: {without} %); "
+                "as a rate, {yearly} % a year.",
                 **values,
             )
         else:
             yield say(
-                "Model, {rule}: earned {earned} % in {days}, the days added up; its utility, which also "
-                "counts the risk, but not whether prices rose, and is no return: {yearly} % a year.",
+                "Model, {rule}: earned {earned} % in {days}, the days added up ({alternative}: {without} %); "
+                "its utility, which also counts the risk, but not whether prices rose, and is no return: "
+                "{yearly} % a year.",
                 **values,
             )
     if num_days < CERTAIN_DAYS:
