@@ -426,7 +426,7 @@ def test_units_and_the_name_of_a_run_are_translated(served: Any) -> None:
         assert re.findall(english, served.get(f"{path}?lang=en").text) != [], path
         chinese = served.get(f"{path}?lang=zh-TW").text
         assert re.findall(english, re.sub(r"<code.*?</code>", "", chinese)) == [], path
-        assert "執行 tiny" in chinese
+        assert "「tiny」這次執行" in chinese
 
 
 @pytest.mark.tf
