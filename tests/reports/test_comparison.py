@@ -327,7 +327,7 @@ def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp
     assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
     page = comparison_page(uneven)
     assert page.index(windows) < page.index(reason) < page.rindex(windows) < page.index("<table")
-    assert "application/json" not in page  # no chart puts their errors on one axis
+    assert '"diamond"' not in page  # no chart puts their errors on one axis
     assert error_table(uneven).rows[0] == ["evaluated windows of all series", "48", "300"]
     assert ["Candles: best baseline", "har", "range paths"] in error_table(uneven).rows
     write_comparison(tmp_path, uneven)
@@ -346,7 +346,7 @@ def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> N
         and "270 for stable" in caution
     )
     assert advice(nearly)[0].startswith("Take aligned: ")
-    assert "application/json" in comparison_page(nearly)
+    assert '"diamond"' in comparison_page(nearly)
     fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)
     assert advice(fewer)[0].startswith("No profile is recommended")
     assert error_cautions(DRIFTING) == []
