@@ -124,8 +124,8 @@ def _money_sentences(results: TradingResults, money: Iterable[RuleResult]) -> It
     num_days = results.pooled[0].num_days
     for result in money:
         rule = TRADING_RULES[result.rule]
-        gain, without_forecast = column([result.gains[MODEL], result.gains[rule.without_forecast]])
         if not rule.is_yearly:
+            gain, without_forecast = column([result.gains[MODEL], result.gains[rule.without_forecast]])
             yield say(
                 "Model, {rule}: {gain} bps an order compared with the last known close, after costs; a "
                 "market order: {without_forecast} bps.",
