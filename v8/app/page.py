@@ -99,7 +99,7 @@ def _scope(snapshot: ModelSnapshot, profiles: Sequence[str]) -> str:
     """Say how many series there are, and whose models; a profile of the run's own name is left out."""
     place = _place_in_words(snapshot.label)
     total = len(snapshot.metadata)
-    if [snapshot.label.removeprefix(_RUN_LABEL)] == [*profiles]:
+    if [_run_name(snapshot.label)] == [*profiles]:
         return say("{total} series, forecast by the models of {place}.", total=total, place=place)
     return say(
         "{total} series, forecast by the models of {place}, profile {profiles}.",
@@ -263,8 +263,8 @@ def whole_record_part(record: LiveRecord | None, place: str = "", *, is_demo: bo
 def _no_record_part(place: str) -> Html:
     """Give the command that writes a record, and say what will be shown."""
     text = say("No live record yet.")
-    is_run = place.startswith(_RUN_LABEL)
-    words = [f"runs/{place.removeprefix(_RUN_LABEL)}"] if is_run else ["--repo", place]
+    run = _run_name(place)
+    words = ["--repo", place] if run is None else [f"runs/{run}"]
     line = element("code", command("forecast", *words, "--every"))
     after = say(
         "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
@@ -650,8 +650,13 @@ def _input_in_words(name: str) -> str:
 
 def _place_in_words(label: str) -> str:
     """Return the label of a place, see `ModelSnapshot`, in the current language."""
-    is_run = label.startswith(_RUN_LABEL)
-    return say("run {name}", name=label.removeprefix(_RUN_LABEL)) if is_run else label
+    run = _run_name(label)
+    return label if run is None else say("run {name}", name=run)
+
+
+def _run_name(label: str) -> str | None:
+    """Return the name of the run folder that a label of a place is of; None for another place."""
+    return label.removeprefix(_RUN_LABEL) if label.startswith(_RUN_LABEL) else None
 
 
 def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
