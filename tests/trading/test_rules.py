@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from wandering import wandering
 
+from v8.errors import DataError
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.significance import BEATS, LOSES, UNKNOWN
 from v8.trading.rules import (
@@ -19,6 +20,7 @@ from v8.trading.rules import (
     TRADING_RULES,
     MarketForecast,
     MarketWindows,
+    TradingCase,
     TradingResults,
     TradingTerms,
     bootstrap_mean,
@@ -30,6 +32,7 @@ from v8.trading.rules import (
     calibrate_forecast,
     evaluate_trading,
     mean_variance,
+    require_ranges,
 )
 
 DAY_S = 86_400
@@ -159,3 +162,53 @@ def test_chance_alone_is_called_chance(num_days: int) -> None:
     assert interval is not None
     assert p_value is not None
     assert interval[0] > 0 and p_value < 0.01
+
+
+def coarse_case(*, is_drawn_as_line: bool = False) -> TradingCase:
+    """A coin of 2 satoshi for 40 days: no bar has a range but each eighth, which reaches 3, 1 or both."""
+    rng = np.random.default_rng(5)
+    num = 24 * 40
+    last = np.full(num, 2e-8)
+    bars = np.repeat(last[:, None, None], 4, axis=2)
+    moving = np.arange(0, num, 8)
+    if is_drawn_as_line:
+        bars[moving] = 3e-8
+    else:
+        bars[moving, 0, 1] = 3e-8
+        bars[moving, 0, 3] = rng.choice([1e-8, 2e-8, 3e-8], len(moving))
+        bars[moving, 0, 2] = np.minimum(bars[moving, 0, 3], 2e-8)
+    coarse = MarketWindows(bars, last, np.arange(num), 3_600)
+    flat = np.repeat(last[:, None, None], 4, axis=2)
+    forecast = calibrate_forecast(coarse, flat, last, flat)
+    return TradingCase("HOTBTC-1h", coarse, {MODEL: forecast, NAIVE: forecast})
+
+
+def test_forecasts_without_a_range_are_scored_by_the_smallest_range_that_prices_have() -> None:
+    case = coarse_case()
+    # By the step from 2 to 3 satoshi, the smallest one: the mean range of a bar is the root of 8 / pi
+    # deviations of its return.
+    assert case.market.smallest_variance == pytest.approx(np.log(1.5) ** 2 * np.pi / 8)
+    low, high = case.forecasts[MODEL].close_interval
+    assert 1e-9 < low.min() <= high.max() < 1e-7
+    results = evaluate_trading([case], COSTS)
+    assert np.isfinite([gain for result in results.pooled for gain in result.gains.values()]).all()
+
+
+def test_bars_of_which_none_has_a_range_are_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        require_ranges(coarse_case(is_drawn_as_line=True).market, "test span of HOTBTC-1h")
+    assert (caught.value.where, caught.value.got) == (
+        "test span of HOTBTC-1h",
+        "none with one in 960 windows",
+    )
+    require_ranges(coarse_case().market, "test span of HOTBTC-1h")
+
+
+def test_gains_beyond_all_numbers_are_refused() -> None:
+    """A price that leaps a million times up and down again each hour, for whoever knows it."""
+    market = coarse_case().market
+    leaping = market.actual_NHC * np.where(np.arange(960) % 2, 1e6, 1.0)[:, None, None]
+    case = replace(coarse_case(), market=replace(market, actual_NHC=leaping))
+    with pytest.raises(DataError) as caught:
+        evaluate_trading([case], COSTS)
+    assert caught.value.where.startswith("HOTBTC-1h, ")

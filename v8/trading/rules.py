@@ -37,6 +37,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from v8.arrays import FloatArray
+from v8.errors import DataError, listed
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.metrics import FLAT_RETURN, Z_95
 from v8.evaluation.significance import BaselineComparison
@@ -69,6 +70,7 @@ HELD: Final = "held, %"
 RIGHT: Final = "held and right, %"
 HIT_RATE: Final = "right where held, %"
 _MIN_VARIANCE: Final = 1e-12
+_MIN_RANGE: Final = 1e-6  # a smaller log range is the rounding of single precision, not a move of the price
 _JUST_INSIDE: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
 """Factors of open, high, low and close: a limit order at the high or low itself would not be filled."""
 
@@ -116,9 +118,20 @@ class MarketWindows:
         return 365 * DAY_S / self.bar_s
 
     @cached_property
+    def smallest_variance(self) -> float:
+        """Variance by the smallest range of a bar that has one: nothing smaller can be seen in these prices.
+
+        A coin of two satoshi has bars without a range, then one of a third or more. What is forecast for
+        them is no variance of zero, by which any move would be infinitely large.
+        """
+        ranges = log_ranges(self.actual_NHC)
+        seen = ranges[ranges > _MIN_RANGE]
+        return RANGE_TO_VARIANCE * float(seen.min()) ** 2 if len(seen) else _MIN_VARIANCE
+
+    @cached_property
     def realised_variance(self) -> FloatArray:
         """Mean variance of the bars ahead, shape (N,)."""
-        return mean_variance(self.actual_NHC)
+        return mean_variance(self.actual_NHC, self.smallest_variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +145,24 @@ class MarketForecast:
     close_interval: tuple[FloatArray, FloatArray]  # lower and upper end of the interval of the last close
 
 
-def mean_variance(bars_NHC: FloatArray) -> FloatArray:
-    """Return the mean variance of log returns of candles by their log ranges, shape (N,), above 0."""
-    ranges = np.log(bars_NHC[:, :, _HIGH] / bars_NHC[:, :, _LOW])
-    return np.maximum(RANGE_TO_VARIANCE * np.square(ranges).mean(axis=1), _MIN_VARIANCE)
+def log_ranges(bars_NHC: FloatArray) -> FloatArray:
+    """Return the log ratio of high to low of candles, shape (N, H)."""
+    return np.log(bars_NHC[:, :, _HIGH] / bars_NHC[:, :, _LOW])
+
+
+def mean_variance(bars_NHC: FloatArray, smallest_variance: float = _MIN_VARIANCE) -> FloatArray:
+    """Return the mean variance of log returns of candles by their log ranges, shape (N,)."""
+    ranges = log_ranges(bars_NHC)
+    return np.maximum(RANGE_TO_VARIANCE * np.square(ranges).mean(axis=1), smallest_variance)
+
+
+def require_ranges(market: MarketWindows, location: str) -> None:
+    """Refuse windows whose bars all lack a range: nothing shows how far a price moves within a bar."""
+    if log_ranges(market.actual_NHC).max(initial=0.0) <= _MIN_RANGE:
+        rule = "bars without a range, whose high is their low, cannot be scored"
+        got = f"none with one in {len(market.last_close_N):,} windows"
+        fix = "Name other series with param:series, or take candles with their highs and lows"
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
 def calibrate_forecast(
@@ -158,8 +185,8 @@ def calibrate_forecast(
         forecast_NHC: Forecast candles of these windows, quote currency.
         close_interval: The forecaster's own interval of the last close, where it has one.
     """
-    past_variance = mean_variance(past_forecast_NHC)
-    variance = mean_variance(forecast_NHC)
+    past_variance = mean_variance(past_forecast_NHC, past.smallest_variance)
+    variance = mean_variance(forecast_NHC, past.smallest_variance)
     past_moves = np.abs(np.log(past.actual_NHC[:, -1, _CLOSE] / past.last_close_N)) / np.sqrt(past_variance)
     factor = np.exp(np.quantile(past_moves, INTERVAL) * np.sqrt(variance))
     return MarketForecast(
@@ -428,13 +455,25 @@ def _apply_rule(case: TradingCase, rule: TradingRule, terms: TradingTerms) -> pd
     forecasts: dict[str, MarketForecast | None] = {**case.forecasts}
     if rule.without_forecast:
         forecasts[rule.without_forecast] = None
-    outcomes = {name: rule.apply(market, forecast, terms) for name, forecast in forecasts.items()}
     without_costs = replace(terms, fee=0.0, spread=0.0)
-    outcomes[PERFECT_FORESIGHT] = rule.apply(market, perfect_foresight(market), without_costs)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+        outcomes = {name: rule.apply(market, forecast, terms) for name, forecast in forecasts.items()}
+        outcomes[PERFECT_FORESIGHT] = rule.apply(market, perfect_foresight(market), without_costs)
+    for name, outcome in outcomes.items():
+        _require_finite(f"{case.series}, {rule.title} by {name}", outcome)
     # The day of a window is the one in which its last known candle closed.
     days = pd.Index((market.bar_numbers + 1) * market.bar_s // DAY_S, name="day")
     frames = {(case.series, name): pd.DataFrame(outcome, index=days) for name, outcome in outcomes.items()}
     return pd.concat(frames, names=["series", "forecaster"])
+
+
+def _require_finite(location: str, outcome: RuleOutcome) -> None:
+    """Refuse an outcome that numbers cannot hold: no file or page could show it."""
+    beyond = [label for label, values in outcome.items() if not np.isfinite(values).all()]
+    if beyond:
+        rule = "every gain and figure is a finite number"
+        fix = "Name the other series with param:series; these prices move too far from bar to bar"
+        raise DataError(where=location, rule=rule, got=f"others in {listed(beyond)}", fix=fix)
 
 
 def _rule_result(rule: str, series: str, gains: pd.DataFrame, best: str) -> RuleResult:

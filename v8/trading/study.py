@@ -40,6 +40,7 @@ from v8.trading.rules import (
     TradingTerms,
     calibrate_forecast,
     evaluate_trading,
+    require_ranges,
 )
 from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
@@ -66,7 +67,8 @@ def measure_trading(
 
     Raises:
         ArtifactError: If a model is missing or cannot be trusted, or a forecast uses future values.
-        DataError: If the source has other candles than those that a model was made from.
+        DataError: If the source has other candles than those that a model was made from, or what they would
+            have gained cannot be computed.
     """
     cases = []
     last_bar_numbers = dict[str, int]()
@@ -137,6 +139,8 @@ def trading_case_of(
         return None
     past = _market_windows(validation)
     market = _market_windows(span)
+    require_ranges(past, f"validation span of {data.series}")
+    require_ranges(market, f"test span of {data.series}")
     checked_spans = cut_behind(span, candles)
     level_columns = _interval_columns(data.profile.quantiles)
     market_forecasts = {}
@@ -148,9 +152,10 @@ def trading_case_of(
             low, high = quantiles[:, -1, level_columns, OHLC.index(CLOSE)].T
             close_interval = (low, high)
         past_points, _ = forecast(validation)
-        market_forecasts[name] = calibrate_forecast(
-            past, past_points, market.last_close_N, points, close_interval
-        )
+        with np.errstate(over="ignore"):  # what is not finite is refused when it is scored
+            market_forecasts[name] = calibrate_forecast(
+                past, past_points, market.last_close_N, points, close_interval
+            )
     return TradingCase(str(data.series), market, market_forecasts)
 
 
