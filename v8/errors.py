@@ -3,7 +3,7 @@
 The message reads `where: rule; got what. How to fix it.` The constructor takes the four parts by name, so
 none can be forgotten, and the command line turns the class into an exit code.
 
-The message is one line of at most `MAX_MESSAGE` characters, without control characters and passwords. File
+The message is one line of at most `MAX_MESSAGE` characters, without control characters and secrets. File
 names, keys, values, addresses and the messages of other programs may contain anything: line breaks that look
 like a second message, escape sequences for the terminal, megabytes of text, the password of a proxy. `shown`
 makes them harmless.
@@ -37,7 +37,6 @@ MOST_SHOWN: Final = 120  # characters of a quoted text, unless the caller names 
 _CUT: Final = " ... "
 _MOST_READ: Final = 20_000
 """Characters of a quoted text that are processed: the beginning and the end of a longer one."""
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 MAX_LISTED = 5
 MAX_MESSAGE: Final = 600
 _MAX_PART: Final = 400
@@ -50,16 +49,16 @@ _PARAMETER: Final = re.compile(r"\bparam:([a-z]+(?:_[a-z]+)*)")
 def shown(text: object, most: int = MOST_SHOWN) -> str:
     r"""Return a text as one printable line of at most `most` characters; a longer text loses its middle.
 
-    White space becomes one blank, control characters become escape sequences, and the user and password of an
-    address become three stars.
+    White space becomes one blank, control characters become escape sequences, and secrets become three stars
+    (`v8.safe_text.without_secrets`).
 
     >>> shown("two\nlines"), shown("\x1b[31mred"), shown("http://me:secret@host/x")
     ('two lines', '\\x1b[31mred', 'http://***@host/x')
     >>> shown("a" * 50, 20)
     'aaaaaaaa ... aaaaaaa'
     """
-    words = without_credentials(_shortened(str(text), _MOST_READ)).split()
-    return _shortened(for_terminal(" ".join(words)), most)
+    line = " ".join(_shortened(str(text), _MOST_READ).split())
+    return _shortened(for_terminal(line), most)
 
 
 def message_of(error: BaseException) -> str:
@@ -72,15 +71,6 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - foreign code may raise anything
         return "a message that cannot be read"
-
-
-def without_credentials(text: str) -> str:
-    """Remove user and password from every address in a text.
-
-    >>> without_credentials("ftp://a:b@c and https://d/e@f")
-    'ftp://***@c and https://d/e@f'
-    """
-    return _CREDENTIALS.sub("***@", text)
 
 
 def _shortened(text: str, most: int) -> str:

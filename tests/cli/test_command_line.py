@@ -195,3 +195,29 @@ def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, statu
         ["sh", "-c", line, sys.executable], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+PLUGIN_WITH_A_FAULT = """
+import threading
+from v8.market.sources.source import SOURCES, SourceKind
+
+def fail():
+    raise RuntimeError("GET http://me:s3cret@host/x?apiKey=s3cret \\x1b[31m fails")
+
+def opened():
+    threading.Thread(target=fail).start()
+    fail()
+
+SOURCES.register(SourceKind("faulty", "a source with a fault", "this test", opened))
+"""
+
+
+@pytest.mark.process
+def test_the_traceback_of_a_fault_holds_no_secret(tmp_path: Path) -> None:
+    plugin = tmp_path / "faulty.py"
+    plugin.write_text(PLUGIN_WITH_A_FAULT)
+    words = ("data", "--plugin", str(plugin), "--source", "faulty", "--series", "BTCUSDT-1h")
+    for done in (call(*words), start(*words)):
+        assert done.returncode == 1
+        assert done.stderr.count("RuntimeError: GET http://***@host/x?apiKey=*** \\x1b[31m fails") == 2
+        assert "s3cret" not in done.stdout + done.stderr

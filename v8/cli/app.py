@@ -10,8 +10,11 @@ import io
 import os
 import pkgutil
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Final, NoReturn
 
 import typer
@@ -26,7 +29,7 @@ from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
 from v8.net import reporting_waiting_to
-from v8.safe_text import for_terminal
+from v8.safe_text import for_file, for_terminal
 from v8.version import VERSION, commit
 
 UsageError: Any = typer.BadParameter.__base__
@@ -236,6 +239,18 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
+def _print_traceback(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Print an error that nobody expected as Python does, but without the secrets that its text may hold."""
+    sys.stderr.write(for_file("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _print_traceback_of_thread(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_type is not SystemExit:
+        _print_traceback(failure.exc_type, failure.exc_value, failure.exc_traceback)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
@@ -244,11 +259,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     _open_standard_streams()
     watch_interrupts()
+    sys.excepthook = _print_traceback
+    threading.excepthook = _print_traceback_of_thread
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a code page of Windows may lack letters that we print
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
+        # To call `app` itself would set a hook of typer, which prints the texts of errors as they are.
+        commands_of_app = typer.main.get_command(app)
+        commands_of_app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()

@@ -19,7 +19,7 @@ from v8.artifacts import nested_runs
 from v8.artifacts.finished_series import read_finished
 from v8.artifacts.metadata import redo_offered
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord
-from v8.errors import ArtifactError, StorageError, without_credentials
+from v8.errors import ArtifactError, StorageError
 from v8.hardware import may_have_gpu
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.market.series import Series
@@ -31,6 +31,7 @@ from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
+from v8.safe_text import for_file
 from v8.storage import write_text
 
 
@@ -263,10 +264,8 @@ class RunRecorder(RunObserver):
 
     def _write_trace(self, outcome: SeriesOutcome) -> None:
         """Write the traceback of a failure into the folder of its series."""
-        trace = without_credentials(outcome.trace)  # errors of other packages quote addresses
-        trace = trace.encode("utf-8", "backslashreplace").decode()  # and letters that no file can hold
         try:
-            write_text(self._folder.series_folder(outcome.series) / ERROR_FILE, trace)
+            write_text(self._folder.series_folder(outcome.series) / ERROR_FILE, for_file(outcome.trace))
         except StorageError as error:  # the reason is recorded all the same
             self._observer.on_event(Note(str(error)))
 

@@ -355,6 +355,12 @@ def test_a_password_in_the_address_opens_the_archive_and_is_written_nowhere(
         "http://me:s3cret@[",
         "http://host\n/data",
         "http://\x1b[31m",
+        "http://host/?token=s3cret",
+        "http://host/?s3cret",
+        "http://host/#s3cret",
+        "http://host/?token=a@s3cret",
+        "http://me:s?s3cret@host",
+        "http://me:#s3cret@host/x?y",
     ],
 )
 def test_an_address_that_is_none_is_refused_before_anything_is_read(monkeypatch, address):

@@ -333,9 +333,17 @@ def read_address(variable: str, default: str, kind: str, *, url: str | None = No
     # host.
     if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
         rule = f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH"
-        got = repr(url.rpartition("@")[2])  # before the @ may be a password
-        raise ProfileError(where=variable, rule=rule, got=got, fix=f"Correct it, or unset it for {default}")
+        fix = f"Correct it, or unset it for {default}"
+        raise ProfileError(where=variable, rule=rule, got=_shown_address(url), fix=fix)
     user, password = get_auth_from_url(url)
     bare = address._replace(netloc=address.netloc.rpartition("@")[2])
     auth = (user, password) if user or password else None
     return Address(urlunsplit(bare).rstrip("/"), auth)
+
+
+def _shown_address(url: str) -> str:
+    """Quote a refused address without secrets: a password may precede an @, a key follow a ?."""
+    if re.search("[?#].*@", url, re.DOTALL):
+        return "an address that may hold a password"
+    bare, sign, _ = re.split("([?#])", f"{url.rpartition('@')[2]}?", maxsplit=1)
+    return repr(bare) if "?" not in url and "#" not in url else f"{bare!r} with more behind a {sign}"
