@@ -17,8 +17,9 @@ import pytest
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
+from v8.errors import ProfileError
 from v8.runs.trackers import TrackedRun, TrackerError
-from v8.tracking.mlflow import MlflowRuns
+from v8.tracking.mlflow import MlflowRuns, check
 from v8.tracking.mlflow_loader import _load_pyfunc
 
 SERIES = "BTCUSDT-1h"
@@ -44,6 +45,10 @@ class Client:
     """A stand-in of MLflow's client: keeps what it is handed."""
 
     def __init__(self, tracking_uri: str) -> None:
+        if tracking_uri.startswith("zz:"):
+            raise RefusalError(f"\n unsupported URI '{tracking_uri}'\n")
+        if tracking_uri.startswith("postgresql:"):
+            raise ModuleNotFoundError("No module named 'psycopg'")
         self.uri = tracking_uri
         self.metrics: list[Number] = []
         self.params: dict[str, str] = {}
@@ -148,6 +153,34 @@ def test_a_series_that_failed_has_no_model_and_a_refusal_is_one_line(stand_in: A
     assert (tracker._client.ended, tracker._client.files) == (["FAILED"], [])
     with pytest.raises(TrackerError, match=r"^the store is full$"):
         tracker.log("FULLUSDT-1h", 1, {"loss/train": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("uri", "got"),
+    [
+        ("zz://me:s3cret@x", "unsupported URI 'zz://***@x'"),
+        ("postgresql://me:s3cret@x/y", "No module named 'psycopg'"),
+    ],
+)
+def test_an_address_that_is_no_store_is_refused_before_anything_starts(
+    stand_in: Any, monkeypatch: pytest.MonkeyPatch, uri: str, got: str
+) -> None:
+    check()  # without an address everything stays in the run folder
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(ProfileError) as caught:
+        check()
+    assert (caught.value.where, caught.value.got) == ("MLFLOW_TRACKING_URI", got)
+
+
+@needs_mlflow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("uri", ["zz://x", "http://[::1", "mysql://u:p@h:x/db", "databricks-uc"])
+def test_mlflow_itself_refuses_such_an_address_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(ProfileError, match=r"^MLFLOW_TRACKING_URI: "):
+        check()
 
 
 @pytest.mark.nightly

@@ -24,7 +24,7 @@ from v8.profile import Profile, load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.observers import RunContext
 from v8.runs.plan import Plan
-from v8.runs.trackers import TRACKERS, TrackerKind, check_trackers
+from v8.runs.trackers import TRACKERS, TrackerError, TrackerKind, check_trackers
 from v8.runs.tracking import Follower, trackers
 from v8.training.trainer import EpochRecord
 
@@ -68,6 +68,35 @@ def test_a_tracker_that_fails_is_dropped_with_one_note(
     follower.on_end()
     assert tracker.num_asked == 1
     assert told == [Note("--track tensorboard stopped, the run goes on: No space left on device")]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("http://me:s3cret@host answers 503"), "http://***@host answers 503"),
+        (TrackerError("https://host/api?token=s3cret: 503"), "https://host/api?token=*** 503"),
+        (KeyError("scheme"), "unexpected KeyError: 'scheme'"),
+    ],
+)
+@pytest.mark.parametrize("moment", ["open", "log"])
+def test_whatever_a_tracker_raises_is_one_note_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, error: Exception, told: str
+) -> None:
+    class Failing(FullDisk):
+        def __init__(self, run: Any) -> None:
+            if moment == "open":
+                raise error
+
+        def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+            raise error
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", replace(TRACKERS["tensorboard"], open=Failing))
+    notes: list[Event] = []
+    follower = Follower("tensorboard")
+    follower.on_begin(context(tmp_path, notes.append))
+    follower.on_event(epoch_ended())
+    follower.on_end()
+    assert notes == [Note(f"--track tensorboard stopped, the run goes on: {told}")]
 
 
 def test_without_trackers_nothing_is_written(tmp_path: Path) -> None:

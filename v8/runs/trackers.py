@@ -36,8 +36,8 @@ class Tracker(Protocol):
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Keep numbers of a series ("BTCUSDT-15m") by name ("loss/train").
 
-        The step is the epoch they belong to, from 1; it never falls within a series. Raises `TrackerError` or
-        `OSError` if they cannot be kept.
+        The step is the epoch they belong to, from 1; it never falls within a series. Raises `TrackerError` if
+        they cannot be kept. After any error the tracker is left alone, and the run goes on.
         """
 
     def finish(self, series: str) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from v8.artifacts.metadata import read_metadata
-from v8.errors import ArtifactError, with_parameters
+from v8.errors import V8Error, message_of, shown, with_parameters
 from v8.market.series import Series
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
-from v8.runs.trackers import TRACKERS, TrackedRun, TrackerError
+from v8.runs.trackers import TRACKERS, TrackedRun, Tracker, TrackerError
 
 
 def trackers(names: Sequence[str]) -> RunObserver:
@@ -16,8 +17,14 @@ def trackers(names: Sequence[str]) -> RunObserver:
     return ObserverGroup([Follower(name) for name in dict.fromkeys(names)])
 
 
+_MOST_LETTERS: Final = 300
+"""Letters of a tracker's message that are shown."""
+
+
 class Follower(RunObserver):
     """Follows runs with a tracker, until it fails; then a note says so, and the run goes on."""
+
+    _tracker: Tracker
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -31,7 +38,7 @@ class Follower(RunObserver):
         self._notify = context.notify
         self._has_failed = False
         profile = plan.profile.model_dump(mode="json")
-        self._tracker = TRACKERS[self._name].open(TrackedRun(plan.path, profile, context.source_name))
+        self._attempt(lambda: self._open(TrackedRun(plan.path, profile, context.source_name)))
 
     def on_event(self, event: Event) -> None:
         """Pass an event on as numbers by name."""
@@ -58,6 +65,9 @@ class Follower(RunObserver):
         for series in list(self._steps):
             self._finish(series)
 
+    def _open(self, run: TrackedRun) -> None:
+        self._tracker = TRACKERS[self._name].open(run)
+
     def _finish(self, series: Series) -> None:
         self._steps.pop(series, None)
         self._attempt(lambda: self._tracker.finish(str(series)))
@@ -67,9 +77,12 @@ class Follower(RunObserver):
             return
         try:
             work()
-        except (TrackerError, OSError, ArtifactError) as error:
+        except Exception as error:  # noqa: BLE001 - another package's code, which must not stop the run
             self._has_failed = True
-            message = f"param:track {self._name} stopped, the run goes on: {error}"
+            reason = shown(message_of(error), _MOST_LETTERS)
+            if not isinstance(error, TrackerError | OSError | V8Error):
+                reason = f"unexpected {type(error).__name__}: {reason or 'no message'}"
+            message = f"param:track {self._name} stopped, the run goes on: {reason}"
             self._notify(Note(with_parameters(message)))
 
 

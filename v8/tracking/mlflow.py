@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from v8.artifacts.features_file import features_file
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE, read_metadata
 from v8.artifacts.run_folder import flat_keys
+from v8.errors import ProfileError, message_of
 from v8.features.standalone import FEATURES_FILE
 from v8.runs.trackers import TrackedRun, TrackerError
 
@@ -47,9 +48,7 @@ class MlflowRuns:
         self._open: dict[str, str] = {}  # identifiers of MLflow's runs by series
         self._experiment = ""  # identifier; empty before the first run
         self._uri = os.environ.get(URI_VARIABLE) or (run.path.absolute() / MLFLOW_FOLDER).as_uri()
-        # MLflow reads both when it is imported. It asks for the second where a folder is the store.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        _prepare()
         self._entities = import_module("mlflow.entities")
         self._error: type[Exception] = import_module("mlflow.exceptions").MlflowException
         client_of = import_module("mlflow.tracking").MlflowClient
@@ -118,4 +117,33 @@ class MlflowRuns:
         try:
             return work()
         except self._error as error:
-            raise TrackerError(str(error).partition("\n")[0]) from error
+            raise TrackerError(_first_line(error)) from error
+
+
+def check() -> None:
+    """Refuse, before anything starts, the address of a store that MLflow cannot open.
+
+    Raises:
+        ProfileError: If it cannot. Whether a server answers is not asked.
+    """
+    uri = os.environ.get(URI_VARIABLE)
+    if not uri:
+        return
+    _prepare()
+    mlflow_error = import_module("mlflow.exceptions").MlflowException
+    try:
+        import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+    except (mlflow_error, OSError, ValueError, ImportError) as error:  # the last: no driver of a database
+        rule = "is the address of a server, a folder or a database that MLflow can open"
+        fix = f"Correct it, or unset {URI_VARIABLE} to keep everything in the run folder"
+        raise ProfileError(where=URI_VARIABLE, rule=rule, got=_first_line(error), fix=fix) from None
+
+
+def _prepare() -> None:
+    """Set what MLflow reads when it is imported; it asks for the second where a folder is the store."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+
+
+def _first_line(error: Exception) -> str:
+    return next(filter(None, (line.strip() for line in message_of(error).splitlines())), type(error).__name__)
