@@ -32,7 +32,7 @@ import pandas as pd
 
 from v8 import storage
 from v8.columns import OHLCV, OPEN_TIME, plain_symbol
-from v8.errors import DataError, ProfileError, listed, shown
+from v8.errors import DataError, ProfileError, listed, message_of, shown
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources import downloads, rest
@@ -42,9 +42,17 @@ from v8.market.sources.vision import NotArchivedError
 from v8.market.store import CandleStore
 from v8.net import RetryFailure, RetryPolicy, TransientError, report_waiting, with_progress
 from v8.registry import advice
+from v8.safe_text import keep_secret
 
 EXCHANGE_VARIABLE: Final = "V8_CCXT"
 OPTIONS_VARIABLE: Final = "V8_CCXT_OPTIONS"
+CREDENTIALS: Final = frozenset(
+    {
+        *("accountId", "apiKey", "login", "password", "privateKey", "secret", "token", "twofa", "uid"),
+        "walletAddress",
+    }
+)
+"""Options that ccxt takes for an account. Source: `requiredCredentials` of ccxt's base class."""
 FIRST_S: Final = 1_262_304_000
 """2010-01-01: no exchange has older candles."""
 USUAL_LIMIT: Final = 100  # candles of one answer, where ccxt does not know how many the exchange gives
@@ -84,14 +92,10 @@ class CcxtApi(rest.KlinesApi):
         """Return the one market of a series; `DataError` where there is none, several, or no such bar."""
         if not self.exchange.markets:
             self._call("load_markets")
-        markets = [market for market in self.exchange.markets.values() if market["type"] == self.kind]
-        matching = [
-            market
-            for market in markets
-            if plain_symbol(f"{market['base']}{market['quote']}") == series.symbol
-        ]
+        markets = [market for market in self.exchange.markets.values() if self._is_of_kind(market)]
+        matching = [market for market in markets if _symbol_of(market) == series.symbol]
         if len(matching) != 1:
-            names = sorted(plain_symbol(f"{market['base']}{market['quote']}") for market in markets)
+            names = sorted(_symbol_of(market) for market in markets)
             rule = f"is one of the {len(names):,} markets of kind {self.kind} that {self.exchange.id} has"
             got = listed([market["symbol"] for market in matching]) or "none of that name"
             fix = advice(
@@ -104,6 +108,12 @@ class CcxtApi(rest.KlinesApi):
             rule = f"{self.exchange.id} has bars of {lengths}, and none is made of others"
             self._refuse(series, rule, series.timeframe, "Choose one of these timeframes")
         return matching[0]
+
+    def _is_of_kind(self, market: Any) -> bool:
+        """Return whether a market is of the kind that is asked for, and has all that is read of one."""
+        if not isinstance(market, dict) or market.get("type") != self.kind:
+            return False
+        return all(isinstance(market.get(key), str) for key in ("symbol", "base", "quote"))
 
     def _page(self, span: rest.Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         market = self.market(span.series)
@@ -156,8 +166,10 @@ class CcxtApi(rest.KlinesApi):
     def _limit(self, series: Series) -> int:
         """Return how many candles one answer holds."""
         symbol = self.market(series)["symbol"]
-        most = self.exchange.feature_value(symbol, "fetchOHLCV", "limit", USUAL_LIMIT)
-        return min(int(most or USUAL_LIMIT), rest.MOST_ROWS)
+        most = self._call("feature_value", symbol, "fetchOHLCV", "limit", USUAL_LIMIT)
+        if not isinstance(most, int | float) or not most >= 1:
+            return USUAL_LIMIT
+        return int(min(most, rest.MOST_ROWS))
 
     def _call(self, call: str, *arguments: Any, **options: Any) -> Any:
         """Ask ccxt, and again where trouble may pass."""
@@ -167,9 +179,9 @@ class CcxtApi(rest.KlinesApi):
                 with self._asking:
                     return getattr(self.exchange, call)(*arguments, **options)
             except self.errors.NetworkError as error:
-                raise TransientError(shown(error, 300)) from None
-            except self.errors.BaseError as error:
-                self._refuse(self.exchange.id, f"must answer ccxt's {call}", shown(error, 300))
+                raise TransientError(shown(message_of(error), 300)) from None
+            except Exception as error:  # noqa: BLE001 - where an answer lacks a key, ccxt raises anything
+                self._refuse(self.exchange.id, f"must answer ccxt's {call}", self._text_of(error))
 
         def refuse(refused: RetryFailure) -> DataError:
             place = f"{self.exchange.id} by ccxt"
@@ -180,6 +192,11 @@ class CcxtApi(rest.KlinesApi):
             report_waiting(f"{self.exchange.id} does not answer, asked again in {pause_s:.0f} s: {trouble}")
 
         return PATIENCE.call(once, refuse, before_pause=print_waiting)
+
+    def _text_of(self, error: Exception) -> str:
+        """Return the message of an error, with the name of its class where it is none of ccxt's own."""
+        text = shown(message_of(error), 300)
+        return text if isinstance(error, self.errors.BaseError) else f"{type(error).__name__}: {text}"
 
     def _refuse(self, subject: object, rule: str, got: str, fix: str = _FIX) -> NoReturn:
         place = f"{subject} from {self.exchange.id}" if isinstance(subject, Series) else f"{subject} by ccxt"
@@ -226,6 +243,10 @@ class CcxtSource(LiveSource):
             raise DataError(where=place, rule=error.rule, got=error.got, fix=fix) from error
 
 
+def _symbol_of(market: dict[str, Any]) -> str:
+    return plain_symbol(f"{market['base']}{market['quote']}")
+
+
 class NoArchive:
     """No exchange of ccxt has an archive here."""
 
@@ -250,18 +271,38 @@ def opened_exchange() -> tuple[Any, str]:
         raise ProfileError(where=EXCHANGE_VARIABLE, rule=rule, got=got, fix=fix)
     try:
         options = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         options = None
     if not isinstance(options, dict):
         rule = "is a JSON object of ccxt's options"
         fix = 'Write for example {"timeout": 20000}'
         raise ProfileError(where=OPTIONS_VARIABLE, rule=rule, got="another text", fix=fix)
-    exchange = getattr(ccxt, name)({"enableRateLimit": True, **options})
-    if exchange.has.get("fetchOHLCV") is not True:
+    _keep_secret(options)
+    try:
+        exchange = getattr(ccxt, name)({"enableRateLimit": True, **options})
+        has_candles = exchange.has.get("fetchOHLCV") is True
+    except Exception as error:  # noqa: BLE001 - ccxt looks at no option before it uses it
+        rule = f"holds options that ccxt can open {name} with"
+        got = f"{type(error).__name__}: {shown(message_of(error), 300)}"
+        fix = "Leave out options until it opens"
+        raise ProfileError(where=OPTIONS_VARIABLE, rule=rule, got=got, fix=fix) from None
+    if not has_candles:
         rule = "names an exchange that gives candles"
         fix = "Choose another one"
         raise ProfileError(where=EXCHANGE_VARIABLE, rule=rule, got=f"{name}, which does not", fix=fix)
     return exchange, kind or "spot"
+
+
+def _keep_secret(value: Any, key: str = "") -> None:
+    """Let no message show the texts of the options; plain words, such as a kind of market, may be shown."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _keep_secret(part, name)
+    elif isinstance(value, list):
+        for part in value:
+            _keep_secret(part, key)
+    elif isinstance(value, str) and (key in CREDENTIALS or not (value.isalpha() and value.islower())):
+        keep_secret(value)
 
 
 SOURCES.register(

@@ -14,6 +14,7 @@ import pytest
 from exchange_api import ApiFault, ExchangeApi, too_many
 from typer.testing import CliRunner
 
+from v8 import safe_text
 from v8.cli.app import app
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
@@ -53,6 +54,7 @@ def exchange(
 def source(exchange: ExchangeApi, monkeypatch: pytest.MonkeyPatch) -> Any:
     load_plugins([PLUGIN])
     module = sys.modules["v8_plugin_ccxt_source"]
+    monkeypatch.setattr(safe_text, "_kept", {})  # what is secret in this test may be a word of another one
     monkeypatch.setattr(module, "PATIENCE", replace(module.PATIENCE, sleep=lambda seconds: None))
     return open_source("ccxt")
 
@@ -198,6 +200,47 @@ def test_an_exchange_that_is_none_is_refused_at_once(
     with pytest.raises(ProfileError, match=told) as error:
         open_source("ccxt")
     assert TOKEN not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("symbol"),
+        ValueError("could not convert string to float: 'x'"),
+        AttributeError("'NoneType' object has no attribute 'get'"),
+        RuntimeError(f"binance GET https://x/y?apiKey={TOKEN}&signature=ab {{'secret': '{TOKEN}'}} {TOKEN}"),
+    ],
+)
+@pytest.mark.parametrize("call", ["fetch_time", "load_markets", "fetch_ohlcv", "feature_value"])
+def test_whatever_ccxt_raises_is_a_sentence_without_secrets(
+    source: Any, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(source.rest.api.exchange, call, fail)
+    with pytest.raises(DataError, match=f"^binance by ccxt: must answer ccxt's {call}; got") as caught:
+        source.candles(SERIES, 10)
+    assert caught.value.got.startswith(f"{type(error).__name__}: ")
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_market_that_lacks_what_is_read_of_it_is_none(source: Any) -> None:
+    source.candles(SERIES, 10)
+    exchange = source.rest.api.exchange
+    exchange.markets = {name: {"symbol": name} for name in exchange.markets} | {"x": None}
+    with pytest.raises(DataError, match="one of the 0 markets of kind spot"):
+        source.require(SERIES)
+
+
+def test_options_that_ccxt_cannot_open_are_refused_in_a_sentence(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_CCXT_OPTIONS", json.dumps({"has": 5, "token": TOKEN}))
+    with pytest.raises(ProfileError) as caught:
+        open_source("ccxt")
+    assert caught.value.where == "V8_CCXT_OPTIONS"
+    assert TOKEN not in str(caught.value)
 
 
 def test_the_command_line_takes_it_as_a_plug_in(exchange: ExchangeApi) -> None:
