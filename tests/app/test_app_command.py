@@ -64,6 +64,35 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     assert process.stdout.read() == ""
 
 
+@pytest.mark.tf
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "host", ["localhost", *(pytest.param(host, marks=pytest.mark.nightly) for host in ("127.0.0.1", "::1"))]
+)
+def test_a_chosen_address_of_this_machine_answers_to_names_of_this_machine_only(
+    fleet_run: Path, tmp_path: Path, fetch: Any, host: str
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    words = [sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET, "--host", host]
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            found = None
+            for line in started.stderr or ():
+                found = re.search(r"http://\S+/", line)
+                if found:
+                    break
+            assert found
+            series = f"{found[0]}api/series"
+            assert fetch(series).status == 200
+            assert {fetch(series, headers={"Host": name}).status for name in ("localhost", "[::1]:1")} == {
+                200
+            }
+            refused = fetch(series, headers={"Host": "evil.example"})
+            assert (refused.status, refused.json()["error"]["where"]) == (400, "header Host")
+        finally:
+            started.kill()
+
+
 @pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process

@@ -38,6 +38,27 @@ def request(path: str = "/api/series", query: str = "", host: str = "192.0.2.1",
     )
 
 
+@pytest.mark.parametrize(
+    ("address", "name", "own"),
+    [
+        ("127.0.0.1", None, ()),
+        ("127.0.0.1", "localhost", ()),
+        ("::1", "::1", ()),
+        ("127.0.1.1", "MyBox", ("127.0.1.1", "mybox")),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", ("[::ffff:127.0.0.1]",)),
+    ],
+)
+def test_as_long_as_only_this_machine_can_connect_its_names_alone_are_allowed(
+    address: str, name: str | None, own: tuple[str, ...]
+) -> None:
+    assert guard.allowed_hosts(address, name) == guard.LOOPBACK_NAMES | {*own}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "fe80::1%eth0"])
+def test_where_others_can_connect_any_name_is_allowed(address: str) -> None:
+    assert guard.allowed_hosts(address, address) is None
+
+
 @pytest.fixture(scope="module")
 def closed(serve: Callable[..., AbstractContextManager[Any]]) -> Any:
     """A page that asks for a token."""

@@ -1,9 +1,9 @@
 """Access control before every route, and errors for requests that are not valid.
 
 A page on this machine can be attacked by other pages in the same browser (DNS rebinding): a foreign host name
-that resolves to this machine must not open it. So the header Host must be a name of this machine, unless a
-host was chosen. The page loads only its own files; it cannot be framed, its types are not guessed, and it
-sends no referrer.
+that resolves to this machine must not open it. So the header Host must be a name of this machine as long as
+only this machine can connect. The page loads only its own files; it cannot be framed, its types are not
+guessed, and it sends no referrer.
 
 If other machines may connect, a token can be required. A program sends it as `Authorization: Bearer`. In a
 browser the login page adds `?token=` to the address; the server answers with a cookie and redirects the
@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
 from starlette.datastructures import URL
@@ -351,9 +351,43 @@ def network_of(host: str) -> str:
     >>> network_of("192.0.2.7"), network_of("::ffff:192.0.2.7"), network_of("2001:db8::1:2:3:4%eth0")
     ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
     """
+    address = _ip_address(host)
+    return str(address if address.version == 4 else ip_network((address, 64), strict=False))
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine can connect to an address.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("::ffff:127.0.0.1"), is_loopback("::1"), is_loopback("::")
+    (True, True, True, False)
+    """
+    return _ip_address(address).is_loopback
+
+
+def allowed_hosts(address: str, name: str | None = None) -> frozenset[str] | None:
+    """Return what the header Host may be at an address: names of this machine, or anything (None).
+
+    Args:
+        address: The address that the server listens on.
+        name: The name or address by which the operator chose it; None if the default was taken.
+    """
+    if not is_loopback(address):
+        return None
+    own_names = (in_url(each).lower() for each in (address, name) if each)
+    return LOOPBACK_NAMES.union(own_names)
+
+
+def in_url(host: str) -> str:
+    """Write a host as addresses of the web and the header Host have it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _ip_address(host: str) -> IPv4Address | IPv6Address:
+    """Read an address, without the name of an interface; IPv4 within IPv6 as IPv4."""
     address = ip_address(host.partition("%")[0])
-    mapped = address if address.version == 4 else address.ipv4_mapped
-    return str(mapped or ip_network((address, 64), strict=False))
+    if address.version == 6 and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
 
 
 def _token_required(request: Request) -> Response:

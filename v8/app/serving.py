@@ -1,14 +1,14 @@
 """`python -m v8 app`: the page of the present and its JSON API, on this machine only by default."""
 
 import os
+from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NoReturn
 
 from v8.app.charts import ChartReader
 from v8.app.desk import ForecastService
-from v8.app.guard import LOOPBACK_NAMES, TOKEN_VARIABLE, AccessPolicy
+from v8.app.guard import TOKEN_VARIABLE, AccessPolicy, allowed_hosts, in_url, is_loopback
 from v8.app.page import ForecastView
 from v8.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.app.server import WAIT_S, Site, make_application, make_server, open_listener
@@ -59,7 +59,6 @@ def serve_page(
     issuer = ForecastIssuer(candles, runtime)
     host, port = address
     policy = AccessPolicy(
-        hosts=None if host else LOOPBACK_NAMES,
         frames=(HUB_PAGE,) if "SPACE_ID" in os.environ else (),
         origins=origins,
         token=os.environ.get(TOKEN_VARIABLE),
@@ -67,7 +66,8 @@ def serve_page(
     )
     listener = open_listener(host or LOOPBACK, port, print_message)
     name, port = listener.getsockname()[:2]
-    if policy.token is None and not ip_address(name.partition("%")[0]).is_loopback:
+    policy = replace(policy, hosts=allowed_hosts(name, host))
+    if policy.token is None and not is_loopback(name):
         if not is_open:
             listener.close()
             rule = "is an address that other machines reach, so whoever asks must show a token"
@@ -88,8 +88,7 @@ def serve_page(
             notify=print_message,
         )
         service.start(WAIT_S)
-    url_host = f"[{name}]" if ":" in name else name
-    print_message(f"{service.snapshot.label}: http://{url_host}:{port}/ (Ctrl-C stops it)")
+    print_message(f"{service.snapshot.label}: http://{in_url(name)}:{port}/ (Ctrl-C stops it)")
     application = make_application(Site(service, candles.name), policy)
     try:
         make_server(application, listener.limiter).run(sockets=[listener])
