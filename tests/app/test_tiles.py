@@ -17,7 +17,8 @@ from v8.app.charts import newest_apart
 from v8.app.page import record_part, whole_record_part
 from v8.app.places import PastMonth, change_of_a_day
 from v8.app.sparkline import HEIGHT, WIDTH, sparkline
-from v8.app.tiles import Selection, Tile, TileNumbers, verdict_chip
+from v8.app.tiles import Selection, Tile, TileNumbers, tile_list, verdict_chip
+from v8.errors import DataError
 from v8.evaluation.significance import BaselineComparison
 from v8.evaluation.verdict import Verdict
 from v8.market.series import Series
@@ -85,6 +86,44 @@ def test_tiles_are_chosen_and_ordered_and_those_without_a_number_come_last() -> 
     assert names(mood="wild") == "B"
     assert names(q="usdt-1h", mood="calm") == "A"
     assert names(mood="loud", order="loud") == "BDAC"
+
+
+def view(price: str, closed_s: int, change: float) -> Any:
+    """Return a forecast as far as the overview shows it."""
+    numbers = TileNumbers(price=price, closed_s=closed_s, change=change, volatility=0.01)
+    return SimpleNamespace(numbers=numbers, tiles={"en": "", "zh-TW": ""})
+
+
+def test_a_coin_has_one_price_the_newest_known_one_with_its_time() -> None:
+    day_s = 1_735_603_200  # 2024-12-31
+    views = {
+        "ADAUSDT-1h": view("192.74", day_s + 64_800, 0.01),  # closed at 18:00
+        "ADAUSDT-15m": view("194.11", day_s + 67_500, 0.02),  # closed at 18:45
+        "BUSDT-1h": view("7.5", day_s + 64_800, -0.01),
+        "CUSDT-1d": view("3.25", day_s - 86_400, 0.0),
+        "DUSDT-1h": view("1.1", day_s, 0.0),  # both closed at midnight
+        "DUSDT-15m": view("1.2", day_s, 0.0),
+        "EUSDT-1h": DataError(where="E", rule="has candles", got="none", fix="Wait"),
+    }
+    newest = {Series.parse(name): each for name, each in views.items()}
+    snapshot: Any = SimpleNamespace(metadata=dict.fromkeys([*newest, Series.parse("FUSDT-1h")]))
+    markup = tile_list(snapshot, newest, Selection(order="series"))
+    assert "As of 2024-12-31 18:45 UTC." in markup and "7 of 8 forecasts are made." in markup
+    tiles = re.findall(r"<li (data-series=.*?)</li>", markup)
+    found = [re.search(r'class="price">([\d.]+)<i> ([^<]*)</i>', each) for each in tiles]
+    assert [match and match.groups() for match in found] == [
+        ("194.11", "18:45 UTC"),
+        ("194.11", "18:45 UTC"),
+        ("7.5", "18:00 UTC"),
+        ("3.25", "2024-12-30 00:00 UTC"),
+        ("1.2", "00:00 UTC"),
+        ("1.2", "00:00 UTC"),
+        None,
+        None,
+    ]
+    # The change of a day is that of the price, for the order and for alerts, too.
+    assert [re.search(r'data-change="([^"]*)"', each)[1] for each in tiles[:2]] == ["0.020000"] * 2
+    assert all("+2.00 %" in each for each in tiles[:2])
 
 
 def test_the_change_of_a_day_is_from_the_close_24_hours_earlier() -> None:

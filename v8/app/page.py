@@ -21,8 +21,6 @@ from v8.app.tiles import (
     MOODS,
     Selection,
     TileNumbers,
-    direction_of,
-    list_item,
     mood_label,
     mood_of,
     signed_percent,
@@ -362,9 +360,10 @@ class ForecastView:
         self._parts: dict[str, Html] = {}
         """The part of its page by language."""
         self.tiles: Final[dict[str, Html]] = {}
+        """What its tile shows below the price, by language."""
         for name in LANGUAGES:
             with language(name):
-                self.tiles[name] = list_item(self._series, self.numbers, join(self._tile()))
+                self.tiles[name] = join(self._tile())
 
     @property
     def part(self) -> Html:
@@ -389,6 +388,7 @@ class ForecastView:
             range_width=None if prices is None else (prices.high - prices.low) / close,
             percentile=percentile,
             price=self._format(CLOSE, close),
+            closed_s=self.issued.closed_s,
         )
 
     def _tile(self) -> Iterator[Html]:
@@ -398,13 +398,6 @@ class ForecastView:
         ends = (float(forecast[LOW].min()), float(forecast[HIGH].max()))
         if prices is not None:
             ends = (prices.low, prices.high)
-        change = element(
-            "span",
-            element("i", say("24 h"), " "),  # the table has it as the title of a column
-            signed_percent(numbers.change),
-            class_=f"change {direction_of(numbers.change)}",
-        )
-        yield element("p", element("span", numbers.price, class_="price"), change, class_="now")
         yield sparkline(
             self.issued.candles.column(CLOSE),
             forecast[CLOSE].to_numpy(),

@@ -5,8 +5,8 @@ request, and an alert compares them with its limit. Without the script the addre
 (`Selection.from_query`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from v8.app import answers
@@ -50,15 +50,17 @@ class TileNumbers:
     percentile: int | None = None  # of the volatility in its month, 0 to 100
     price: str = ""
     """The newest close, as it is written."""
+    closed_s: int = 0
+    """When the candle of the price closed, seconds since the epoch, UTC."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A series, its numbers, and its tile as markup by language, or why there is none."""
+    """A series, its numbers, and what stands below its price, by language, or why there is none."""
 
     series: Series
     numbers: TileNumbers | None = None  # None while there is no forecast
-    markup: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
+    content: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
     error: Exception | None = None
 
 
@@ -123,30 +125,51 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
         newest: The newest `ForecastView` of each series, or the error.
         selection: Which tiles, in which order.
     """
-    views = dict(newest)  # a copy, because a worker thread changes the original
+    views = {  # a copy, because a worker thread changes the original
+        series: view for series, view in dict(newest).items() if series in snapshot.metadata
+    }
+    made = {series: view for series, view in views.items() if not isinstance(view, Exception)}
+    numbers = with_newest_prices({series: view.numbers for series, view in made.items()})
+    newest_s = max((each.closed_s for each in numbers.values()), default=0)
     tiles = []
     for series in snapshot.metadata:
-        view = views.get(series)
-        if isinstance(view, Exception):
-            tiles.append(Tile(series, error=view))
-        elif view is None:
-            tiles.append(Tile(series))
+        if series in made:
+            tiles.append(Tile(series, numbers[series], made[series].tiles))
         else:
-            tiles.append(Tile(series, view.numbers, view.tiles))
-    num_made = len(views.keys() & snapshot.metadata.keys())
+            tiles.append(Tile(series, error=views.get(series)))
+    num_made = len(views)
     status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
     head_row = element("p", *_column_titles())
     # A wide screen has two columns of rows, each with titles.
     head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
-    items = [_tile(tile) for tile in selection.arrange(tiles)]
+    items = [_tile(tile, newest_s) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
     board = element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
-    return join([_newest_close(views.values()), board])
+    return join([_newest_close(newest_s), board])
+
+
+def with_newest_prices(numbers: Mapping[Series, TileNumbers]) -> dict[Series, TileNumbers]:
+    """Give all series of a coin the price that closed last, with its time and its change of a day.
+
+    Where candles of several timeframes closed last, the shortest one's price is taken.
+    """
+    newest: dict[str, tuple[tuple[int, int], TileNumbers]] = {}
+    for series, own in numbers.items():
+        rank = (own.closed_s, -series.bar_s)
+        if series.symbol not in newest or rank > newest[series.symbol][0]:
+            newest[series.symbol] = (rank, own)
+    return {
+        series: replace(own, price=known.price, closed_s=known.closed_s, change=known.change)
+        for series, own in numbers.items()
+        for _, known in [newest[series.symbol]]
+    }
 
 
 def _column_titles() -> list[Html]:
     """Return the titles of the table; a pointer shows what those mean that are not plain."""
-    titles = [element("span", title) for title in (say("Series"), say("Price"), say("24 h"))]
+    known = say("The coin's newest known price, whichever of its series knows it")
+    titles = [element("span", say("Series")), element("span", say("Price"), title=known)]
+    titles.append(element("span", say("24 h")))
     width = say("The whole width of the range: its highest price minus its lowest, in % of the last price")
     # Translators: title of a column: how much higher the top of the range ahead is than its bottom.
     titles.append(element("span", say("Range ahead, bottom to top"), title=width))
@@ -157,22 +180,43 @@ def _column_titles() -> list[Html]:
     return titles
 
 
-def _newest_close(views: Iterable[Any]) -> Html:
+def _newest_close(closed_s: int) -> Html:
     """Say when the newest candle of all forecasts closed; empty before there is a forecast."""
-    closed_s = [view.issued.closed_s for view in views if not isinstance(view, Exception)]
     if not closed_s:
         return Html("")
-    return element("p", say("As of {closed} UTC.", closed=moment(iso(max(closed_s)))), class_="soft as-of")
+    return element("p", say("As of {closed} UTC.", closed=moment(iso(closed_s))), class_="soft as-of")
 
 
-def _tile(tile: Tile) -> Html:
-    if tile.markup:
-        return tile.markup[chosen()]
-    if tile.error:
+def _tile(tile: Tile, newest_s: int) -> Html:
+    numbers = tile.numbers or TileNumbers()
+    if tile.content:
+        content = join([_price(numbers, newest_s), tile.content[chosen()]])
+    elif tile.error:
         content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
     else:
         content = element("p", say("The forecast is being made."))
-    return list_item(tile.series, TileNumbers(), content)
+    return list_item(tile.series, numbers, content)
+
+
+def _price(numbers: TileNumbers, newest_s: int) -> Html:
+    """Return the price with its time, and with the day if that is not the one of the newest close."""
+    closed = moment(iso(numbers.closed_s))
+    day, _, time = closed.partition(" ")
+    written = time if moment(iso(newest_s)).startswith(day) else closed
+    price = element(
+        "span",
+        numbers.price,
+        element("i", f" {written} UTC"),
+        title=say("The newest known close, at {closed} UTC", closed=closed),
+        class_="price",
+    )
+    change = element(
+        "span",
+        element("i", say("24 h"), " "),  # the table has it as the title of a column
+        signed_percent(numbers.change),
+        class_=f"change {direction_of(numbers.change)}",
+    )
+    return element("p", price, change, class_="now")
 
 
 def list_item(series: Series, numbers: TileNumbers, content: Html) -> Html:
