@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.app.desk import RETRY_S, WorkCache
+from v8.app.desk import RETRY_S, CachedResult, WorkCache
 
 
 class Clock:
@@ -109,3 +110,41 @@ def test_what_is_asked_of_another_model_is_done_anew_and_what_the_old_one_found_
     assert once.get("key", lambda: (0, 200.0), "newest") is newest
     assert [*once._results.values()] == [newest]
     once.close()
+
+
+def test_what_readers_wait_for_goes_first_the_newest_request_before_older_ones() -> None:
+    cache, may_begin, order = WorkCache(Clock()), threading.Event(), list[str]()
+
+    def work(name: str) -> tuple[str, float]:
+        if name == "first":
+            assert may_begin.wait(30)
+        order.append(name)
+        return name, 200.0
+
+    def get(name: str) -> CachedResult:
+        return cache.get(name, lambda: work(name))
+
+    results = [get(name) for name in ("first", *(f"background {number}" for number in range(1_000)))]
+    with ExitStack() as readers:
+        for name in ("reader 1", "reader 2", "background 500"):
+            readers.enter_context(get(name).awaited())
+        with get("gone").awaited():  # a reader who does not wait any more holds up nobody
+            pass
+        may_begin.set()
+        wait([result.future for result in results], timeout=30)
+    get("gone").future.result(timeout=30)
+    assert order[:5] == ["first", "background 500", "reader 2", "reader 1", "background 0"]
+    assert order[5:] == [*(f"background {number}" for number in range(1, 1_000) if number != 500), "gone"]
+    cache.close()
+
+
+def test_work_that_has_not_begun_when_it_closes_is_cancelled() -> None:
+    cache, may_end = WorkCache(Clock()), threading.Event()
+    begun = cache.get("begun", lambda: (may_end.wait(30), 200.0))
+    waiting = cache.get("waiting", lambda: (0, 200.0))
+    while cache._waiting.keys() != {waiting}:
+        pass
+    cache.close()
+    may_end.set()
+    assert waiting.future.cancelled()
+    assert begun.future.result(timeout=30) is True

@@ -8,7 +8,9 @@ import re
 import selectors
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -296,6 +298,39 @@ def test_the_address_that_a_series_had_leads_to_the_one_it_has(served: Any) -> N
 def tiles_of(page: Any, path: str = "/") -> list[str]:
     """Return the markup of each tile, in their order."""
     return re.findall(r"<li data-series(.*?)</li>", page.get(path).text)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("path", "writer"),
+    [
+        ("/api/leaderboard", "answers.leaderboard"),
+        ("/api/series", "answers.series_list"),
+        ("/metrics", "answers.metrics"),
+        ("/", "tile_list"),
+        ("/record", "page.whole_record_part"),
+    ],
+)
+def test_others_are_answered_while_an_answer_about_all_series_is_written(
+    served: Any, monkeypatch: pytest.MonkeyPatch, path: str, writer: str
+) -> None:
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def slow(*values: Any, **names: Any) -> Any:
+        is_writing.set()
+        assert may_end.wait(60)
+        return write(*values, **names)
+
+    write = attrgetter(writer)(server)
+    with ThreadPoolExecutor(2) as readers, monkeypatch.context() as patch:
+        patch.setattr(f"v8.app.server.{writer}", slow)
+        slow_answer = readers.submit(served.get, path)
+        try:
+            assert is_writing.wait(60)
+            assert readers.submit(served.get, "/api/health").result(timeout=10).status == 200
+        finally:
+            may_end.set()
+        assert slow_answer.result(timeout=60).status == 200
 
 
 @pytest.mark.tf

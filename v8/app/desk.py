@@ -1,16 +1,17 @@
 """Makes the forecast of every series once a candle, and reads the live record, for all requests together.
 
 A forecast is made when it is first requested after a candle closed, and cached until the next one closes. If
-that candle is late, it is requested again after `RETRY_S`; so frequent requests cause no extra work. Changes
-of the models are looked for in a thread of its own, because a Hub that does not answer must not hold up
-forecasts.
+that candle is late, it is requested again after `RETRY_S`; so frequent requests cause no extra work. What a
+reader waits for is computed first, however many other forecasts are to be renewed. Changes of the models are
+looked for in a thread of its own, because a Hub that does not answer must not hold up forecasts.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ Work = Callable[[], tuple[Any, float]]
 """Returns a value, and until when it is fresh, by the clock of the cache."""
 
 
-@dataclass
+@dataclass(eq=False)
 class CachedResult:
     """The result of some work, or its error; fresh from `since_s` to `until_s`, and while work goes on."""
 
@@ -43,6 +44,20 @@ class CachedResult:
     future: Future[Any] = field(default_factory=Future)
     since_s: float = -math.inf
     until_s: float = math.inf
+    num_readers: int = 0
+    """Readers who wait for it now."""
+    requested_s: float = -math.inf
+    """When the newest of them began to wait, by `time.monotonic`."""
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Say that a reader waits while the block lasts: then it goes before what nobody waits for."""
+        self.requested_s = time.monotonic()
+        self.num_readers += 1
+        try:
+            yield
+        finally:
+            self.num_readers -= 1
 
 
 class WorkCache:
@@ -50,6 +65,9 @@ class WorkCache:
 
     However many requests come, there is at most one task a key waiting or running, and there are as many keys
     as the caller has series. An error is cached for `RETRY_S`, too, so that asking again causes no work.
+
+    What readers wait for comes first, the newest request before older ones: of more requests than can be
+    answered in time, those that came last still are. All else follows in the order of the calls.
 
     Args:
         clock: Returns seconds since any moment. If it is set back, because it was fast, results from later
@@ -59,6 +77,8 @@ class WorkCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._results: dict[Hashable, CachedResult] = {}
+        self._waiting: dict[CachedResult, Work] = {}
+        """Work that has not begun, the oldest first."""
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="v8-app")
 
@@ -72,24 +92,46 @@ class WorkCache:
             if result is None or result.version != version or not self._is_fresh(result):
                 result = CachedResult(version)
                 self._results[key] = result
-                result.future = self._executor.submit(self._run, result, work)
+                self._waiting[result] = work
+                self._executor.submit(self._run_next)
             return result
 
     def close(self) -> None:
-        """Start no work any more."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """Start no work any more; what has not begun is cancelled."""
+        with self._lock:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            for result in self._waiting:
+                result.future.cancel()
+            self._waiting.clear()
 
     def _is_fresh(self, result: CachedResult) -> bool:
         return result.since_s - RETRY_S <= self._clock() < result.until_s
 
-    def _run(self, result: CachedResult, work: Work) -> Any:
+    def _run_next(self) -> None:
+        """Do the work that is due next; this is called once for each that waits."""
+        with self._lock:
+            if not self._waiting:  # closed meanwhile
+                return
+            result = max(self._waiting, key=_urgency)
+            work = self._waiting.pop(result)
+        value = None
+        failure = None
         until_s = self._clock() + RETRY_S
         try:
             value, until_s = work()
-        finally:
-            result.since_s = self._clock()
-            result.until_s = until_s
-        return value
+        except BaseException as error:  # noqa: BLE001 - raised where the result is requested
+            failure = error
+        result.since_s = self._clock()
+        result.until_s = until_s
+        if failure:
+            result.future.set_exception(failure)
+        else:
+            result.future.set_result(value)
+
+
+def _urgency(result: CachedResult) -> float:
+    """Return what is largest for the work that goes first; of equal ones the oldest goes first."""
+    return result.requested_s if result.num_readers else -math.inf
 
 
 class ForecastService:

@@ -253,7 +253,11 @@ def _read_snapshot(label: str, place: ModelPlace) -> ModelSnapshot:
         rule = "a page needs at least one finished series"
         got = f"none that can be read: {listed(list(refused.values()))}" if refused else "none"
         raise ArtifactError(where=label, rule=rule, got=got, fix="Finish the run first, or name another one")
-    return ModelSnapshot(label=label, revision=revision, folders=folders, metadata=metadata, refused=refused)
+    snapshot = ModelSnapshot(
+        label=label, revision=revision, folders=folders, metadata=metadata, refused=refused
+    )
+    _ = snapshot.row_of  # computed here, because every request would wait for it
+    return snapshot
 
 
 def _file_state(file: Path) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """The server: its routes over a `ForecastService`, its listening socket and its settings.
 
 Nothing that a request starts runs without a limit: work is shared (`v8.app.desk`), a request waits for it
-`WAIT_S` at most, a stream of events ends after `STREAM_S`, and only GET and HEAD are answered.
+`WAIT_S` at most, a stream of events ends after `STREAM_S`, and only GET and HEAD are answered. Pages and
+answers about all series are written in threads, because the event loop answers all others meanwhile.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -51,6 +54,7 @@ STREAM_S: Final = 45
 HEARTBEAT_S: Final = 15  # seconds between two signs of life in a stream without events
 MAX_STREAMS: Final = MAX_CONCURRENT_REQUESTS // 2  # streams of events at the same time
 MAX_STREAMS_PER_ADDRESS: Final = 8  # of these, so that one address does not keep all others out
+NUM_WRITERS: Final = 4  # threads that write answers; of more, each would keep the event loop waiting longer
 SHUTDOWN_S: Final = 1.0  # how long open responses may take when the server stops, in seconds
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.app', 'page.css')}", "text/css"),
@@ -64,6 +68,9 @@ _FILES: Final = {
     "/api.css": (packaged("v8.app", "api.css"), "text/css"),
     "/api.js": (packaged("v8.app", "api.js"), "text/javascript"),
 }
+
+
+Answer = TypeVar("Answer")
 
 
 class PageContent(NamedTuple):
@@ -99,6 +106,7 @@ class Site:
         self._source = source
         self._errors = Counter[str]()
         """Numbers of answers with an error, by its kind."""
+        self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="v8-page")
         self._server_id = f"{time.time():.0f}"
         self._num_events = 0
         self._events = dict[Series, tuple[Any, Event]]()
@@ -135,9 +143,23 @@ class Site:
         snapshot = self._service.snapshot
         selection = Selection.from_query(request.query_params)
         self._service.prepare()
-        part = tile_list(snapshot, self._service.newest, selection)
-        content = part if _is_part(request) else page.overview_page(snapshot, part, selection, self._source)
+
+        def write() -> Html:
+            part = tile_list(snapshot, self._service.newest, selection)
+            return part if _is_part(request) else page.overview_page(snapshot, part, selection, self._source)
+
+        content = await self._written(write)
         return PageContent(content, 200, {"cache-control": f"private, max-age={OVERVIEW_MAX_AGE_S:.0f}"})
+
+    async def _written(self, write: Callable[[], Answer]) -> Answer:
+        """Write an answer in a thread, in the language of this request.
+
+        Raises:
+            BusyError: If it takes longer than `WAIT_S`.
+        """
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(self._writers, copy_context().run, write)
+        return await _in_time(writing)  # what has not begun by then is never written
 
     @property
     def _is_demo(self) -> bool:
@@ -150,7 +172,11 @@ class Site:
         try:
             view: page.ForecastView = await _wait_for(result)
             record = await _wait_for(self._service.record())
-            part = join([view.part, page.record_part(record, series, is_demo=self._is_demo)])
+
+            def write() -> Html:
+                return join([view.part, page.record_part(record, series, is_demo=self._is_demo)])
+
+            part = await self._written(write)
             status = 200
             headers = {"cache-control": self._cache_control(result)}
         except V8Error as error:
@@ -165,13 +191,17 @@ class Site:
         """Return the part about the live record of all series, or its page."""
         record = await _wait_for(self._service.record())
         snapshot = self._service.snapshot
-        part = page.whole_record_part(record, snapshot.label, is_demo=self._is_demo)
-        content = part if _is_part(request) else page.record_page(snapshot, part, self._source)
+
+        def write() -> Html:
+            part = page.whole_record_part(record, snapshot.label, is_demo=self._is_demo)
+            return part if _is_part(request) else page.record_page(snapshot, part, self._source)
+
+        content = await self._written(write)
         return PageContent(content, 200, {"cache-control": f"private, max-age={RECORD_S:.0f}"})
 
     async def _api_page(self, request: Request) -> PageContent:
         """Return the page of the JSON API."""
-        content = page.api_page(self._service.snapshot, self._source)
+        content = await self._written(partial(page.api_page, self._service.snapshot, self._source))
         return PageContent(content, 200, {"cache-control": "private, no-cache"})
 
     async def _file(self, request: Request) -> Response:
@@ -179,17 +209,24 @@ class Site:
         return Response(content, 200, {"cache-control": "max-age=3600"}, f"{media_type}; charset=utf-8")
 
     async def _series_list(self, request: Request) -> Response:
-        return json_response(answers.series_list(self._service.snapshot))
+        return await self._written_json(answers.series_list, self._service.snapshot)
 
     async def _leaderboard(self, request: Request) -> Response:
-        return json_response(answers.leaderboard(self._service.snapshot))
+        return await self._written_json(answers.leaderboard, self._service.snapshot)
+
+    async def _written_json(
+        self, make: Callable[..., dict[str, Any]], *values: Any, cache_control: str = "no-store"
+    ) -> Response:
+        """Answer with the JSON values that a function returns; all is done in a thread."""
+        content = await self._written(lambda: answers.encode_json(make(*values)))
+        return json_response(content, cache_control=cache_control)
 
     async def _health(self, request: Request) -> Response:
         snapshot = self._service.snapshot
         return json_response(answers.health(snapshot, self._source, self._service.now_s()))
 
     async def _description(self, request: Request) -> Response:
-        return json_response(answers.description())
+        return await self._written_json(answers.description)
 
     async def _forecast(self, request: Request) -> Response:
         result = self._service.forecast(self._find_series(request.path_params["series"]))
@@ -201,8 +238,9 @@ class Site:
         max_rows = answers.limit_of(request.query_params.get("limit"))
         result = self._service.forecast(series)
         view: page.ForecastView = await _wait_for(result)
-        content = answers.candles(view.issued, max_rows)
-        return json_response(content, cache_control=self._cache_control(result))
+        return await self._written_json(
+            answers.candles, view.issued, max_rows, cache_control=self._cache_control(result)
+        )
 
     async def _chart(self, request: Request) -> Response:
         result = self._service.forecast(self._find_series(request.path_params["series"]))
@@ -212,20 +250,26 @@ class Site:
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = self._service.snapshot
-        newest = self._service.newest
-        issued = {}
-        for series in snapshot.metadata:
-            if series in newest:
-                view = newest[series]
-                issued[series] = getattr(view, "issued", view)  # an error has none and stays itself
-        requests: Counter[tuple[str, int]] = request.app.state.requests
-        text = answers.metrics(snapshot, issued, self._service.now_s(), requests, self._errors)
+        # Copies, because others change them while a thread writes.
+        newest = dict(self._service.newest)
+        requests = Counter[tuple[str, int]](request.app.state.requests)
+        errors = Counter(self._errors)
+
+        def write() -> str:
+            issued = {}
+            for series in snapshot.metadata:
+                if series in newest:
+                    view = newest[series]
+                    issued[series] = getattr(view, "issued", view)  # an error has none and stays itself
+            return answers.metrics(snapshot, issued, self._service.now_s(), requests, errors)
+
+        text = await self._written(write)
         return Response(text, 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _track(self, request: Request) -> Response:
         series = self._find_series(request.path_params["series"])
         record = await _wait_for(self._service.record())
-        return json_response(answers.track(record, series))
+        return await self._written_json(answers.track, record, series)
 
     async def _stream(self, request: Request) -> Response:
         """Send the newest event of each series, or those after an event, and then the coming ones."""
@@ -404,8 +448,13 @@ async def _wait_for(result: CachedResult) -> Any:
     """
     if result.future.done():
         return result.future.result()
+    with result.awaited():
+        return await _in_time(asyncio.shield(asyncio.wrap_future(result.future)))
+
+
+async def _in_time(answer: Awaitable[Answer]) -> Answer:
     try:
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(result.future)), WAIT_S)
+        return await asyncio.wait_for(answer, WAIT_S)
     except TimeoutError:
         rule = f"answers within {WAIT_S:.0f} s"
         got = "work that is not done yet"
