@@ -1,4 +1,4 @@
-"""What setup.cfg cannot say: a distribution remembers the commit it was made of, for `v8 --version`.
+"""What setup.cfg cannot say: what is built holds configs/ as v8/configs, and the commit, for `v8 --version`.
 
 An image is made where no `.git` is, so `V8_COMMIT` names the commit there.
 """
@@ -6,22 +6,25 @@ An image is made where no `.git` is, so `V8_COMMIT` names the commit there.
 import os
 from pathlib import Path
 from runpy import run_path
+from shutil import copytree
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
+CONFIGS = Path("configs")
 VERSION = Path("v8", "version.py")
 COMMIT = os.environ.get("V8_COMMIT") or run_path(str(Path(__file__).parent / VERSION))["commit"]()
 
 
 class Package(build_py):
-    """The files of a wheel; an editable installation has none, and asks its checkout."""
+    """The files of a wheel; an editable installation has none, and reads its checkout's."""
 
     def run(self) -> None:
-        """Copy what setup.cfg names, and write down the commit."""
+        """Copy what setup.cfg names and the profiles, and write down the commit."""
         super().run()
         if not self.editable_mode:
+            copytree(CONFIGS, Path(self.build_lib, "v8", CONFIGS), dirs_exist_ok=True)
             write_commit(Path(self.build_lib))
 
 

@@ -394,7 +394,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     single.add_argument("--hlo", type=Path, help="write the compiled program there")
     single.add_argument("--json", action="store_true", help="print one line of JSON")
     all_cells = parts.add_parser("table", help="compile all and write the table")
-    names = sorted(path.stem for path in (REPOSITORY / "v8" / "configs").glob("*.yaml"))
+    names = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml"))
     names = [name for name in names if name not in {"universe", "range_paths"}]  # no profile; no network
     all_cells.add_argument("--profiles", nargs="+", choices=names, default=names)
     all_cells.add_argument("--gpus", nargs="+", choices=GPUS, default=list(GPUS))

@@ -38,10 +38,11 @@ def test_the_licence_of_plotly_stands_in_full() -> None:
 def test_the_package_holds_no_other_file_that_others_licensed() -> None:
     ours = {"LICENSE", "v8/hub/space.LICENSE"}
     theirs = {"v8/vendor/lightweight-charts.js"}
-    for path in (REPOSITORY / "v8").rglob("*.*"):
-        name = path.relative_to(REPOSITORY).as_posix()
-        if path.is_file() and path.suffix not in {".pyc", ".mo"} and name not in ours | theirs:
-            assert not re.search(r"copyright|@license", path.read_text("utf-8"), re.IGNORECASE), name
+    for folder in ("v8", "configs"):
+        for path in (REPOSITORY / folder).rglob("*.*"):
+            name = path.relative_to(REPOSITORY).as_posix()
+            if path.is_file() and path.suffix not in {".pyc", ".mo"} and name not in ours | theirs:
+                assert not re.search(r"copyright|@license", path.read_text("utf-8"), re.IGNORECASE), name
 
 
 def test_the_vendored_charts_are_as_their_makers_publish_them_and_have_their_licence_and_notice() -> None:

@@ -220,7 +220,7 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"learnin_rate": 1e-3}, r"key learnin_rate: .*unknown key.*Did you mean training\.learning_rate\."),
         (
             {"bogus": 1},
-            r"key bogus: .*unknown key 'bogus'\. Remove it; v8/configs/aligned\.yaml shows every key",
+            r"key bogus: .*unknown key 'bogus'\. Remove it; configs/aligned\.yaml shows every key",
         ),
         ({"lookbak_bars": 3}, r"mine\.yaml, key lookbak_bars: .*unknown key.*Did you mean lookback_bars"),
         ({"seed": None}, r"key seed: .*got no such key\. Add it"),

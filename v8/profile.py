@@ -39,9 +39,6 @@ MOST_VALUES: Final = 10_000  # in a list; a profile has some hundred
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 """Lower-case letters, digits, dashes and underscores: it is the name of a folder."""
 
-_CONFIGS: Final = Path(__file__).with_name("configs")
-"""Folder of the shipped profiles, their ranges of a search, and the default universe."""
-
 FORMER_CALIBRATIONS: Final = ("shrink", "blend")
 """Calibrations of older published models, which can still be loaded, but not trained."""
 
@@ -519,7 +516,7 @@ def network_outputs(profile: Profile) -> NetworkOutputs:
 
 def profile_names() -> list[str]:
     """List the shipped profiles by name, sorted."""
-    return sorted(path.stem for path in _CONFIGS.glob("*.yaml") if path.stem != "universe")
+    return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem != "universe")
 
 
 def audiences() -> dict[str, str]:
@@ -529,7 +526,7 @@ def audiences() -> dict[str, str]:
 
 def config_path(name: str) -> Path:
     """Return the path of the shipped file `name`.yaml; it need not exist."""
-    return _CONFIGS / f"{name}.yaml"
+    return _configs() / f"{name}.yaml"
 
 
 def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
@@ -557,7 +554,7 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
         raise ProfileError(where=str(path), rule=rule, got=got, fix=fix) from error
     if not isinstance(content, dict):
         got = type(content).__name__
-        fix = "Start from a file under v8/configs/"
+        fix = "Start from a file under configs/"
         raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
     return content
 
@@ -620,6 +617,11 @@ for _kind, _pattern, _first in (
 
 def _fault(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)  # type: ignore[arg-type]
+
+
+def _configs() -> Path:
+    installed = Path(__file__).parent / "configs"
+    return installed if installed.is_dir() else Path(__file__).parent.parent / "configs"
 
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
@@ -723,10 +725,11 @@ def _fix(error: ValidationError) -> str:
         if not suggestion:  # a key of another section may have been meant
             places = key_places()
             suggestion = places.get(nearest(unknown, places) or "")
-        remove = "Remove it; v8/configs/aligned.yaml shows every key"
-        fix = f"Did you mean {suggestion}" if suggestion else remove
+        fix = (
+            f"Did you mean {suggestion}" if suggestion else "Remove it; configs/aligned.yaml shows every key"
+        )
     elif first["type"] == "missing":
-        fix = "Add it; v8/configs/aligned.yaml shows every key"
+        fix = "Add it; configs/aligned.yaml shows every key"
     else:
         choices = re.findall("'([^']+)'", first.get("ctx", {}).get("expected", ""))
         fix = advice(str(first["input"]), choices, _CHANGE_IT)

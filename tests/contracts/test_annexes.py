@@ -24,6 +24,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPOSITORY / "v8", folder / "v8", ignore=ignored)
+    shutil.copytree(REPOSITORY / "configs", folder / "v8" / "configs", ignore=ignored)  # as it is installed
     return folder
 
 

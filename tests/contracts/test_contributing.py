@@ -50,7 +50,7 @@ def test_the_spine_is_fifteen_files_of_which_1150_lines_are_to_be_read() -> None
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    named = set(re.findall(r"`((?:v8|tests|scripts)/[\w./]+)`", TEXT))
+    named = set(re.findall(r"`((?:v8|tests|scripts|configs)/[\w./]+)`", TEXT))
     named |= {f"tests/contracts/{name}" for name in re.findall(r"`(test_toy_\w+\.py)`", TEXT)}
     assert len(named) > 30
     assert not [path for path in sorted(named) if not (REPOSITORY / path).exists()]

@@ -82,10 +82,11 @@ def test_a_wheel_holds_all_of_the_package_and_nothing_else(built: Built) -> None
     with zipfile.ZipFile(built.wheel) as opened:
         names = set(opened.namelist())
         licences = {name for name in names if "/licenses/" in name}
+    package = {re.sub("^configs/", "v8/configs/", name) for name in built.tracked("v8", "configs")}
     made = {f"{ABOUT}/{name}" for name in ("METADATA", "RECORD", "WHEEL")}
     made |= {f"{ABOUT}/{name}" for name in ("entry_points.txt", "top_level.txt")}
     assert licences == {f"{ABOUT}/licenses/LICENSE", f"{ABOUT}/licenses/THIRD_PARTY.md"}
-    assert names == built.tracked("v8") | made | licences
+    assert names == package | made | licences
 
 
 def test_a_source_distribution_holds_what_a_wheel_is_made_of_and_nothing_else(built: Built) -> None:
@@ -101,7 +102,7 @@ def test_a_source_distribution_holds_what_a_wheel_is_made_of_and_nothing_else(bu
         "setup.cfg",
         "setup.py",
     }
-    assert names == built.tracked("v8") | wanted | {"PKG-INFO"}
+    assert names == built.tracked("v8", "configs") | wanted | {"PKG-INFO"}
 
 
 def test_the_notebook_s_cell_leaves_all_other_packages_as_they_were(installed: BareEnvironment) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tf
 
 FAMILIES = ["bilstm_seq2seq", "lstm_dense", "dense_newest"]
 FAMILIES += ["transformer", "gru_attention", "lstm_attention", "lstm_close"]
-# Of the V4 family the lineage tells 926,852, 334,597 and 1,984,772; v8/configs has what differs.
+# Of the V4 family the lineage tells 926,852, 334,597 and 1,984,772; configs/ says what makes the difference.
 PARAMETERS = {
     "v4_transformer": 926_852 + 36,
     "v4_gru": 334_597 + 36 - 1,

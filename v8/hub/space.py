@@ -27,6 +27,7 @@ from v8.errors import PublishError
 from v8.hub import hub_endpoint
 from v8.hub.publish import Publication
 from v8.hub.pull import pull
+from v8.profile import config_path
 from v8.storage import packaged, write_bytes, write_text
 from v8.version import VERSION
 
@@ -94,6 +95,8 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     package = Path(__file__).parents[1]
     for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
+    for file in sorted(config_path("universe").parent.glob("*.yaml")):
+        write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return StagedSpace(folder, tuple(paths), f"Publish the page of {repo}")
 

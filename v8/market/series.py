@@ -5,7 +5,7 @@ folders, on every system; `v8.columns` describes the consequences. `btcusdt`, `B
 `BTC_USDT` are other ways to write BTCUSDT.
 
 A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
-default one is under `v8/configs/`.
+default one is under `configs/`.
 """
 
 import re

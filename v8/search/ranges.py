@@ -69,7 +69,7 @@ def read_ranges(file: Path, profile: Profile) -> Ranges:
         ProfileError: If a key is not one of a profile, must not be searched, or cannot have such values.
     """
     kind = Annotated[dict[str, Range], Field(min_length=1)]
-    fix = "Write it like v8/configs/search/frontier.yaml, or name another file with param:ranges"
+    fix = "Write it like configs/search/frontier.yaml, or name another file with param:ranges"
     ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
     for key, value_range in ranges.items():
         location = under_key(str(file), key)
