@@ -7,7 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,14 +21,17 @@ import pytest
 import v8_columns
 from app_answers import answering
 from freqtrade_place import BRIDGE, FREQAI_PACKAGES, configuration, markets, require_freqai, write_candles
+from local_server import LocalServer, QuietHandler
 from v8_columns import (
     STOP,
     USABLE_FROM,
     USUAL,
     VOLATILITY,
     aligned,
+    entries,
     forecasts_from,
     of_export,
+    require_forecast,
     row_of,
     stop,
     volatility,
@@ -126,7 +132,7 @@ def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
 ) -> None:
     def answer(closed: pd.Timestamp, low: float) -> dict[str, Any]:
         bar = {"open_time": closed.isoformat(), "high": 101.0, "low": 99.0, "low_q05": low}
-        return {"first_bar": closed.isoformat(), "forecast": [bar]}
+        return {"series": SERIES, "first_bar": closed.isoformat(), "forecast": [bar]}
 
     candles = candles_of(40)
     newest = candles["date"].iloc[-1] + HOUR
@@ -138,6 +144,191 @@ def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
         assert aligned(candles, ask(SERIES, candles)).equals(joined)  # what is known is not asked for again
     assert app.asked == [(f"/api/forecast/{SERIES}", "Bearer secret")] * 2
     assert joined[STOP].dropna().tolist() == [97.0, 98.0]
+
+
+NEWEST = candles_of(40)["date"].iloc[-1] + HOUR
+PRICES = {"open": 100.0, "high": 101.0, "low": 99.0, "close": 100.5, "low_q5": 98.0, "low_q95": 99.5}
+
+
+def answer_of(num_steps: int = 3, step: int = 1, **changed: Any) -> dict[str, Any]:
+    """Return an answer of the app; in one bar some values are others, None leaves one out."""
+    bars = [{"open_time": (NEWEST + at * HOUR).isoformat(), **PRICES} for at in range(num_steps)]
+    bars[step] = {key: value for key, value in (bars[step] | changed).items() if value is not Ellipsis}
+    return {"series": SERIES, "first_bar": NEWEST.isoformat(), "forecast": bars}
+
+
+def test_the_answer_that_the_hostile_ones_are_made_from_is_a_forecast() -> None:
+    require_forecast(answer_of(), SERIES, NEWEST, HOUR)
+    require_forecast(answer_of(), SERIES, NEWEST - 5 * HOUR, HOUR)  # the bot is late
+
+
+HOSTILE = {
+    "flat": answer_of(high=99.0, open=99.0, close=99.0),
+    "all flat": answer_of() | {"forecast": [{"high": 100.0, "low": 100.0}]},
+    "negative low": answer_of(low=-7.0, low_q5=-8.0),
+    "negative quantile": answer_of(low_q5=-7.0),
+    "zero": answer_of(low_q5=0),
+    "null": None,
+    "null value": answer_of(low=None),
+    "null bar": answer_of() | {"forecast": [None]},
+    "null bars": answer_of() | {"forecast": None},
+    "text": "98.0",
+    "list": [],
+    "text value": answer_of(high="101"),
+    "true": answer_of(high=True),
+    "list value": answer_of(high=[101.0]),
+    "not a number": answer_of(high=float("nan")),
+    "infinite": answer_of(high=float("inf")),
+    "huge": answer_of(high=1e308),
+    "huge whole number": answer_of(high=10**400),
+    "far": answer_of(high=1_010.0),
+    "close above high": answer_of(close=102.0),
+    "open below low": answer_of(open=98.9),
+    "quantiles crossed": answer_of(low_q95=97.0),
+    "quantile above the low": answer_of(low_q5=99.3),
+    "no high": answer_of(high=...),
+    "other columns": answer_of(volume=1.0),
+    "unknown column": answer_of(low_qx=1.0) | {"forecast": [PRICES | {"low_qx": 1.0}]},
+    "no bars": answer_of() | {"forecast": []},
+    "many bars": answer_of() | {"forecast": [PRICES] * 1_001},
+    "bars apart": answer_of(open_time=(NEWEST + 5 * HOUR).isoformat()),
+    "another series": answer_of() | {"series": "ETHUSDT-1h"},
+    "no series": {key: value for key, value in answer_of().items() if key != "series"},
+    "off the grid": answer_of() | {"first_bar": (NEWEST + HOUR / 7).isoformat()},
+    "no time": answer_of() | {"first_bar": None},
+    "a time without zone": answer_of() | {"first_bar": "2026-01-01T00:00:00"},
+    "a far time": answer_of() | {"first_bar": "9999-01-01T00:00:00Z"},
+    "a long time": answer_of() | {"first_bar": "2" * 100_000},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_answer_that_cannot_be_a_forecast_is_none_and_the_bot_goes_on(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    candles = candles_of(40)
+    with answering([HOSTILE[name], answer_of()]) as app:
+        ask = forecasts_from({"api": app.address})
+        joined = aligned(candles, ask(SERIES, candles))
+        assert joined[[VOLATILITY, STOP]].isna().all(axis=None) and len(joined) == 40
+        assert entries(joined).sum() == 0
+        (record,) = caplog.records
+        assert record.levelname == "WARNING" and len(record.getMessage()) < 400
+        joined = aligned(candles, ask(SERIES, candles))  # the next answer is taken
+    assert joined[STOP].iloc[-1] == 98.0 and joined[VOLATILITY].iloc[-1] > 0
+
+
+def test_an_answer_with_another_number_of_bars_than_those_before_is_none() -> None:
+    candles = candles_of(41)
+    with answering([answer_of(4, first_bar=...), answer_of()]) as app:
+        ask = forecasts_from({"api": app.address})
+        assert len(ask(SERIES, candles[:40])) == 1
+        assert len(ask(SERIES, candles.assign(date=candles["date"] + HOUR))) == 1
+
+
+@contextmanager
+def serving(send: Callable[[Any], None]) -> Iterator[str]:
+    """Yield the address of a server that sends what a function writes to its socket."""
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            with suppress(ConnectionError):
+                send(self)
+
+    with LocalServer(Handler) as server:
+        yield server.url
+
+
+def drip(handler: Any, text: bytes) -> None:
+    """Send a byte now and then, for longer than the bridge waits."""
+    for byte in text[:30]:
+        handler.wfile.write(bytes([byte]))
+        handler.wfile.flush()
+        time.sleep(0.1)
+
+
+def send_dripping_head(handler: Any) -> None:
+    drip(handler, b"HTTP/1.1 200 OK\r\nX-Part: abcdefghijklmnop")
+
+
+def send_dripping_body(handler: Any) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    drip(handler, b'{"series": "BTCUSDT-1h", "first_bar": ')
+
+
+def send_redirect(handler: Any) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", "/elsewhere")
+    handler.end_headers()
+
+
+def send_without_end(handler: Any) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(200):
+        handler.wfile.write(b" " * 65_536)
+
+
+def send_nested(handler: Any) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(b"[" * 100_000)
+
+
+def send_error(handler: Any) -> None:
+    handler.send_response(503)
+    handler.end_headers()
+    handler.wfile.write(json.dumps(answer_of()).encode())
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        send_dripping_head,
+        send_dripping_body,
+        send_redirect,
+        send_without_end,
+        send_nested,
+        send_error,
+        lambda handler: handler.wfile.write(b"\x00\xff\r\n\r\n"),
+        lambda handler: None,
+    ],
+)
+def test_a_server_that_answers_by_no_rule_does_not_hold_the_bot(
+    send: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v8_columns, "WAITING_S", 1.0)
+    candles = candles_of(40)
+    with serving(send) as address:
+        ask = forecasts_from({"api": address})
+        started_s = time.monotonic()
+        assert aligned(candles, ask(SERIES, candles))[VOLATILITY].isna().all()
+        assert time.monotonic() - started_s < 2.5
+        is_slow = "drip" in send.__name__
+        started_s = time.monotonic()
+        assert ask("ETHUSDT-1h", candles).empty
+        assert not is_slow or time.monotonic() - started_s < 0.5  # it rests for all series
+    assert aligned(candles, ask(SERIES, candles))[STOP].isna().all()  # where nothing listens
+
+
+def test_rows_of_any_source_whose_bars_cannot_be_are_no_forecasts() -> None:
+    candles = candles_of(6)
+    closed = candles["date"] + HOUR
+    rows = pd.DataFrame({USABLE_FROM: closed, "high_ahead_1": 2.0, "low_ahead_1": 1.0, "low_q5_ahead_1": 0.9})
+    rows.loc[0, "high_ahead_1"] = 1.0
+    rows.loc[1, "low_ahead_1"] = -1.0
+    rows.loc[2, "low_q5_ahead_1"] = -7.0
+    rows.loc[3, "high_ahead_1"] = np.nan
+    rows.loc[4, "high_ahead_1"] = np.inf
+    joined = aligned(candles, rows)
+    assert joined[VOLATILITY].notna().tolist() == joined[STOP].notna().tolist() == [False] * 5 + [True]
+
+
+def test_nothing_is_entered_where_the_stop_is_not_below_the_price() -> None:
+    frame = pd.DataFrame({"close": [1.0, 1.0, 1.0], STOP: [0.9, 1.0, np.nan], VOLATILITY: 0.1, USUAL: 0.2})
+    assert entries(frame).tolist() == [True, False, False]
 
 
 @pytest.mark.tf

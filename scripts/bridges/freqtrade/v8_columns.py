@@ -4,13 +4,24 @@ Forecasts come from a table that `v8 export` wrote, from the models of a run or 
 app`. Each returns a frame with `usable_from`, the close before which the row is not known, and columns such
 as `high_ahead_1`, for the bar that opens then. A candle is known at its close, so both are joined there.
 
+A bot puts in money by them, so what cannot be a forecast is none: prices that are not finite, positive and
+ordered, and answers of the app about anything else than was asked for, or too late. There nothing is done.
+
 It needs only pandas and NumPy; v8 if models forecast, requests if the app does. It is MIT like v8.
 """
 
+import json
+import logging
+import math
 import os
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -28,8 +39,20 @@ STOP: Final = "v8_stop"
 YEAR: Final = pd.Timedelta(days=365)
 RANGE_TO_VARIANCE: Final = 1 / (4 * np.log(2))  # Parkinson (1980), doi:10.1086/296071
 OHLCV: Final = ["open", "high", "low", "close", "volume"]
-WAITING_S: Final = 20
-"""How long the app is asked again for a forecast that knows the newest candle."""
+WAITING_S: Final = 20.0
+"""Seconds that the app is asked for a forecast that knows the newest candle, all requests together."""
+REST_S: Final = 60.0
+"""An app that did not answer in time is not asked again for so many seconds, for no series."""
+MOST_UNFINISHED: Final = 8
+"""Requests that were given up and are not over yet; with more of them nothing is asked."""
+MOST_BYTES: Final = 1_048_576  # of an answer; that of a model with ten bars ahead has 14,000
+MOST_STEPS: Final = 1_000  # bars ahead
+MOST_RANGE: Final = 10.0
+"""Highest price of an answer of the app, as a multiple of its lowest one."""
+MOST_NUMBER: Final = 1e15
+_SLACK: Final = 1e-6  # of a price, by which rounding may exchange two of them
+_COLUMN: Final = re.compile(r"(?P<name>[a-z]+(_(?!q)[a-z]+)*)(_q(?P<level>[0-9]{1,2}([.][0-9]{1,9})?))?")
+_log: Final = logging.getLogger(__name__)
 
 Forecasts = Callable[[str, pd.DataFrame], pd.DataFrame]
 """Gives the forecasts of a series for its candles as freqtrade has them: `date`, when they open, OHLCV."""
@@ -88,34 +111,218 @@ def _model(place: str, series: str) -> Any:
     return v8.load(place, series)
 
 
+class NoForecastError(ValueError):
+    """There is no answer, or one that is not the forecast that was asked for."""
+
+
 def of_app(address: str) -> Forecasts:
     """Ask `v8 app` for the newest forecast; answers are kept, what was never answered is missing."""
-    import requests  # noqa: PLC0415 - as above
+    return _App(address).forecasts
 
-    rows_by_series: dict[str, dict[pd.Timestamp, dict[str, Any]]] = {}
-    token = os.environ.get("V8_APP_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def fetch(series: str) -> dict[str, Any]:
-        url = f"{address.rstrip('/')}/api/forecast/{series}"
-        # With an auth of its own, requests looks for no password in ~/.netrc, which would replace the token.
-        answer = requests.get(url, headers=headers, auth=lambda request: request, timeout=10)
-        answer.raise_for_status()
-        return row_of(answer.json())
+class _App:
+    """Asks one address. Whatever it answers, or does not answer, a call returns in time.
 
-    def forecasts(series: str, candles: pd.DataFrame) -> pd.DataFrame:
-        rows = rows_by_series.setdefault(series, {})
-        closed = closes(candles).iloc[-1]
-        ends = time.monotonic() + WAITING_S
-        while closed not in rows:
-            row = fetch(series)
-            rows[row[USABLE_FROM]] = row
-            if row[USABLE_FROM] >= closed or time.monotonic() > ends:
-                break
-            time.sleep(1)
+    Args:
+        address: Of the app, `http://127.0.0.1:8008`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+        token = os.environ.get("V8_APP_TOKEN")
+        self._headers = {"Accept-Encoding": "identity"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._rows: dict[str, dict[pd.Timestamp, dict[str, Any]]] = {}
+        self._num_steps: dict[str, int] = {}
+        self._unfinished: list[Future[bytes]] = []
+        self._rests_until_s = -math.inf
+
+    def forecasts(self, series: str, candles: pd.DataFrame) -> pd.DataFrame:
+        """Return what was answered about a series; it is asked for what the newest candle's close needs."""
+        rows = self._rows.setdefault(series, {})
+        started_s = time.monotonic()
+        if closes(candles).iloc[-1] not in rows and started_s >= self._rests_until_s:
+            try:
+                self._ask(series, candles, started_s + WAITING_S)
+            except NoForecastError as error:
+                _log.warning("no forecast of %s: %s", series, error)
+            if time.monotonic() >= started_s + WAITING_S:
+                self._rests_until_s = time.monotonic() + REST_S
+        if not rows:
+            return pd.DataFrame({USABLE_FROM: pd.Series(dtype="datetime64[ms, UTC]")})
         return pd.DataFrame([*rows.values()])
 
-    return forecasts
+    def _ask(self, series: str, candles: pd.DataFrame, until_s: float) -> None:
+        """Ask until an answer knows the newest candle, or until a time of `time.monotonic`."""
+        closed = closes(candles).iloc[-1]
+        while True:
+            answer = _read_json(self._fetch(series, until_s))
+            require_forecast(answer, series, closed, bar_of(candles))
+            num_steps = self._num_steps.setdefault(series, len(answer["forecast"]))
+            if len(answer["forecast"]) != num_steps:
+                rule = f"has {num_steps} bars, as the answers before"
+                raise _refusal(rule, len(answer["forecast"]), "Start the bot again for another model")
+            row = row_of(answer)
+            self._rows[series][row[USABLE_FROM]] = row
+            remaining_s = until_s - time.monotonic()
+            if row[USABLE_FROM] >= closed or remaining_s <= 0:
+                return
+            time.sleep(min(1.0, remaining_s))
+
+    def _fetch(self, series: str, until_s: float) -> bytes:
+        """Return the body of an answer, until a time of `time.monotonic`.
+
+        A server that sends a byte now and then would hold a request for ever, so it runs in a thread that is
+        given up.
+        """
+        self._unfinished = [request for request in self._unfinished if not request.done()]
+        if len(self._unfinished) >= MOST_UNFINISHED:
+            raise _refusal("ends its answers", f"{MOST_UNFINISHED} that go on", "Check what listens there")
+        request: Future[bytes] = Future()
+        self._unfinished.append(request)
+        url = f"{self._address}/api/forecast/{series}"
+        threading.Thread(target=_fulfil, args=(request, partial(self._get, url)), daemon=True).start()
+        try:
+            return request.result(max(0.0, until_s - time.monotonic()))
+        except FutureTimeoutError:
+            raise _refusal(f"comes within {WAITING_S:g} s", "none", "Check that the app runs") from None
+
+    def _get(self, url: str) -> bytes:
+        import requests  # noqa: PLC0415 - other forecasts need it not
+
+        try:
+            # With an auth of its own, requests looks for no password in ~/.netrc, which would replace the
+            # token. A redirect is not followed: it would send the question elsewhere.
+            with requests.get(
+                url,
+                headers=self._headers,
+                auth=lambda request: request,
+                timeout=WAITING_S,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                if answer.status_code != 200 or "Content-Encoding" in answer.headers:
+                    got = f"status {answer.status_code}"
+                    raise _refusal("is plain JSON with status 200", got, "Look at the address in a browser")
+                body = b""
+                for chunk in answer.iter_content(65_536):
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        got = "more"
+                        raise _refusal(f"has at most {MOST_BYTES:,} bytes", got, "Check what listens there")
+                return body
+        except (requests.RequestException, OSError) as error:
+            got = type(error).__name__
+            raise _refusal("can be read", got, "Check the address, and that the app runs") from error
+
+
+def _fulfil(request: "Future[bytes]", get: Callable[[], bytes]) -> None:
+    """Set the result of a request, or its error."""
+    try:
+        request.set_result(get())
+    except Exception as error:  # noqa: BLE001 - raised where the result is waited for
+        request.set_exception(error)
+
+
+def _refusal(rule: str, got: object, fix: str) -> NoForecastError:
+    """Return the error of an answer; what was got is cut, because a stranger may have written it."""
+    return NoForecastError(f"the answer of the app: {rule}; got {str(got)[:80]}. {fix}.")
+
+
+def _shown(value: Any) -> str:
+    """Write a JSON value; of a list or an object only that it is one."""
+    return type(value).__name__ if isinstance(value, list | dict) else repr(value)
+
+
+def _read_json(body: bytes) -> Any:
+    """Read JSON, in which every number is one."""
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    try:
+        return json.loads(body, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise _refusal("is JSON", type(error).__name__, "Check what listens there") from error
+
+
+def require_forecast(answer: Any, series: str, closed: pd.Timestamp, bar: pd.Timedelta) -> None:
+    """Require the answer of `/api/forecast` to be a forecast of a series that may be traded by.
+
+    Args:
+        answer: JSON values.
+        series: The series that was asked for.
+        closed: When any candle closes; its bars open so many whole bars earlier or later.
+        bar: How long a bar is.
+
+    Raises:
+        NoForecastError: If it is of another series, or of bars that are not the next ones, or if its prices
+            are not finite, positive, ordered, and within `MOST_RANGE` of each other.
+    """
+    fix = "Check the app, and its models"
+    content = answer if isinstance(answer, dict) else {}
+    if content.get("series") != series:
+        raise _refusal(f"is of {series}", _shown(content.get("series")), fix)
+    bars = content.get("forecast")
+    if not isinstance(bars, list) or not 1 <= len(bars) <= MOST_STEPS:
+        got = len(bars) if isinstance(bars, list) else _shown(bars)
+        raise _refusal(f"has 1 to {MOST_STEPS:,} bars", got, fix)
+    first_bar = _time_of(content.get("first_bar"))
+    if (first_bar - closed) % bar:
+        raise _refusal("begins where a candle closes", content["first_bar"], fix)
+    prices: list[float] = []
+    for step, values in enumerate(bars):
+        if not isinstance(values, dict) or values.keys() != bars[0].keys():
+            raise _refusal("has the same columns in every bar", f"others in bar {step + 1}", fix)
+        if "open_time" in values and _time_of(values["open_time"]) != first_bar + step * bar:
+            raise _refusal("has a bar after the other", f"bar {step + 1} at another time", fix)
+        prices += _prices_of(values, step, fix)
+    if max(prices) > MOST_RANGE * min(prices):
+        raise _refusal(f"has prices within {MOST_RANGE:g} times the lowest", f"{max(prices):g}", fix)
+
+
+def _time_of(text: Any) -> pd.Timestamp:
+    """Read a time with its zone, as the app writes it."""
+    try:
+        moment = pd.Timestamp(text) if isinstance(text, str) and len(text) <= 40 else None
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or pd.isna(moment) or moment.tzinfo is None or not 1970 < moment.year < 2200:
+        raise _refusal("has times such as 2026-01-01T00:00:00Z", _shown(text), "Check the app")
+    return moment
+
+
+def _prices_of(values: Mapping[str, Any], step: int, fix: str) -> list[float]:
+    """Return the prices of a bar, which must be in order, and all its values numbers."""
+    quantiles: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, float] = {}
+    for key, value in values.items():
+        if key == "open_time":
+            continue
+        match = _COLUMN.fullmatch(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if match is None or not is_number or not 0 <= value <= MOST_NUMBER:
+            rule = f"has numbers from 0 to {MOST_NUMBER:g} by the name of their column"
+            raise _refusal(rule, f"{key[:40]!r} {_shown(value)[:20]} in bar {step + 1}", fix)
+        if match["name"] not in OHLCV[:4]:
+            continue
+        if match["level"]:
+            quantiles.setdefault(match["name"], []).append((float(match["level"]), value))
+        else:
+            points[match["name"]] = value
+    if not points.keys() >= {"high", "low"} or not points["low"] < points["high"]:
+        raise _refusal("has a low below a high in every bar", f"none in bar {step + 1}", fix)
+    inner = [points[name] for name in ("open", "close") if name in points]
+    rising = [[points["low"], price, points["high"]] for price in inner]
+    for name, levels in quantiles.items():
+        own = [(50.0, points[name])] if name in points else []
+        rising.append([price for _, price in sorted([*levels, *own])])
+    for prices in rising:
+        if any(above < below * (1 - _SLACK) for below, above in pairwise(prices)):
+            rule = "has prices in order: low, open and close, high; quantiles by their level"
+            raise _refusal(rule, f"others in bar {step + 1}", fix)
+    return [*points.values(), *(price for levels in quantiles.values() for _, price in levels)]
 
 
 def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,10 +338,14 @@ def aligned(candles: pd.DataFrame, forecasts: pd.DataFrame) -> pd.DataFrame:
     """Add `VOLATILITY`, `USUAL` and `STOP` to candles whose close is when a forecast may be used first.
 
     No forecast of another close is ever taken: a candle without its own has none, and nothing is done there.
+    A row whose prices cannot be those of bars (`are_bars`) is none either.
     """
     columns = pd.DataFrame({USABLE_FROM: _in_ms(pd.to_datetime(forecasts[USABLE_FROM], utc=True))})
-    columns[VOLATILITY] = volatility(forecasts, bar_of(candles)).to_numpy()
-    columns[STOP] = stop(forecasts).to_numpy()
+    columns[[VOLATILITY, STOP]] = np.nan
+    if len(forecasts):
+        usable = forecasts.where(are_bars(forecasts))
+        columns[VOLATILITY] = volatility(usable, bar_of(candles)).to_numpy()
+        columns[STOP] = stop(usable).to_numpy()
     closed = candles.assign(**{USABLE_FROM: _in_ms(closes(candles))})
     joined = closed.merge(columns, how="left", on=USABLE_FROM, validate="one_to_one")
     return with_usual(joined.drop(columns=USABLE_FROM))
@@ -169,6 +380,26 @@ def volatility(forecasts: pd.DataFrame, bar: pd.Timedelta) -> pd.Series:
     return np.sqrt(RANGE_TO_VARIANCE * pd.concat(squares, axis=1).mean(axis=1) * (YEAR / bar))
 
 
+def are_bars(forecasts: pd.DataFrame) -> pd.Series:
+    """Return for each row whether all bars ahead have a high above their low, and the stop is no higher.
+
+    >>> rows = {"high_ahead_1": [2.0, 2.0, 2.0, np.inf], "low_ahead_1": [1.0, 2.0, -1.0, 1.0]}
+    >>> are_bars(pd.DataFrame(rows)).tolist()
+    [True, False, False, False]
+    """
+    stops = stop(forecasts)
+    usable = stops > 0
+    for high, low in _pairs(forecasts, "high", "low"):
+        usable &= (forecasts[high] < np.inf) & (forecasts[high] > forecasts[low])
+        usable &= forecasts[low] >= stops * (1 - _SLACK)
+    return usable
+
+
+def entries(frame: pd.DataFrame) -> pd.Series:
+    """Return where a position may be entered: the range no wider than usual, the stop below the price."""
+    return (frame[VOLATILITY] <= frame[USUAL]) & (frame[STOP] < frame["close"])
+
+
 def _pairs(forecasts: pd.DataFrame, *columns: str) -> Iterator[list[str]]:
     steps = sorted(
         int(name.rpartition("_")[2]) for name in forecasts.columns if name.startswith(f"{columns[0]}_ahead_")
@@ -187,7 +418,11 @@ def stop(forecasts: pd.DataFrame) -> pd.Series:
 def size(volatility_a_year: float, target: float, most: float) -> float:
     """Return a position as a share of what may be put into it: target over forecast volatility, capped.
 
-    >>> size(0.8, 0.4, 1.0), size(0.2, 0.4, 1.0)
-    (0.5, 1.0)
+    A volatility that no market has puts in nothing.
+
+    >>> size(0.8, 0.4, 1.0), size(0.2, 0.4, 1.0), size(0.0, 0.4, 1.0), size(math.nan, 0.4, 1.0)
+    (0.5, 1.0, 0.0, 0.0)
     """
+    if not 0 < volatility_a_year < math.inf:
+        return 0.0
     return min(target / volatility_a_year, most)

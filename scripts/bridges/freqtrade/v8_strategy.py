@@ -16,7 +16,17 @@ from typing import Any, ClassVar
 from freqtrade.persistence import Trade
 from freqtrade.strategy import IStrategy, stoploss_from_absolute
 from pandas import DataFrame, Series
-from v8_columns import STOP, USUAL, VOLATILITY, Forecasts, aligned, closes, forecasts_from, size
+from v8_columns import (
+    STOP,
+    USUAL,
+    VOLATILITY,
+    Forecasts,
+    aligned,
+    closes,
+    entries,
+    forecasts_from,
+    size,
+)
 
 
 def series_of(pair: str, timeframe: str) -> str:
@@ -51,7 +61,7 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
 
     def populate_entry_trend(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
         """Enter where the coming range is no wider than usual."""
-        dataframe.loc[dataframe[VOLATILITY] <= dataframe[USUAL], "enter_long"] = 1
+        dataframe.loc[entries(dataframe), "enter_long"] = 1
         return dataframe
 
     def populate_exit_trend(self, dataframe: DataFrame, metadata: dict[str, Any]) -> DataFrame:
@@ -75,9 +85,10 @@ class V8Strategy(IStrategy):  # type: ignore[misc]  # freqtrade is not installed
         """Put in the less the wider the coming range."""
         part = self.wallets.get_total_stake_amount() / max(self.config["max_open_trades"], 1)
         row = self._newest_row(pair, current_time)
-        if row is None:
+        share = 0.0 if row is None else size(row[VOLATILITY], self.target, self.most)
+        if not share:
             return 0.0  # no trade
-        return min(max(part * size(row[VOLATILITY], self.target, self.most), min_stake or 0.0), max_stake)
+        return min(max(part * share, min_stake or 0.0), max_stake)
 
     def custom_stoploss(  # noqa: PLR0917 - as freqtrade calls it
         self,
