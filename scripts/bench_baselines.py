@@ -248,7 +248,8 @@ def forecasts_of(folder: Path, data: SeriesData) -> Mapping[str, NDArray[Any]]:
     forecaster = Forecaster.load(folder)
     span = data.spans["test"]
     evaluated = Evaluation.from_json(forecaster.metadata["evaluation"], where=f"{folder}, key evaluation")
-    if forecaster.metadata["split"] != data.describe_split():
+    num_candles = forecaster.metadata["candles"]["num_bars"]
+    if forecaster.metadata["split"] != data.describe_split(num_candles):
         raise other_span(folder, "another split")
     forecasts = forecaster.forecast(span.raw_windows())
     for task, values in forecasts.items():

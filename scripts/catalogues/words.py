@@ -16,7 +16,7 @@ from v8.evaluation.fold_losses import POOLS
 from v8.evaluation.importance import KINDS
 from v8.evaluation.significance import ComparisonResult
 from v8.hardware import describe_machine
-from v8.market.candles import CandleReport, Gap, LostRow
+from v8.market.candles import CandleReport, Gap, Leap, LostRow
 from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
 from v8.reports.markup import BUTTONS, DEMO_WARNING
 from v8.tasks import TASKS
@@ -50,7 +50,7 @@ _RULE_TITLES: Final = [
     word for rule in TRADING_RULES.values() for word in (rule.title, rule.unit, rule.without_forecast) if word
 ]
 _REPORT_FIELDS: Final = [
-    spaced(field.name) for kind in (CandleReport, Gap, LostRow) for field in fields(kind)
+    spaced(field.name) for kind in (CandleReport, Gap, Leap, LostRow) for field in fields(kind)
 ]
 _ERROR_UNITS: Final = ("of last close", "price", "in %", "as is")
 

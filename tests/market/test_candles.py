@@ -391,3 +391,56 @@ def test_an_unusable_row_before_the_newest_or_within_its_bar_is_no_newest(valid_
     require_newest(check(pd.concat([frame, between])))
     frame.loc[98, "close"] = np.nan
     assert check(frame).report.newest_lost is None
+
+
+def multiplied(frame, first_row, factor):
+    """Prices from a row on in another unit; the close before stays."""
+    prices = ["open", "high", "low", "close"]
+    later = frame.index >= first_row
+    return frame.assign(**{name: frame[name].where(~later, frame[name] * factor) for name in prices})
+
+
+@pytest.mark.parametrize(
+    ("num_missing", "factor", "written"),
+    [
+        (24, 1_000.0, "1,000 times what it was, at 2024-01-05T04:00:00Z, after 24 missing bars"),
+        (24, 0.001, "1/1,000 of what it was, at 2024-01-05T04:00:00Z, after 24 missing bars"),
+        (0, 5.0, "5 times what it was, at 2024-01-04T04:00:00Z"),
+    ],
+)
+def test_a_price_that_leaps_is_pointed_out_with_its_factor(valid_frame, num_missing, factor, written):
+    # 76 hours after 2024-01-01 the first candle after the leap would open, on the fourth at four.
+    frame = multiplied(valid_frame(200, 3_600), 76 + num_missing, factor)
+    frame = frame.drop(index=range(76, 76 + num_missing))
+    report = check(frame).report
+    assert report.num_leaps == 1
+    assert report.largest_leap.factor == pytest.approx(factor, rel=0.2)
+    assert (report.largest_leap.num_missing, report.largest_leap.num_candles_since) == (
+        num_missing,
+        200 - 76 - num_missing,
+    )
+    assert written.split(" what", maxsplit=1)[1] in str(report.largest_leap)
+    assert json.dumps(asdict(report), allow_nan=False)
+
+
+def test_a_bar_that_opens_at_the_close_before_and_leaps_within_is_pointed_out(valid_frame):
+    frame = multiplied(valid_frame(200, 3_600), 76, 5.0)
+    frame.loc[76, ["open", "low"]] = frame.loc[75, "close"]
+    assert check(frame).report.num_leaps == 1
+
+
+def test_no_leap_is_seen_in_what_coins_do(valid_frame):
+    report = check(valid_frame(200, 3_600).drop(index=range(50, 90))).report
+    assert (report.num_leaps, report.largest_leap) == (0, None)
+
+
+def test_only_leaps_of_the_candles_that_are_used_are_pointed_out(valid_frame):
+    candles = check(multiplied(valid_frame(200, 3_600), 76, 5.0))
+    assert candles.newest(124).report.largest_leap is None
+    assert candles.newest(125).report.largest_leap.num_candles_since == 124
+
+
+def test_a_relisting_has_its_factor(valid_frame):
+    report = check(relisted_frame(valid_frame, 437, 170_000)).report
+    assert report.relisted_factor == pytest.approx(170_000)
+    assert report.num_leaps == 0

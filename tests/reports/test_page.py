@@ -123,6 +123,20 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
     assert "No forecasts are stored with this model." in page.text
 
 
+def test_a_series_to_which_holes_leave_few_windows_is_named_and_counted(
+    write, make_metadata, make_run
+) -> None:
+    sound, holed = make_metadata(), make_metadata("ETHUSDT-15m")
+    for metadata, num in ((sound, 6_000), (holed, 60_000)):
+        for name in ("train", "validation", "test"):
+            metadata["split"][name]["num_windows_without_holes"] = num
+    page = write(make_run(("BTCUSDT-15m", "ETHUSDT-15m")), [sound, holed])
+    # 5,531 of 60,000 in each of three spans.
+    assert page.text.count("16,593 of 180,000 windows (9 %)") == 1
+    assert page.text.count("less than half of the windows of: ETHUSDT-15m.") == 1
+    assert "Holes in the candles" not in write(make_run(), [sound]).text
+
+
 def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> None:
     candle = ((100.0, 102.0, 99.0, 101.0),)
     issued = (SampledForecast(1, {"ohlc": candle * 2}),)

@@ -29,7 +29,15 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.reports.outputs import ReportWriter
-from v8.runs.events import Note, RunSummary, SeriesOutcome, SeriesStarted, run_isolated
+from v8.runs.events import (
+    CandleFinding,
+    GettingReady,
+    Note,
+    RunSummary,
+    SeriesOutcome,
+    SeriesStarted,
+    run_isolated,
+)
 from v8.runs.execution import execute
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed
@@ -537,3 +545,13 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
         told = json.loads((plan.path / "run.json").read_text())["loops"]
         loops = begun or "stepwise"
         assert (told, os.environ["XLA_FLAGS"]) == (loops, FLAGS[loops])
+
+
+def test_what_is_to_be_known_of_the_candles_is_said_before_training(plan: Plan) -> None:
+    recorder = Recorder()
+    with opened(plan) as folder:
+        carried_out(plan, folder, Market(), HollowEngine(), recorder)
+    kinds = [type(event) for event in recorder.events]
+    (finding,) = (event.text for event in recorder.events if type(event) is CandleFinding)
+    assert "2 series" in finding  # the candles of this market end with 2024
+    assert kinds.index(CandleFinding) < kinds.index(GettingReady)

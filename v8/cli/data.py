@@ -1,5 +1,6 @@
 """What `data` and `features` print: candles checked or updated, features stored or explained."""
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +12,9 @@ from v8.features.store import FeatureStore
 from v8.market.series import Series, iso, load_universe
 from v8.market.sources.live import LiveSource
 from v8.market.sources.source import CandleSource, with_nearest
-from v8.profile import Profile
+from v8.profile import Profile, load_profile
+from v8.runs.candle_findings import candle_findings
+from v8.runs.options import RunOptions
 from v8.wording import Table, duration
 
 MOST_SKEW_S: Final = 5.0
@@ -19,16 +22,25 @@ MOST_SKEW_S: Final = 5.0
 
 
 def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> list[tuple[str, str]]:
-    """Print a summary of the candles of each series; return the series without usable candles and why."""
+    """Print a summary of the candles of each series; return the series without usable candles and why.
+
+    What a run of the default profile would say of them follows: few windows, leaps of prices, old candles.
+    """
     failures = []
+    usable = []
     for series in chosen:
         try:
-            print_lines(f"{series}: {source.candles(series, bars).report.summary()}")
+            candles = source.candles(series, bars)
+            print_lines(f"{series}: {candles.report.summary()}")
+            usable.append(candles)
         except UnknownSeriesError as error:
             advised = with_nearest(error, series, source.name, load_universe())
             failures.append((str(series), str(advised)))
         except DataError as error:
             failures.append((str(series), str(error)))
+    profile = load_profile(RunOptions.model_fields["profile"].default)
+    is_simulated = not source.is_publishable
+    print_all_lines(candle_findings(profile, usable, time.time(), is_simulated=is_simulated))
     return failures
 
 

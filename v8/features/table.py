@@ -16,7 +16,7 @@ Shapes: N candles, K of them whose rows are stored already.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.storage import digest_bytes
+
+MANY_HOLES: Final = 3  # holes in candles that are too few; so many will be in older candles, too
 
 Column = NDArray[np.float32]
 
@@ -154,9 +156,17 @@ def valid_rows(candles: Candles, features: FeatureSet) -> list[slice]:
             where=f"features of {candles.series}",
             rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
             got=got,
-            fix="Fetch a longer history with param:bars",
+            fix=fix_for_holes(len(all_segments) - 1, "Fetch a longer history with param:bars"),
         )
     return rows
+
+
+def fix_for_holes(num_holes: int, fix: str) -> str:
+    """Return how to mend that candles are too few: by `fix`, unless a longer history has such holes, too."""
+    if num_holes < MANY_HOLES:
+        return fix
+    holes = f"{num_holes:,} holes are in the way, and would be in a longer history"
+    return f"Repair the candles, or take a profile with a shorter warm-up and lookback: {holes}"
 
 
 def _require_inputs(candles: Candles, features: FeatureSet) -> None:

@@ -23,6 +23,11 @@ MAX_LEAP = 2.0
 """Largest log ratio of an open to the close before it, which are of the same instant. In two years of 20
 coins the largest is 0.016; a change from dollars to cents gives 4.6."""
 
+LEAP_FACTOR: Final = 4.0
+"""A price that changes by this factor from a close to the next candle, up or down, is pointed out as a leap.
+Of 20 coins none does so in two years, and a coin of three satoshi may fall to one. A redenomination has a
+factor of 10 or more."""
+
 Times: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -36,6 +41,20 @@ class Gap:
 
     after: str  # open time of the candle before the gap, ISO 8601, UTC
     num_missing: int  # bars without a candle
+
+
+@dataclass(frozen=True)
+class Leap:
+    """A price that does not continue the one before: another unit, a split, another coin, or an error."""
+
+    at: str  # open time of the first candle after it, ISO 8601, UTC
+    factor: float  # price after it over the price before, unitless
+    num_missing: int  # bars without a candle between the two
+    num_candles_since: int  # candles from the newest leap on
+
+    def __str__(self) -> str:
+        hole = f", after {self.num_missing:,} missing bars" if self.num_missing else ""
+        return f"{times(self.factor)} what it was, at {self.at}{hole}"
 
 
 @dataclass(frozen=True)
@@ -77,12 +96,17 @@ class CandleReport:
     lacking: dict[str, int] = field(default_factory=dict)  # candles without a covariate, by its name
     num_newer: int = 0  # candles of the source after the requested end
     relisted_at: str | None = None  # first open after the last re-listing, ISO 8601, UTC; None without one
+    relisted_factor: float | None = None  # price after the last re-listing over the price before, unitless
     num_flat: int = 0  # candles kept with four equal prices and no volume: outages and quiet markets
     longest_flat_bars: int = 0  # longest run of such candles, in bars
     num_gaps: int = 0  # gaps between candles kept
     num_missing: int = 0  # bars in all these gaps
     gaps: tuple[Gap, ...] = ()  # the longest gaps, longest first, at most `NUM_GAPS_LISTED`
     largest_log_return: float = 0.0  # largest |log(close / close before)| within a segment, unitless
+    num_leaps: int = (
+        0  # prices that changed by `LEAP_FACTOR` or more from one candle to the next, holes included
+    )
+    largest_leap: Leap | None = None  # the largest of them
     has_volume: bool = True  # whether the source has volumes
     num_revised: int = 0  # candles kept of which the exchange sent two versions
     newest_lost: LostRow | None = None  # the newest row, if its bar has closed and it was dropped
@@ -98,7 +122,7 @@ class CandleReport:
         return counts
 
     def summary(self) -> str:
-        """Describe everything that is not zero in one line."""
+        """Describe everything that is not zero in one line; leaps are told by `v8.runs.candle_findings`."""
         parts = [f"{self.num_kept} of {self.num_read} rows kept, {self.first_open} to {self.last_open}"]
         parts += [f"{count} {reason}" for reason, count in self.dropped().items() if count]
         if self.relisted_at:
@@ -302,6 +326,7 @@ def assembled(
         array.flags.writeable = False
     report = _with_gaps(report, open_time_s, num_missing)
     report = _with_prices(report, values, num_missing)
+    report = _with_leaps(report, open_time_s, values, num_missing)
     return Candles(
         series=series,
         open_time_s=open_time_s,
@@ -343,3 +368,37 @@ def _with_prices(report: CandleReport, values: Values, num_missing: Times) -> Ca
         largest_log_return=float(log_returns.max(initial=0.0)),
         has_volume=not np.isnan(volume[0]),
     )
+
+
+def _with_leaps(report: CandleReport, open_time_s: Times, values: Values, num_missing: Times) -> CandleReport:
+    """Add where the price leaps from one candle to the next, across a hole or not."""
+    opened, _, _, close = np.log(values.T[:4])
+    to_open = opened[1:] - close[:-1]
+    to_close = close[1:] - close[:-1]
+    leaps = np.where(np.abs(to_open) > np.abs(to_close), to_open, to_close)
+    rows = np.flatnonzero(np.abs(leaps) >= np.log(LEAP_FACTOR))
+    if not len(rows):
+        return replace(report, num_leaps=0, largest_leap=None)
+    largest = int(rows[np.abs(leaps[rows]).argmax()])
+    leap = Leap(
+        at=iso(open_time_s[largest + 1]),
+        factor=float(np.exp(leaps[largest])),
+        num_missing=int(num_missing[largest]),
+        num_candles_since=len(open_time_s) - 1 - int(rows[-1]),
+    )
+    return replace(report, num_leaps=len(rows), largest_leap=leap)
+
+
+def times(factor: float) -> str:
+    """Write a factor of prices for people, to two digits.
+
+    >>> times(1034.0), times(4.96), times(0.0009998)
+    ('1,000 times', '5 times', '1/1,000 of')
+    """
+    if factor < 1:
+        return f"1/{_two_digits(1 / factor)} of"
+    return f"{_two_digits(factor)} times"
+
+
+def _two_digits(number: float) -> str:
+    return f"{float(f'{number:.2g}'):,.10g}"

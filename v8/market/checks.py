@@ -331,13 +331,14 @@ def _require_timeframe(steps_s: Values, series: Series, location: str) -> None:
 def _after_last_relisting(rows: _Rows) -> _Rows:
     """Keep only the rows after the last re-listing: from then on the symbol means another coin."""
     gap_s = np.diff(rows.open_us) // US_PER_S - rows.series.bar_s
-    log_returns = np.abs(np.diff(np.log(rows.values[:, OHLCV.index(CLOSE)])))
-    relistings = np.flatnonzero((gap_s > RELISTING_HOLE_S) & (log_returns > RELISTING_LOG_RETURN))
+    log_returns = np.diff(np.log(rows.values[:, OHLCV.index(CLOSE)]))
+    relistings = np.flatnonzero((gap_s > RELISTING_HOLE_S) & (np.abs(log_returns) > RELISTING_LOG_RETURN))
     if len(relistings) == 0:
         return rows
     first = int(relistings[-1]) + 1
     relisted_at = iso(rows.open_us[first] / US_PER_S)
-    return rows.at(slice(first, None), num_older_life=first, relisted_at=relisted_at)
+    factor = float(np.exp(log_returns[first - 1]))
+    return rows.at(slice(first, None), num_older_life=first, relisted_at=relisted_at, relisted_factor=factor)
 
 
 def _require_open_market(rows: _Rows) -> None:

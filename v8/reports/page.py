@@ -28,6 +28,7 @@ from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.baselines.baselines import BASELINES, NAIVE, called
 from v8.columns import TASK_OHLC
+from v8.errors import listed
 from v8.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance, importance_rows
 from v8.evaluation.leaderboard import (
@@ -63,6 +64,8 @@ from v8.reports.verdict import best_baselines_in_words, in_words, source_in_word
 from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
 from v8.version import VERSION
+from v8.windows.dataset import SPANS
+from v8.windows.holes import WindowCounts
 from v8.wording import ABSENT, Table, count, duration, epochs, moment, number, p_value, percent, spaced
 
 MARK: Final = "●"
@@ -71,6 +74,7 @@ MARK: Final = "●"
 _SPAN_TIMES: Final = ("first_open", "last_open")
 _SPAN_COUNTS: Final = ("rows", "num_windows")
 """Columns of the table of spans, as keys of `metadata.json`."""
+_WINDOW_COUNTS: Final = ("num_windows", "num_windows_without_holes")
 
 SECTIONS_FOLDER: Final = "report/series"
 """Where the files of sections lie, relative to the folder of `report.html`."""
@@ -159,6 +163,7 @@ def _run_content(
         num=len(run.series),
         failed=failed,
         unevaluated=unevaluated,
+        holes=_few_windows(rows),
         failures=_failures(run),
         leaderboard=_leaderboard(rows, bodies) if rows else "",
         provenance=origin,
@@ -358,6 +363,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
         direction=_direction(evaluation),
         training=join(_training(result, history)),
         spans=join(_split(result.split)),
+        holes=_windows_kept(result),
         source=source_in_words(result.source),
         candles=facts(candles),
         times=times,
@@ -502,6 +508,54 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
         rows.append([term(name), *times, *(_written(span.get(key)) for key in _SPAN_COUNTS)])
     yield shown_table(Table(["span", *map(spaced, (*_SPAN_TIMES, *_SPAN_COUNTS))], rows))
     yield facts((spaced(name), _written(value)) for name, value in split.items() if name not in spans)
+
+
+def _few_windows(rows: Sequence[LeaderboardRow]) -> Html:
+    """Name the series of which holes leave too few windows; empty without one."""
+    few = [row.series for row in rows if _has_few_windows(row)]
+    if not few:
+        return Html()
+    sentence = say(
+        "Holes in the candles, and the warm-up of the indicators after each, leave less than half of the "
+        "windows of: {names}.",
+        names=listed(few),
+    )
+    return element("p", sentence)
+
+
+def _windows_kept(result: SeriesResult) -> Html:
+    """Say how few windows holes leave to a series; empty where they leave enough."""
+    counts = _window_counts(result.split)
+    if counts is None or not counts.are_few:
+        return Html()
+    sentence = say(
+        "Holes in the candles, and the warm-up of the indicators after each, leave {kept} of {num} windows "
+        "({share}). Repaired candles or a profile with a shorter warm-up have more.",
+        kept=count(sum(counts.kept.values())),
+        num=count(sum(counts.without_holes.values())),
+        share=percent(counts.share, 0),
+    )
+    return element("p", sentence)
+
+
+def _has_few_windows(result: SeriesResult) -> bool:
+    counts = _window_counts(result.split)
+    return counts is not None and counts.are_few
+
+
+def _window_counts(split: Mapping[str, Any]) -> WindowCounts | None:
+    """Return the windows of a described split; None of a model that an older v8 has trained."""
+    counts: dict[str, dict[str, int]] = {}
+    for key in _WINDOW_COUNTS:
+        counts[key] = {}
+        for name in SPANS:
+            span = split.get(name)
+            number = span.get(key) if isinstance(span, Mapping) else None
+            if not isinstance(number, int) or number < 1:
+                return None
+            counts[key][name] = number
+    kept, without_holes = counts.values()
+    return WindowCounts(kept, without_holes)
 
 
 def _written(value: object) -> str:

@@ -40,6 +40,11 @@ class GettingReady(Note):
 
 
 @dataclass(frozen=True)
+class CandleFinding(Note):
+    """What is to be known of the candles before they are trained on (`v8.runs.candle_findings`)."""
+
+
+@dataclass(frozen=True)
 class PageWritten(Note):
     """The page of the run exists from now on."""
 

@@ -22,7 +22,7 @@ from v8.machine.choices import read_measurement, write_measurement
 from v8.market.series import Series, load_universe
 from v8.profile import Profile, require_trainable
 from v8.records import Count, Number
-from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
+from v8.windows.dataset import rows_needed, table_columns, windows_without_holes
 
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
@@ -108,10 +108,7 @@ def count_windows(profile: Profile) -> dict[str, int]:
     Raises:
         DataError: If they are too few for a window in every span.
     """
-    num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
-    split = split_rows(num_rows, profile, location=f"{profile.newest_bars} candles")
-    window_bars = profile.lookback_bars + profile.horizon_bars
-    return {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
+    return windows_without_holes(profile.newest_bars, profile)
 
 
 def smoke_bars(profile: Profile) -> int:

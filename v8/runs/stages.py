@@ -205,7 +205,7 @@ class SeriesInProgress:
             profile=self._data.profile,
             features=self._features(),
             table_digest=self._data.table.digest,
-            split=self._data.describe_split(),
+            split=self._data.describe_split(len(self._job.candles)),
             scaling=self._data.scaling,
             calibration=test_results.calibration,
             seed=self._job.seed,

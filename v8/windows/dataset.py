@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, neighbours, with_origin
 from v8.errors import DataError
-from v8.features.table import FeatureTable, compute_table
+from v8.features.indicators import warmup_bars
+from v8.features.table import FeatureTable, compute_table, fix_for_holes
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile
@@ -62,8 +63,12 @@ class SeriesData:
         """Return the complete windows of `train`, `validation` or `test`."""
         return len(self.spans[span])
 
-    def describe_split(self) -> dict[str, Any]:
-        """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values."""
+    def describe_split(self, num_candles: int) -> dict[str, Any]:
+        """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values.
+
+        So many candles, those of the series, would have the windows without holes.
+        """
+        without_holes = windows_without_holes(num_candles, self.profile)
         described: dict[str, Any] = {}
         for name, (first, end) in self.split.items():
             ends_s = self.table.open_time_s[[first, end - 1]].tolist()
@@ -73,6 +78,7 @@ class SeriesData:
                 "first_open": first_open,
                 "last_open": last_open,
                 "num_windows": self.num_windows(name),
+                "num_windows_without_holes": without_holes[name],
             }
         return {**described, "embargo_bars": self.profile.embargo_bars}
 
@@ -95,7 +101,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         DataError: If a span holds no complete window.
         SeriesError: If the close never moves on the train span.
     """
-    split = split_rows(len(table), profile, location=str(table.series))
+    split = split_rows(len(table), profile, location=str(table.series), num_holes=int(table.segment[-1]))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     # By symbol its close, by which price changes and amounts are divided: of the series itself (origin ""),
@@ -140,7 +146,8 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
         window_bars = profile.lookback_bars + profile.horizon_bars
         location = str(table.series)
         rule = f"the {name} span needs an unbroken stretch of {window_bars} bars"
-        fix = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
+        longer = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
+        fix = fix_for_holes(int(table.segment[-1]), longer)
         raise DataError(where=location, rule=rule, got="gaps in the candles that leave none", fix=fix)
     return Span(table, profile, anchors)
 
@@ -154,13 +161,14 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     return rows_NHC
 
 
-def split_rows(num_rows: int, profile: Profile, *, location: str) -> Split:
+def split_rows(num_rows: int, profile: Profile, *, location: str, num_holes: int = 0) -> Split:
     """Divide the rows by the profile's shares, with an embargo between each two spans.
 
     Args:
         num_rows: Rows of the table.
         profile: The profile.
         location: Name of the series for messages.
+        num_holes: Holes in the candles, each followed by a warm-up, for messages.
 
     Raises:
         DataError: If a span would not hold a single window.
@@ -173,7 +181,8 @@ def split_rows(num_rows: int, profile: Profile, *, location: str) -> Split:
     if smallest < window_bars:
         purpose = f"so that train, validation and test each hold one window of {window_bars} bars"
         rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {purpose}"
-        fix = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
+        longer = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
+        fix = fix_for_holes(num_holes, longer)
         raise DataError(where=location, rule=rule, got=str(num_rows), fix=fix)
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars
@@ -187,6 +196,18 @@ def rows_needed(profile: Profile) -> int:
     smallest_share = min(profile.split.train, profile.split.validation, profile.split.test)
     # One row more than the exact quotient absorbs the rounding of the shares.
     return int(np.ceil((window_bars + 1) / smallest_share)) + 2 * profile.embargo_bars
+
+
+def windows_without_holes(num_bars: int, profile: Profile) -> dict[str, int]:
+    """Count the complete windows per span in so many candles without a hole.
+
+    Raises:
+        DataError: If they are too few for a window in every span.
+    """
+    num_rows = max(0, num_bars - warmup_bars(table_columns(profile)))
+    split = split_rows(num_rows, profile, location=f"{num_bars} candles")
+    window_bars = profile.lookback_bars + profile.horizon_bars
+    return {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
 
 
 def window_anchors(

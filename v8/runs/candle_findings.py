@@ -1,0 +1,160 @@
+"""What is to be known of the candles of a run before it trains: holes, leaps of prices, old candles.
+
+Nothing of it stops a run. Each finding is one sentence, however many series share it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from v8.errors import listed
+from v8.features.formulas import DAY_S
+from v8.features.table import MANY_HOLES
+from v8.market.candles import Candles, times
+from v8.market.series import Series, iso
+from v8.profile import Profile, audiences, load_profile
+from v8.windows.holes import WindowCounts, count_kept
+from v8.wording import percent
+
+LATE_S: Final = 7 * DAY_S  # a series whose candles end so long before those of others is no longer traded
+OLD_S: Final = 30 * DAY_S  # no archive of months or days is so far behind
+_FEW_BARS: Final = 2  # bars of a timeframe of weeks are longer than these
+
+
+def candle_findings(
+    profile: Profile, candles: Sequence[Candles], now_s: float, *, is_simulated: bool = False
+) -> Iterator[str]:
+    """Yield a sentence for each kind of finding.
+
+    Args:
+        profile: What is to be trained.
+        candles: Those of every series to be trained.
+        now_s: The current time, seconds since the epoch.
+        is_simulated: Whether the market is the demo's, which ends at a fixed time.
+    """
+    yield from hole_findings(profile, candles)
+    yield from leap_findings(candles)
+    if not is_simulated:
+        yield from age_findings(candles, now_s)
+
+
+def hole_findings(profile: Profile, candles: Sequence[Candles]) -> Iterator[str]:
+    """Yield which series keep less than half of the windows of a span, and what keeps more."""
+    few: dict[Series, WindowCounts] = {}
+    for of_series in candles:
+        counts = count_kept(of_series.segment, profile)
+        if counts is not None and counts.are_few:
+            few[of_series.series] = counts
+    if not few:
+        return
+    broken = [of_series for of_series in candles if of_series.series in few]
+    has_many_holes = any(of_series.report.num_gaps >= MANY_HOLES for of_series in broken)
+    longer = "" if has_many_holes else "take a longer history, "
+    better = _better_profile(profile, broken)
+    mend = f"Repair the candles, {longer}or train a profile with a shorter warm-up{better}."
+    if len(few) == 1:
+        series, counts = next(iter(few.items()))
+        yield f"{series}: holes, and the warm-up after each, leave profile {profile.name} {counts}. {mend}"
+    else:
+        shares = listed([f"{series} {percent(counts.share, 0)}" for series, counts in _fewest_first(few)])
+        yield (
+            f"Holes, and the warm-up after each, leave profile {profile.name} less than half of the windows "
+            f"of {len(few)} series: {shares}. {mend}"
+        )
+
+
+def _fewest_first(counts: Mapping[Series, WindowCounts]) -> list[tuple[Series, WindowCounts]]:
+    return sorted(counts.items(), key=lambda item: item[1].share)
+
+
+def _better_profile(profile: Profile, candles: Sequence[Candles]) -> str:
+    """Name the shipped profile that keeps most windows of the worst series, if it keeps more."""
+    shares = {profile.name: _smallest_share(profile, candles)}
+    for name in audiences():
+        if name not in shares:
+            shares[name] = _smallest_share(load_profile(name), candles)
+    best = max(shares, key=lambda name: shares[name])
+    if best == profile.name or shares[best] == 0:
+        return ""
+    return f"; {best} keeps {percent(shares[best], 0)}{' or more' if len(candles) > 1 else ''}"
+
+
+def _smallest_share(profile: Profile, candles: Sequence[Candles]) -> float:
+    all_counts = [count_kept(of_series.segment, profile) for of_series in candles]
+    return min(0.0 if counts is None else counts.share for counts in all_counts)
+
+
+def leap_findings(candles: Sequence[Candles]) -> Iterator[str]:
+    """Yield whose price leaps, and which symbols were listed again."""
+    leaps = {}
+    relistings = []
+    for of_series in candles:
+        report = of_series.report
+        if report.largest_leap:
+            leaps[of_series.series] = report.largest_leap
+        if report.relisted_at and report.relisted_factor:
+            price = f"{times(report.relisted_factor)} the price before"
+            relistings.append(f"{of_series.series} at {report.relisted_at}, at {price}")
+    if leaps:
+        named = listed([f"{series} to {leap}" for series, leap in leaps.items()])
+        since = "those since then"
+        if len(leaps) == 1:
+            since = f"the newest {next(iter(leaps.values())).num_candles_since:,} candles, {since}"
+        yield (
+            f"A price leaps: {named}. Another unit, a split, another coin, or an error? Correct the prices, "
+            f"or train on {since} only."
+        )
+    if relistings:
+        named = listed(relistings)
+        yield f"Listed again, and trained on the candles since then, because it is another coin: {named}."
+
+
+@dataclass(frozen=True)
+class _End:
+    """When the newest candle of a series that is at the end of its source closed."""
+
+    series: Series
+    closed_s: int  # seconds since the epoch, UTC
+
+    @property
+    def day(self) -> str:
+        return iso(self.closed_s)[: len("2024-09-05")]
+
+    def is_before(self, moment_s: float, least_s: float) -> bool:
+        """Whether it lies so long before a moment; bars of weeks may be unclosed for longer."""
+        return moment_s - self.closed_s > max(least_s, _FEW_BARS * self.series.bar_s)
+
+
+def age_findings(candles: Sequence[Candles], now_s: float) -> Iterator[str]:
+    """Yield which series end long before the others, and whether all of them are old.
+
+    Candles that a run is pinned to, and that have newer ones in their source, say nothing about a coin.
+    """
+    ends = []
+    for of_series in candles:
+        if of_series.report.num_newer == 0:
+            closed_s = int(of_series.open_time_s[-1]) + of_series.series.bar_s
+            ends.append(_End(of_series.series, closed_s))
+    if not ends:
+        return
+    newest = max(ends, key=lambda end: end.closed_s)
+    late = [end for end in ends if end.is_before(newest.closed_s, LATE_S)]
+    if late:
+        late.sort(key=lambda end: end.closed_s)
+        named = listed([f"{end.series} on {end.day}" for end in late])
+        yield (
+            f"{_number_of(late)} long before the others, which end on {newest.day}: {named}. Renamed or "
+            "delisted?"
+        )
+    if newest.is_before(now_s, OLD_S):
+        current = [end for end in ends if end not in late]
+        days = int((now_s - newest.closed_s) // DAY_S)
+        subject = f"{newest.series} is" if len(current) == 1 else f"{len(current)} series is"
+        yield (
+            f"The newest candle of {subject} of {newest.day}, {days:,} days ago: renamed or delisted, or is "
+            "the source out of date? A forecast needs candles up to now."
+        )
+
+
+def _number_of(ends: Sequence[_End]) -> str:
+    return "1 series ends" if len(ends) == 1 else f"{len(ends)} series end"
