@@ -25,6 +25,9 @@ UNITLESS: Final = "unitless"
 PRICE_FLOOR_SHARE: Final = 0.01
 """Prices below this share of the window's price level are raised to it: a lower band can fall to zero."""
 
+LARGEST_LOG_RANGE: Final = 16.0
+"""Size of the logarithm of the smallest range that occurs, 1e-7 of a price."""
+
 RANGE_TO_VARIANCE: Final = np.pi / 8
 """Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
 doi:10.1214/aoms/1177729589)."""
@@ -106,6 +109,16 @@ class Task(Named):
     def size(self, last_close: Any, share: Any = 1.0) -> Any:
         """Convert a share of the last close to the task's unit; for unitless tasks it stays the share."""
         return last_close * share if self.is_price else share
+
+    def magnitude(self, last_close: Any, values: Any) -> Any:
+        """Return the size of what values of the task are computed with, in its unit: for `v8.rounding`.
+
+        A price is the last close and a move, which is a multiple of a range, which is the exponential of a
+        logarithm of up to 16: a step of that is as large a share of the move as 16 steps of the move.
+        """
+        start = self.size(last_close)
+        moves = values - start if self.is_price else values
+        return start + LARGEST_LOG_RANGE * np.abs(moves)
 
     def floored(self, xp: Any, values: Any, reference: Any, floor: Any) -> Any:
         """Raise values, (N, H, C), to a positive minimum, so that their logarithms stay in a useful range.

@@ -15,14 +15,14 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
+from float32_steps import assert_same_forecasts, assert_same_frames, assert_within_steps
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import tiny_model
 from typer.testing import CliRunner, Result
 
-from v8.artifacts import onnx_file
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
-from v8.artifacts.onnx_file import check_onnx_file, largest_difference, load_onnx_model, save_onnx_model
+from v8.artifacts.onnx_file import check_onnx_file, load_onnx_model, save_onnx_model
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import PATH_LAYERS
 from v8.cli.app import app
@@ -30,7 +30,8 @@ from v8.errors import ArtifactError, ProfileError
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows
 from v8.networks.serving import ServingGraph, ServingModel
-from v8.profile import load_profile, profile_names
+from v8.profile import Profile, load_profile, profile_names
+from v8.rounding import MAX_STEPS
 from v8.runs.stages import calibrate
 from v8.storage import digest_file
 from v8.training.formula import FormulaTrainer
@@ -38,7 +39,6 @@ from v8.training.trainer import FleetMember
 from v8.windows.dataset import SeriesData
 
 SERIES = "BTCUSDT-15m"
-RTOL = 1e-5
 
 
 def export(*words: object) -> Result:
@@ -77,7 +77,7 @@ def test_forecasts_are_those_of_keras_alone_and_in_a_history(
 ) -> None:
     candles = trained_run.candles
     forecasts = {runtime: model.predict(candles) for runtime, model in by_runtime.items()}
-    pd.testing.assert_frame_equal(forecasts["onnx"], forecasts["keras"], rtol=RTOL, atol=0)
+    assert_same_frames(forecasts["onnx"], forecasts["keras"])
     assert [model.runtime for model in by_runtime.values()] == ["onnx", "keras"]
     with pytest.warns(UserWarning, match="in candles of the training"):
         history = by_runtime["onnx"].forecast_history(candles, stride=7)
@@ -110,8 +110,8 @@ def test_a_forecast_imports_neither_keras_nor_what_reads_its_files_and_no_client
     answer = json.loads(done.stdout)
     assert answer["model"]["runtime"] == "onnx"
     expected = by_runtime["keras"].predict(trained_run.candles)
-    rows = pd.DataFrame(answer["forecast"])[[*expected.columns]]
-    np.testing.assert_allclose(rows.to_numpy(), expected.to_numpy(), rtol=RTOL)
+    rows = pd.DataFrame(answer["forecast"], index=expected.index)[[*expected.columns]]
+    assert_same_frames(rows, expected)
 
 
 @pytest.mark.tf
@@ -172,22 +172,24 @@ def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, Ser
 
 def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Path) -> None:
     model, data = published(name, make_data)
-    windows = data.spans["test"].raw_windows()[:100]
+    span = data.spans["test"]
+    windows = span.raw_windows()[:100]
     file = tmp_path / "model.onnx"
-    assert save_onnx_model(model, file, SERIES, windows) < RTOL
+    assert save_onnx_model(model, file, SERIES, span) <= MAX_STEPS
     loaded = load_onnx_model(file, SERIES)
     assert [model_input.shape for model_input in loaded.inputs] == [(None, *windows.shape[1:])]
     expected = forecast_windows(model, windows)
     assert {output: spec.shape[1:] for output, spec in loaded.output.items()} == {
         output: values.shape[1:] for output, values in expected.items()
     }
-    assert largest_difference(forecast_windows(loaded, windows), expected) < RTOL
+    assert_same_forecasts(forecast_windows(loaded, windows), expected, span.last_close[:100])
     paths = loaded.up_to(PATH_LAYERS)
     layer = next(layer.name for layer in model.layers if layer.name in PATH_LAYERS)
     kept = keras.Model(model.inputs, {layer: model.get_layer(layer).output})
     assert paths is not None
     for layer_name, values in forecast_windows(kept, windows[:3]).items():
-        np.testing.assert_allclose(paths.forecast_windows(windows[:3])[layer_name], values, rtol=1e-4)
+        paths_of_onnx = paths.forecast_windows(windows[:3])[layer_name]
+        assert_within_steps(paths_of_onnx, values, magnitude=1.0, steps=1)  # log ratios of closes near 1
 
 
 @pytest.mark.tf
@@ -207,17 +209,22 @@ def test_every_shipped_profile_is_converted(
 
 
 @pytest.mark.tf
-def test_a_file_that_differs_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    window = keras.Input((4, 2), name="window")
-    steep = keras.Model(window, {"ohlc": keras.ops.exp(keras.ops.sum(window, axis=1)) + 1.0})
-    windows = np.ones((3, 4, 2), np.float32)
+@pytest.mark.parametrize("task", ["ohlc", "volatility"])
+def test_a_file_that_differs_is_never_written(
+    task: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    """Whichever output has no number: the last of several, too."""
+    span = make_data(make_profile()).spans["test"]
+    window = keras.Input(span.raw_windows().shape[1:], name="window")
+    means = keras.ops.mean(window, axis=1, keepdims=True)
+    outputs = {"ohlc": means, "volatility": means} | {task: keras.ops.log(0.0 * means - 1.0)}
     file = tmp_path / "model.onnx"
-    monkeypatch.setattr(onnx_file, "PARITY", -1.0)
-    with pytest.raises(ArtifactError, match="forecasts as the Keras file does within a share of -1; got 0"):
-        save_onnx_model(steep, file, SERIES, windows)
+    with pytest.raises(ArtifactError) as refused:
+        save_onnx_model(keras.Model(window, outputs), file, SERIES, span)
+    assert (refused.value.where, refused.value.got) == (str(file), f"{task} that is inf steps apart")
     odd = keras.Model(window, {"ohlc": keras.layers.GlobalMaxPooling1D(name="pool")(window)})
     with pytest.raises(ArtifactError, match="got pool: GlobalMaxPooling1D has no counterpart in the ONNX"):
-        save_onnx_model(odd, file, SERIES, windows)
+        save_onnx_model(odd, file, SERIES, span)
     assert not file.exists()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_lines
+from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_lines, print_without_onnx
 from v8.evaluation.leaderboard import LeaderboardRow
 from v8.evaluation.significance import BaselineComparison
 from v8.evaluation.verdict import Verdict
@@ -133,6 +133,18 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
 
 def against(baseline: str, multiple: float) -> BaselineComparison:
     return BaselineComparison(baseline, multiple, 1.0)
+
+
+def test_series_without_the_onnx_file_that_was_wanted_are_listed_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outcome = SeriesOutcome(ONE, onnx_fault="model.onnx: forecasts something else.")
+    print_without_onnx([])
+    assert capsys.readouterr().out == ""
+    print_without_onnx([outcome])
+    printed = capsys.readouterr().out
+    assert "1 without ONNX file" in printed
+    assert "BTCUSDT-1h" in printed and "forecasts something else" in printed
 
 
 def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts
 
 from v8.baselines.ranges import MEMBERS, fit_ensemble
 from v8.columns import TASK_OHLC
+from v8.errors import ArtifactError
+from v8.features.table import compute_table
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows
 from v8.networks.serving import ServingGraph, ServingModel, build_serving
 from v8.profile import Profile
+from v8.rounding import MAX_STEPS, float32_step
 from v8.runs.stages import calibrate
 from v8.tasks import TASKS
-from v8.windows.dataset import SeriesData, prepare_series
+from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
 pytestmark = pytest.mark.tf
@@ -151,7 +158,7 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     for task in before:
         # Between the lowest and the highest of the three, but for single precision.
         three = [before[task], regressed[task], simulated[task]]
-        tolerance = 1e-4 * np.abs(three[0])
+        tolerance = MAX_STEPS * float32_step(TASKS[task].magnitude(span.last_close[:, None, None], three[0]))
         assert (after[task] >= np.min(three, axis=0) - tolerance).all()
         assert (after[task] <= np.max(three, axis=0) + tolerance).all()
 
@@ -169,10 +176,31 @@ def test_what_is_evaluated_is_what_the_published_model_says(
         set(evaluated.quantiles) == set(published.quantiles) == (set(data.profile.tasks) if levels else set())
     )
     for ours, theirs in ((evaluated.points, published.points), (evaluated.quantiles, published.quantiles)):
-        for task, values in ours.items():
-            assert values.dtype == np.float32
-            np.testing.assert_allclose(values, theirs[task], rtol=3e-5)
+        assert all(values.dtype == np.float32 for values in ours.values())
+        assert_same_forecasts(ours, theirs, span.last_close)
     assert any((values != alone[task]).any() for task, values in evaluated.points.items())
+
+
+@pytest.mark.parametrize("tick", [1e-4, 1e-5, 1e-6])
+def test_a_stable_coin_has_a_model(tick: float, make_profile: Callable[..., Profile]) -> None:
+    """Its volatility is about a tick, and a step of float32 at its price of 1 is 1e-7."""
+    profile = make_profile("dense_newest", calibration="ensemble", quantiles=(0.1, 0.5, 0.9), newest_bars=900)
+    random = np.random.default_rng(1)
+    ticks = random.integers(-1, 2, (profile.newest_bars, 3)) * (random.random((profile.newest_bars, 3)) < 0.3)
+    opened_and_closed = ticks[:, :2]
+    highs = opened_and_closed.max(axis=1) + (ticks[:, 2] > 0)
+    lows = opened_and_closed.min(axis=1) - (ticks[:, 2] < 0)
+    prices = 1.0 + tick * np.stack([ticks[:, 0], highs, lows, ticks[:, 1]], axis=1)
+    candles = replace(
+        DemoSource().candles(Series("USDCUSDT", "15m"), profile.newest_bars),
+        values=np.column_stack([prices, np.full(profile.newest_bars, 5.0)]),
+    )
+    data = prepare_series(compute_table(candles, table_columns(profile)), profile)
+    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
+    calibrate(model, data)
+    published = model.forecast_all(span.raw_windows()).points
+    assert_same_forecasts(model.forecast_span(span).points, published, span.last_close)
+    assert 0 < published["volatility"].max() < 10 * tick
 
 
 def test_a_published_model_that_says_something_else_is_not_evaluated(data: SeriesData) -> None:
@@ -181,5 +209,7 @@ def test_a_published_model_that_says_something_else_is_not_evaluated(data: Serie
     calibrate(model, data)
     resampled = next(layer for layer in model._model.layers if layer.name == "ensemble_paths")
     resampled.set_weights([3.0 * np.asarray(weight) for weight in resampled.weights])
-    with pytest.raises(RuntimeError, match="its graph forecasts another ohlc than is evaluated"):
+    with pytest.raises(ArtifactError) as refused:
         model.forecast_span(data.spans["test"])
+    assert refused.value.where.startswith(str(data.table.series))
+    assert refused.value.got.startswith("ohlc that is")

@@ -18,7 +18,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
-from v8.runs.events import Event, Note, SeriesOutcome
+from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
@@ -116,6 +116,21 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     for outcome in outcomes:
         evaluation = read_metadata(folders[outcome.series]).evaluation
         assert outcome.comparisons == (evaluation.against("ohlc"),)
+
+
+def test_a_series_without_the_onnx_file_that_was_wanted_says_so_with_its_outcome(
+    make_jobs: Callable[..., list[Job]], one_trainer: OneTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("v8.artifacts.onnx_file.MAX_STEPS", -1)
+    (plain,) = make_jobs(NAMES[0])
+    notes: list[Event] = []
+    (outcome,) = made([replace(plain, has_onnx=True)], notes.append, 1, one_trainer)
+    file = plain.folder / "model.onnx"
+    assert outcome.reason is None and not file.exists()
+    assert outcome.onnx_fault is not None and outcome.onnx_fault.startswith(f"{file}: forecasts as the Keras")
+    assert [note.text for note in notes if isinstance(note, Note)] == [outcome.onnx_fault]
+    summary = RunSummary(num_trained=1, num_finished_before=0, failures=(), without_onnx=(outcome,))
+    assert (summary.exit_code, replace(summary, without_onnx=()).exit_code) == (4, 0)
 
 
 class Sick(Trainer):

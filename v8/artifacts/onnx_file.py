@@ -1,7 +1,7 @@
 """`model.onnx` beside `model.keras`: the same forecasts without TensorFlow and Keras.
 
 It is written only after its forecasts were compared with those of the Keras file on windows of the test span
-(`PARITY`). Before onnxruntime loads such a file, which may come from anybody, it is checked:
+(`v8.rounding`). Before onnxruntime loads such a file, which may come from anybody, it is checked:
 
 1. It has the one operator set and file format that v8 writes, and only operators of `OPERATORS`, which
    compute: none of them reads a file, calls a function of another library, or holds a graph of its own.
@@ -43,12 +43,12 @@ from v8.networks.onnx_graph import (
     ConversionError,
     to_onnx,
 )
-from v8.networks.published import forecast_windows
+from v8.networks.published import forecast_windows, forecasts_apart
+from v8.rounding import MAX_STEPS
 from v8.storage import digest_bytes, read_given, write_with
+from v8.windows.span import Span
 
 SERIES_KEY: Final = "series"  # key of the file's properties: the series that the model was made for
-PARITY: Final = 1e-5
-"""Largest relative difference between the two files, for every number of every forecast."""
 COMPARED_WINDOWS: Final = 64  # windows of the test span, spread over it, on which they are compared
 MAX_NODES: Final = 10_000  # the shipped profiles have 900 and fewer
 _NOT_PLAIN: Final = "one whose numbers lie outside the file or are no plain numbers"
@@ -330,21 +330,21 @@ def _fault_of_sizes(model: onnx.ModelProto) -> str | None:
     return f"one that works on {num_worked:,} numbers a window" if num_worked > MAX_WORKED_NUMBERS else None
 
 
-def save_onnx_model(model: Any, file: Path, series: str, windows_NTF: NDArray[np.float32]) -> float:
+def save_onnx_model(model: Any, file: Path, series: str, span: Span) -> float:
     """Write a Keras model as ONNX file if both forecast the same.
 
     Args:
         model: The published Keras model with this series' numbers.
         file: Where to write.
         series: Name of the series, which is noted in the file.
-        windows_NTF: Raw windows of the test span, of which `COMPARED_WINDOWS` are compared.
+        span: Windows of the test span, of which `COMPARED_WINDOWS` are compared.
 
     Returns:
-        The largest relative difference between the forecasts, unitless.
+        By how many steps of single precision the forecasts differ at most (`v8.rounding`).
 
     Raises:
         ArtifactError: If the model has a layer without counterpart, or a forecast differs by more than
-            `PARITY`.
+            `MAX_STEPS`.
     """
     where = str(file)
     fix = "Forecast with the Keras file, which stays as it is"
@@ -355,28 +355,20 @@ def save_onnx_model(model: Any, file: Path, series: str, windows_NTF: NDArray[np
         raise ArtifactError(where=where, rule=rule, got=str(error), fix=fix) from error
     converted.metadata_props.add(key=SERIES_KEY, value=series)
     content = converted.SerializeToString(deterministic=True)
-    places = np.linspace(0, len(windows_NTF) - 1, COMPARED_WINDOWS).round().astype(np.int64)
-    compared_NTF = windows_NTF[np.unique(places)]
-    difference = largest_difference(
+    places = np.unique(np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64))
+    compared_NTF = span.raw_windows()[places]
+    steps_by_output = forecasts_apart(
         forecast_windows(_opened(converted, file, {}), compared_NTF),
         forecast_windows(model, compared_NTF),
+        span.last_close[places],
     )
-    if not difference <= PARITY:
-        rule = f"forecasts as the Keras file does within a share of {PARITY:g}"
-        raise ArtifactError(where=where, rule=rule, got=f"{difference:.1e}", fix=fix)
+    output = max(steps_by_output, key=steps_by_output.__getitem__)
+    steps = steps_by_output[output]
+    if not steps <= MAX_STEPS:
+        rule = f"forecasts as the Keras file does, within {MAX_STEPS} steps of single precision"
+        raise ArtifactError(where=where, rule=rule, got=f"{output} that is {steps:.0f} steps apart", fix=fix)
     write_with(file, lambda aside: aside.write_bytes(content))
-    return difference
-
-
-def largest_difference(
-    values: Mapping[str, NDArray[np.float32]], expected: Mapping[str, NDArray[np.float32]]
-) -> float:
-    """Return the largest relative difference of two forecasts of the same outputs, unitless."""
-    differences = []
-    for name, expected_values in expected.items():
-        size = np.maximum(np.abs(expected_values), np.finfo(np.float32).tiny)
-        differences.append(float((np.abs(values[name] - expected_values) / size).max()))
-    return max(differences)
+    return steps
 
 
 def _foreign(file: Path, got: str) -> ArtifactError:

@@ -48,6 +48,7 @@ from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN
 from v8.registry import Named, Registry, read_descriptions
+from v8.rounding import MAX_STEPS_AGAIN, float32_step
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import weighted_median
 from v8.windows.scaling import Scaling
@@ -115,6 +116,8 @@ def _no_forecast(span: Span) -> TaskForecasts:
     return {}
 
 
+SAME_SHARE: Final = 1e-6
+"""Share by which forecasts in double precision of a plug-in's baseline may differ when they are repeated."""
 NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts a second time
 
 
@@ -129,8 +132,12 @@ def _require_causal(name: str, forecast: Forecast, span: PastSpan, forecasts: Ta
         for task, values in forecasts.items():
             together = np.asarray(values[number], np.float64)
             alone = np.asarray(single[task][0], np.float64)
+            tolerance = SAME_SHARE * np.abs(alone)
+            if np.asarray(values).dtype == np.float32:
+                magnitude = TASKS[task].magnitude(window.last_close[0], alone)
+                tolerance = MAX_STEPS_AGAIN * float32_step(magnitude)
             is_same_shape = together.shape == alone.shape
-            if is_same_shape and np.allclose(together, alone, rtol=1e-6, atol=0.0, equal_nan=True):
+            if is_same_shape and np.allclose(together, alone, rtol=0.0, atol=tolerance, equal_nan=True):
                 continue
             issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
             raise SeriesError(

@@ -289,10 +289,10 @@ def export_onnx(
     open_source = sources_of(folder)
     with quiet_start():
         exported = write_onnx_models(folder, open_source=open_source, names=names, out=out)
-    largest = max(exported.differences.values())
+    most_steps = max(exported.steps.values())
     print_lines(
-        f"Written: {plural(len(exported.differences), 'ONNX file')} in {out or place}; largest difference of "
-        f"a forecast to the Keras file's: a share of {largest:.1e}."
+        f"Written: {plural(len(exported.steps), 'ONNX file')} in {out or place}; largest difference of "
+        f"a forecast to the Keras file's: {most_steps:.1f} steps of single precision."
     )
     if not exported.missing:
         return 0

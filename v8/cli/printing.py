@@ -256,12 +256,20 @@ def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[Leaderbo
             title += f"; more about it is in {ERROR_FILE} in their folders"
         reasons = [(str(failure.series), failure.reason or "") for failure in summary.failures]
         print_reasons(title, reasons)
+    print_without_onnx(summary.without_onnx)
     print_lines(
         f"{summary.num_trained} series trained now, {summary.num_finished_before} finished before, "
         f"{len(summary.failures)} failed."
     )
     print_page(run / REPORT_FILE)
     print_lines(f"Run folder: {run}")
+
+
+def print_without_onnx(outcomes: Sequence[events.SeriesOutcome]) -> None:
+    """Print which series have no ONNX file although one was wanted, and why."""
+    if outcomes:
+        faults = [(str(outcome.series), outcome.onnx_fault or "") for outcome in outcomes]
+        print_reasons(f"{len(outcomes)} without ONNX file", faults)
 
 
 def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -> None:

@@ -34,7 +34,7 @@ COPIED: Final = (MODEL_FILE, METADATA_FILE, HISTORY_FILE, README_FILE)
 class OnnxExport:
     """What was written."""
 
-    differences: Mapping[str, float]  # largest relative difference to the Keras file, by series and fold
+    steps: Mapping[str, float]  # steps of float32 from the Keras file at most, by series and fold
     missing: Mapping[str, str] = field(default_factory=dict)  # why others have no file, by series and fold
 
 
@@ -63,7 +63,7 @@ def write_onnx_models(
         raise ProfileError(where=str(place), rule=rule, got="no param:out", fix=fix)
     models = list_models(place, names)
     sources = cache(open_source)
-    differences: dict[str, float] = {}
+    steps: dict[str, float] = {}
     missing = dict(models.missing)
     refusals: list[V8Error] = []
     with ExitStack() as locks:
@@ -71,17 +71,17 @@ def write_onnx_models(
             locks.enter_context(FolderLock(place))
         for model in with_progress(models.finished, "Writing ONNX files"):
             try:
-                differences[model.name] = _write(model, sources, out)
+                steps[model.name] = _write(model, sources, out)
             except (ArtifactError, DataError) as error:
                 missing[model.name] = str(error)
                 refusals.append(error)
-    if not differences:
+    if not steps:
         raise refusals[0]
-    return OnnxExport(differences, missing)
+    return OnnxExport(steps, missing)
 
 
 def _write(model: ListedModel, open_source: OpenSource, out: Path | None) -> float:
-    """Write the file of a model, and return the largest relative difference to the Keras file."""
+    """Write the file of a model, and return by how many steps it differs from the Keras file at most."""
     forecaster, candles = model.open(open_source)
     profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
@@ -90,12 +90,10 @@ def _write(model: ListedModel, open_source: OpenSource, out: Path | None) -> flo
     folder, _ = model.place.locate(model.series)
     if out is not None:
         folder = _copied(folder, out / model.name)
-    windows_NTF = Span(table, profile, anchors).raw_windows()
-    difference = save_onnx_model(
-        forecaster.model.keras_model(), folder / ONNX_FILE, str(forecaster.series), windows_NTF
-    )
+    span = Span(table, profile, anchors)
+    steps = save_onnx_model(forecaster.model.keras_model(), folder / ONNX_FILE, str(forecaster.series), span)
     store_onnx(folder)
-    return difference
+    return steps
 
 
 def _copied(folder: Path, copy: Path) -> Path:

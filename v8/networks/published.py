@@ -28,8 +28,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.arrays import FloatArray
 from v8.hardware import backend_name, full_float32, has_gpu
 from v8.quantile_levels import quantile_output
+from v8.rounding import steps_apart
 from v8.tasks import TASKS
 from v8.windows.span import Span
 
@@ -235,6 +237,29 @@ def split_outputs(outputs: Mapping[str, NDArray[np.float32]]) -> Forecasts:
     points = {name: values for name, values in outputs.items() if name in TASKS}
     names = {task: quantile_output(task) for task in points}
     return Forecasts(points, {task: outputs[name] for task, name in names.items() if name in outputs})
+
+
+def forecasts_apart(
+    values: Mapping[str, NDArray[np.float32]],
+    expected: Mapping[str, NDArray[np.float32]],
+    last_close_N: FloatArray,
+) -> dict[str, float]:
+    """Return by how many steps of float32 the forecasts of two programs differ at most, by output.
+
+    Args:
+        values: Outputs of one program, (N, ...).
+        expected: Those of the other; those of tasks and of their quantiles are compared.
+        last_close_N: Last known close of each window, quote currency.
+    """
+    steps = {}
+    for task in TASKS.values():
+        for name in (task.name, quantile_output(task.name)):
+            if name not in expected:
+                continue
+            last_close = last_close_N.reshape(-1, *[1] * (expected[name].ndim - 1))
+            magnitude = task.magnitude(last_close, expected[name].astype(np.float64))
+            steps[name] = steps_apart(values[name], expected[name], magnitude)
+    return steps
 
 
 class PublishedModel(ABC):

@@ -42,9 +42,18 @@ from v8.columns import (
     split_origin,
     with_origin,
 )
-from v8.networks.published import Forecasts, PublishedModel, forecast_windows, split_outputs, without_cudnn
+from v8.errors import ArtifactError
+from v8.networks.published import (
+    Forecasts,
+    PublishedModel,
+    forecast_windows,
+    forecasts_apart,
+    split_outputs,
+    without_cudnn,
+)
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output
+from v8.rounding import MAX_STEPS
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Span
@@ -59,8 +68,6 @@ MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
 WIDTHS_PREFIX: Final = "ensemble_widths_"  # layers that scale the distances of quantiles from the median
 UNFITTED_FLOOR: Final = 1e-9
-PUBLISHED_TOLERANCE: Final = 1e-4
-"""Largest relative difference between NumPy and the published graph; rounding in float32 causes 1e-5."""
 COMPARED_WINDOWS: Final = 64
 """Number of windows for which the published graph is compared with NumPy. They are spread over the span,
 because neighbouring windows share most of their bars."""
@@ -151,7 +158,7 @@ class ServingModel(PublishedModel):
     def forecast_span(self, span: Span) -> Forecasts:
         """Forecast a span; NumPy simulates the paths, in a tenth of the time that the published graph takes.
 
-        Raises RuntimeError if the graph's forecasts differ for some of the windows.
+        Raises ArtifactError if the graph's forecasts differ for some of the windows.
         """
         if self._ensemble is None:
             return super().forecast_span(span)
@@ -168,12 +175,18 @@ class ServingModel(PublishedModel):
         return None if self._ensemble is None else self._ensemble.path_bars(span)
 
     def _require_graph_to_agree(self, span: Span, outputs: Mapping[str, NDArray[np.float32]]) -> None:
-        """Raise RuntimeError if the graph's forecasts differ from these for windows spread over a span."""
+        """Raise ArtifactError if the graph's forecasts differ from these for windows spread over a span."""
         places = np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64)
-        for name, values in forecast_windows(self._model, span.raw_windows()[places]).items():
-            expected = outputs[name][places]
-            if not np.abs(values - expected).max() < PUBLISHED_TOLERANCE * np.abs(expected).max():
-                raise RuntimeError(f"serving model: its graph forecasts another {name} than is evaluated")
+        values = forecast_windows(self._model, span.raw_windows()[places])
+        expected = {name: outputs[name][places] for name in values}
+        for name, steps in forecasts_apart(values, expected, span.last_close[places]).items():
+            if not steps <= MAX_STEPS:
+                raise ArtifactError(
+                    where=f"{span.table.series}, the model that would be published",
+                    rule=f"forecasts what is evaluated, within {MAX_STEPS} steps of single precision",
+                    got=f"{name} that is {steps:.0f} steps apart",
+                    fix="Report it with the profile: v8 computes one of the two wrongly",
+                )
 
     def _limits(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the last close, (W, 1, 1), and the smallest volatility, (1, 1, 1), as the graph has them."""

@@ -42,7 +42,7 @@ def newest_source(run: Path) -> str:
 
 
 def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
-    """Renew stale models; return whether every series could be examined and trained."""
+    """Renew stale models; return whether every series could be examined and trained, with all its files."""
     set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
     with FolderLock(renewal.run):
         steps = []
@@ -53,7 +53,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
         rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
     if any(decision.is_replaced for step in steps for decision in step.decisions):
         printing.print_leaderboard(rows, renewal.run)
-    return not any(step.failures for step in steps)
+    return not any(step.failures or step.without_onnx for step in steps)
 
 
 def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
@@ -86,6 +86,7 @@ def _print_renewal(step: StalenessReport | GenerationResult) -> None:
     if step.failures:
         reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
+    printing.print_without_onnx(step.without_onnx)
 
 
 def print_decisions(renewed: GenerationResult) -> None:

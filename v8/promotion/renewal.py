@@ -432,6 +432,9 @@ class GenerationResult:
     generation: str  # its name
     decisions: tuple[Decision, ...]  # one per series
     failures: tuple[SeriesOutcome, ...]  # one per challenger that could not be made
+    without_onnx: tuple[
+        SeriesOutcome, ...
+    ] = ()  # one per challenger without the ONNX file that champions have
 
 
 @dataclass(frozen=True)
@@ -441,6 +444,7 @@ class StalenessReport:
     assessments: tuple[Staleness, ...]  # one per series that could be assessed
     failures: tuple[SeriesOutcome, ...]  # one per series that could not
     decisions: ClassVar[tuple[Decision, ...]] = ()
+    without_onnx: ClassVar[tuple[SeriesOutcome, ...]] = ()
 
     @property
     def stale(self) -> dict[Series, str]:
@@ -624,7 +628,9 @@ class Renewal:
             command=self.command,
             lists_all_series=True,
         )
-        return GenerationResult(generation, tuple(decision_maker.decisions), summary.failures)
+        return GenerationResult(
+            generation, tuple(decision_maker.decisions), summary.failures, summary.without_onnx
+        )
 
     def decide(self, series: Series, generation: str, reason: str, promotion: PromotionDecision) -> Decision:
         """Save which model of a series serves from now on, and return the decision."""

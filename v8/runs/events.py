@@ -94,6 +94,7 @@ class SeriesOutcome:
     compile_s: float = 0.0  # of these, what each process does only once: compiling
     fleet_size: int = 1  # series that trained as one program with it, itself included
     comparisons: "tuple[BaselineComparison, ...]" = ()  # after the evaluation: compared with baselines
+    onnx_fault: str | None = None  # why it has no `model.onnx`, where one was wanted
     error: V8Error | None = field(default=None, compare=False)  # what the reason was made of, if it is ours
 
 
@@ -117,12 +118,13 @@ class RunSummary:
     num_finished_before: int  # that earlier calls had finished, on the candles that are still there
     failures: tuple[SeriesOutcome, ...]  # one per failed series
     newer_candles: tuple[NewerCandles, ...] = ()  # per series whose source has candles after the pinned ones
+    without_onnx: tuple[SeriesOutcome, ...] = ()  # trained now, but without the `model.onnx` that was wanted
 
     @property
     def exit_code(self) -> int:
-        """0, or 4 where some series failed, or 3 where none is finished, all for candles or features."""
+        """0, or 4 where a series failed or lacks a file, or 3 where all failed, for candles or features."""
         if not self.failures:
-            return 0
+            return SeriesError.exit_code if self.without_onnx else 0
         codes = {
             failure.error.exit_code if failure.error else SeriesError.exit_code for failure in self.failures
         }

@@ -130,6 +130,7 @@ def execute(
         num_finished_before=len(finished_before),
         failures=tuple(failures),
         newer_candles=tuple(reading.newer_candles),
+        without_onnx=tuple(outcome for outcome in outcomes if outcome.onnx_fault and outcome.reason is None),
     )
 
 

@@ -84,6 +84,7 @@ class SeriesInProgress:
         self._initial_weights = initial_weights
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
+        self._onnx_fault: str | None = None
         with self._stage("features"):
             table = store.table(job.candles, table_columns(job.profile))
         with self._stage("windows"):
@@ -114,6 +115,7 @@ class SeriesInProgress:
             compile_s=self._seconds.get("compile", 0.0),
             fleet_size=fleet_size,
             comparisons=(comparison,) if comparison else (),
+            onnx_fault=self._onnx_fault,
         )
 
     def _finish(
@@ -132,7 +134,7 @@ class SeriesInProgress:
             test_results = self._calibrate_and_evaluate(model)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
-            self._save_onnx(model)
+            self._onnx_fault = self._save_onnx(model)
             if test_results.losses and self._job.keeps_test_losses:
                 fold_losses(self._data, test_results.losses).save(self._job.folder / FOLD_LOSSES_FILE)
         # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
@@ -165,18 +167,20 @@ class SeriesInProgress:
             results = replace(results, importance=importance)
         return results
 
-    def _save_onnx(self, model: Any) -> None:
-        """Write `model.onnx`, if that is wanted; a model that ONNX cannot hold is noted and has none."""
+    def _save_onnx(self, model: Any) -> str | None:
+        """Write `model.onnx`, if that is wanted; where it cannot be written, note why, and return that."""
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
         if not self._job.has_onnx:
-            return
+            return None
         from v8.artifacts.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 
-        windows_NTF = self._data.spans["test"].raw_windows()
+        span = self._data.spans["test"]
         try:
-            save_onnx_model(model.keras_model, self._job.folder / ONNX_FILE, str(self.series), windows_NTF)
+            save_onnx_model(model.keras_model, self._job.folder / ONNX_FILE, str(self.series), span)
         except ArtifactError as error:
             self._observer.on_event(Note(str(error)))
+            return str(error)
+        return None
 
     def _range_coverage(self, model: Any, quantiles: Mapping[str, Any]) -> RangeCoverage | None:
         """Evaluate the range of prices on some windows of the test span; None for a model without paths."""

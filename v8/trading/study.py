@@ -29,6 +29,7 @@ from v8.market.candles import Candles
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
 from v8.quantile_levels import intervals, nominal
+from v8.rounding import MAX_STEPS_AGAIN, steps_apart
 from v8.tasks import OHLC_TASK, RANGE_TO_VARIANCE
 from v8.trading.rules import (
     INTERVAL,
@@ -203,7 +204,8 @@ def require_causal(
     """
     for position, span in checked_spans.items():
         recomputed, _ = forecast(span)
-        if not np.allclose(recomputed[0], points[position], rtol=1e-6, atol=0.0):
+        magnitude = OHLC_TASK.magnitude(span.last_close[0], points[position])
+        if not steps_apart(recomputed[0], points[position], magnitude) <= MAX_STEPS_AGAIN:
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
             location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
             rule = "is the same from candles that end where it is issued"
