@@ -300,6 +300,19 @@ def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
 
 @pytest.mark.tf
 @pytest.mark.process
+def test_between_two_closes_the_file_alone_holds_all_forecasts(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path
+) -> None:
+    watch, ledger = watch_place()
+    watch.update()
+    copy = tmp_path / "copied by cp.sqlite"
+    copy.write_bytes(ledger.path.read_bytes())
+    with Ledger.open(copy) as copied:
+        assert closes(copied, SHORT) == closes(ledger, SHORT) == [0]
+
+
+@pytest.mark.tf
+@pytest.mark.process
 def test_an_asking_second_is_the_place_s_own_and_after_the_close(
     exchange: ExchangeApi, models: ServingModels, tmp_path: Path
 ) -> None:

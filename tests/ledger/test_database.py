@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from ledger_entries import said
+from ledger_entries import FIRST_S, made_entry, made_score, said
+from typer.testing import CliRunner
 
+from v8.cli.app import app
 from v8.errors import ArtifactError, StorageError
-from v8.ledger.database import Ledger, place_name
+from v8.ledger.database import Ledger, make_tables, place_name
 from v8.ledger.entries import Entry, ForecastCounts, Issuer, Score
+from v8.ledger.record import live_record
 
 PLACE, SERIES = "./tiny", "BTCUSDT-15m"
 Made = Callable[..., Entry]
@@ -135,7 +140,7 @@ def foreign(path: Path) -> None:
 def newer(path: Path) -> None:
     Ledger.open_to_write(path).close()
     with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 3")
+        other.execute("PRAGMA user_version = 4")
     other.close()
 
 
@@ -164,7 +169,7 @@ def renamed(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "the file of another program"),
         (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
         (foreign, "the file of another program"),
-        (newer, "schema 3"),
+        (newer, "schema 4"),
         (tampered, r"other tables or triggers than v8 makes \(forecasts_stay\)"),
         (lambda path: path.mkdir(), "a folder, pipe or device"),
     ],
@@ -245,6 +250,160 @@ def read_all(path: Path) -> None:
         for place in ledger.places():
             for series in ledger.series(place):
                 ledger.pending(place, series)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a ledger with nine forecasts, six of them scored."""
+    path = tmp_path_factory.mktemp("sound") / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        for number in range(9):
+            ledger.add(made_entry(number))
+        for number, entry in [*ledger.pending(PLACE, SERIES).items()][:6]:
+            ledger.add_score(number, made_score([[1.0, 2.0 + number], [3.0, 4.0], [5.0, 6.0]], entry))
+    return path.read_bytes()
+
+
+def told(path: Path) -> str:
+    """Return all that a ledger says: its record, its forecasts and their scores."""
+    with Ledger.open(path) as ledger:
+        ledger.require_intact()
+        rows = [json.dumps(live_record(ledger, PLACE).to_json())]
+        for entry, score in ledger.forecasts_of_day(PLACE, SERIES, FIRST_S):
+            rows.append(json.dumps(entry.to_json()))
+            rows.append(f"{score.scored_s} {score.actual_digest} {score.losses}" if score else "none")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("digit", range(8))
+def test_a_bit_that_is_another_is_damage_or_changes_nothing(sound: bytes, tmp_path: Path, digit: int) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(sound)
+    expected = told(path)
+    losses = np.array([5.0, 6.0]).astype("<f8").tobytes()
+    places = [found.start() + digit for found in re.finditer(re.escape(losses), sound)]
+    places += [sound.index(b"3" * 64) + digit, sound.index(b"2" * 64) + digit]
+    places += Random(digit).sample([place for place, byte in enumerate(sound) if byte], 40)
+    refused = 0
+    for place in places:
+        content = bytearray(sound)
+        content[place] ^= 1 << digit
+        path.write_bytes(content)
+        try:
+            assert told(path) == expected, place
+        except ArtifactError:
+            refused += 1
+    assert refused >= 8
+
+
+def test_a_ledger_of_schema_2_has_no_checksums_and_is_read_and_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as former:
+        make_tables(former, version=2)
+    with Ledger.open_to_write(path) as ledger:
+        ledger.require_intact()
+        assert ledger.add(made_entry())
+        ((number, entry),) = ledger.pending(PLACE, SERIES).items()
+        assert ledger.add_score(number, made_score([[1.0, 2.0]] * 3, entry))
+        assert ledger.add(made_entry(1))
+        (scored,) = ledger.scored(PLACE, SERIES)
+        np.testing.assert_array_equal(scored.losses, [[[1.0, 2.0]] * 3])
+        assert len(ledger.forecasts_of_day(PLACE, SERIES, FIRST_S)) == 2
+    with closing(sqlite3.connect(path)) as former:
+        assert former.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_backup_holds_all_while_the_ledger_is_written_and_is_made_again(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    for number in range(2):
+        ledger.add(made_entry(number))
+        with Ledger.open(ledger.path) as reader:
+            reader.back_up(copy)
+        with Ledger.open_to_write(copy) as copied:
+            assert copied.last_number == number + 1
+    left = sorted(
+        path.name for path in tmp_path.iterdir() if "copy" in path.name and ".lock" not in path.name
+    )
+    assert left == [copy.name]
+
+
+def other_forecasts(path: Path) -> None:
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(made_entry(7))
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (other_forecasts, "a ledger with other forecasts"),
+        (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
+        (lambda path: path.symlink_to(path.with_name("nowhere")), "a broken link"),
+        (lambda path: path.mkdir(), "a folder"),
+        (lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"log"), "copy.sqlite-wal next to it"),
+    ],
+)
+def test_a_backup_replaces_nothing_but_an_earlier_one(
+    ledger: Ledger, tmp_path: Path, make: Callable[[Path], Any], got: str
+) -> None:
+    ledger.add(made_entry())
+    copy = tmp_path / "copy.sqlite"
+    make(copy)
+    with pytest.raises(ArtifactError) as caught:
+        ledger.back_up(copy)
+    assert got in caught.value.got
+    with pytest.raises(ArtifactError, match="the ledger itself"):
+        ledger.back_up(ledger.path)
+
+
+def test_a_damaged_ledger_is_not_copied(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    place = sound.rindex(b"./tiny")
+    path.write_bytes(sound[:place] + b"./tino" + sound[place + 6 :])
+    with Ledger.open(path) as ledger, pytest.raises(ArtifactError):
+        ledger.back_up(tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
+
+
+def test_the_command_copies_a_ledger_and_refuses_to_do_more_at_once(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(made_entry())
+    words = ["track", "--ledger", str(ledger.path), "--backup"]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "copy.sqlite")])
+    assert (done.exit_code, done.stderr) == (0, "")
+    with Ledger.open(tmp_path / "copy.sqlite") as copied:
+        assert copied.last_number == 1
+    for more in (
+        ["runs/x"],
+        ["--repo", "a/b"],
+        ["--series", SERIES],
+        ["--publish", "a/b"],
+        ["--format", "csv"],
+    ):
+        done = CliRunner().invoke(app, [*words, str(tmp_path / "other.sqlite"), *more])
+        assert (done.exit_code, done.stdout) == (2, "")
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "nowhere/copy.sqlite")])
+    assert done.exit_code == 2
+    assert not (tmp_path / "other.sqlite").exists()
+
+
+def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    content = bytearray(sound)
+    content[sound.rindex(np.array([5.0, 6.0]).astype("<f8").tobytes())] ^= 1
+    path.write_bytes(content)
+    done = CliRunner().invoke(app, ["track", str(tmp_path / "tiny"), "--ledger", str(path)])
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "must be a ledger's file as v8 wrote it" in done.stderr
+
+
+def test_after_a_checkpoint_the_file_alone_holds_all(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(made_entry())
+    ledger.checkpoint()
+    copy = tmp_path / "copied by cp.sqlite"
+    copy.write_bytes(ledger.path.read_bytes())
+    with Ledger.open(copy) as copied:
+        assert copied.last_number == 1
 
 
 def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: Made) -> None:

@@ -69,6 +69,7 @@ def track(
     output_format: cli.FormatOption = "table",
     publish: str | None = Option(None, metavar="USER/NAME", help="Publish it as a dataset, once a day."),
     repair: bool = Option(False, "--repair", help="Send days again of which rows were published twice."),
+    backup: Path | None = Option(None, metavar="FILE", help="Copy the ledger there instead, whole."),
 ) -> None:
     """Print the errors of issued forecasts, of the naive forecast and of the best baseline.
 
@@ -76,7 +77,19 @@ def track(
         v8 track runs/frontier
         v8 track --repo you/models --format csv
         v8 track runs/frontier --publish you/record
+        v8 track --backup copy.sqlite
     """
+    if backup is not None:
+        named = {
+            "RUN": run_argument or run,
+            "--repo": repo,
+            "--series": series,
+            "--format": output_format != "table",
+            "--publish": publish,
+            "--repair": repair,
+        }
+        _back_up(ledger, backup, [name for name, value in named.items() if value])
+        return
     place = cli.one_place("track", cli.maybe_run(run_argument, run), repo)
     names = cli.names_of(series)
     if publish and names:
@@ -97,3 +110,14 @@ def track(
         from v8.ledger.publish_command import publish_record
 
         publish_record(ledger, place, publish, is_repairing=repair)
+
+
+def _back_up(ledger: Path, backup: Path, contradicting: list[str]) -> None:
+    """Copy a ledger; `contradicting` names what was given with --backup and makes no sense there."""
+    if contradicting:
+        raise contradiction("--backup", contradicting[0], "copies the forecasts of all places")
+    cli.require_folder_of("--backup", backup)
+
+    from v8.ledger.printing import print_backup
+
+    print_backup(ledger, backup)

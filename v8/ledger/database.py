@@ -15,7 +15,8 @@
   since the epoch, UTC.
 
 Rows are checked when they are read, like a file of unknown origin: numbers are finite and have the expected
-shape.
+shape, and each forecast and score has the checksum that was written with it. `Ledger.require_intact` compares
+the tables with their indexes, which hold places, issuers and times a second time.
 """
 
 import json
@@ -55,18 +56,34 @@ _STORAGE_ERROR_CODES: Final = {
 """Error codes of SQLite for trouble with the disk, permissions or locks; others mean a damaged content."""
 
 APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8lg"
-SCHEMA_VERSION: Final = 2
-_SCHEMA_FILES: Final = {1: "schema_1.sql", SCHEMA_VERSION: "schema.sql"}
-"""The schemas that are read and written, by version. Version 1 has former names of columns; a ledger that was
-started with it keeps it; a temporary view gives its columns their current names."""
-_FORMER_VIEW: Final = """
+SCHEMA_VERSION: Final = 3
+_SCHEMA_FILES: Final = {1: "schema_1.sql", 2: "schema_2.sql", SCHEMA_VERSION: "schema.sql"}
+"""The schemas that are read and written, by version. Versions 1 and 2 have no checksums, and version 1 has
+former names of columns. A ledger keeps the version that it was started with; temporary views give its tables
+the current columns."""
+_FORMER_VIEWS: Final = {
+    1: """
+    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
     CREATE TEMP VIEW scores AS
-    SELECT forecast, scored_s, truth_digest AS actual_digest, losses, truth AS actual FROM main.scores
-"""
+    SELECT forecast, scored_s, truth_digest AS actual_digest, NULL AS checksum, losses, truth AS actual
+    FROM main.scores;
+    """,
+    2: """
+    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
+    CREATE TEMP VIEW scores AS SELECT *, NULL AS checksum FROM main.scores;
+    """,
+}
 _FORMER_COLUMNS: Final = {"actual": "truth", "actual_digest": "truth_digest"}
+"""Names in version 1."""
 
-_ENTRY_COLUMNS: Final = "issuer, issued_for_s, written_s, candles_digest, forecasts"
+_ENTRY_COLUMNS: Final = "issuer, issued_for_s, written_s, candles_digest, forecasts, forecasts.checksum"
 """Columns of the table `forecasts` that an `Entry` is made of."""
+
+_CHECKED_OF_FORECAST: Final = ("issuer", "issued_for_s", "written_s", "candles_digest", "forecasts")
+"""Columns of the table `forecasts` that its checksum is of."""
+
+_CHECKED_OF_SCORE: Final = ("forecast", "scored_s", "actual_digest", "losses")
+"""Columns of the table `scores` that its checksum is of; packed actual values have one of their own."""
 
 _UNIQUE_KEYS: Final = {
     "tracks": "place = :place AND series = :series",
@@ -143,6 +160,19 @@ def _finite(values: Numbers) -> Numbers:
     return values
 
 
+def checksum_of(*values: int | str | bytes | None) -> int:
+    """Return the CRC-32 of the values of a row, from which every change of up to three bits is seen.
+
+    >>> checksum_of(1, "a", b"x") == checksum_of(1, "a", b"y")
+    False
+    """
+    checksum = 0
+    for value in values:
+        content = value if isinstance(value, bytes) else str(value).encode()
+        checksum = zlib.crc32(b"\0" + content, checksum)
+    return checksum
+
+
 def place_name(place: Path | str, ledger: Path) -> str:
     """Name a place of models as the ledger does.
 
@@ -213,7 +243,9 @@ class Ledger(Database):
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
         super().__init__(path, connection)
-        self._stored_names = _FORMER_COLUMNS if _has_former_schema(connection) else {}
+        version = _schema_version(connection)
+        self._stored_names = _FORMER_COLUMNS if version == 1 else {}
+        self._has_checksums = version == SCHEMA_VERSION
         self._lock = lock
 
     @classmethod
@@ -242,6 +274,67 @@ class Ledger(Database):
         except BaseException:
             lock.release()
             raise
+
+    def require_intact(self) -> None:
+        """Compare all tables with their indexes; reads the whole file, 54 MB in 0.3 s.
+
+        Raises:
+            ArtifactError: If they differ, or the file is damaged otherwise.
+        """
+        ((found,),) = self._rows("PRAGMA integrity_check(1)")
+        if found != "ok":
+            raise _damaged(self.path, str(found))
+
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file, as far as no reader needs it; waits for nobody."""
+        self._rows("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def back_up(self, copy: Path) -> None:
+        """Write a whole copy of this ledger, its log included, also while another process writes.
+
+        A file that is replaced must be an earlier copy of this ledger.
+
+        Raises:
+            ArtifactError: If the file is another one, or this ledger is damaged.
+            StorageError: If it cannot be written.
+        """
+        if os.path.lexists(copy):
+            self._require_earlier_copy(copy)
+        log = copy.with_name(f"{copy.name}-wal")
+        if log.exists():  # SQLite would put it into the new copy
+            got = f"{log.name} next to it"
+            fix = "End the program that has the copy open, or name another file"
+            raise ArtifactError(where=str(copy), rule="is a file that nobody has open", got=got, fix=fix)
+        self.require_intact()
+
+        def write(path: Path) -> None:
+            with sqlite_errors_translated(path), closing(sqlite3.connect(path)) as target:
+                self._connection.backup(target)
+
+        write_with(copy, write)
+
+    def _require_earlier_copy(self, copy: Path) -> None:
+        """Raise `ArtifactError` unless a file is another ledger whose newest forecast this one has, too."""
+        if copy.exists() and copy.samefile(self.path):
+            raise _no_copy(copy, "the ledger itself")
+        if not copy.is_file():
+            raise _no_copy(copy, "a folder, a pipe, a device or a broken link")
+        try:
+            with Ledger.open(copy) as other:
+                number = other.last_number
+                has_other_forecasts = other._identity_of(number) != self._identity_of(number)
+        except ArtifactError as error:
+            raise _no_copy(copy, error.got) from error
+        if has_other_forecasts:
+            raise _no_copy(copy, "a ledger with other forecasts")
+
+    def _identity_of(self, number: int) -> list[Any]:
+        """Return what identifies the forecast of a number, as one row; no row if there is none."""
+        query = (
+            "SELECT place, series, issued_for_s, written_s, candles_digest FROM forecasts "
+            "JOIN tracks ON tracks.id = track WHERE forecasts.id = :number"
+        )
+        return self._rows(query, number=number)
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -276,7 +369,7 @@ class Ledger(Database):
         issuer = entry.issuer
         with self._transaction():
             track = self._find_or_insert("tracks", place=issuer.place, series=issuer.series)
-            row = {
+            row: dict[str, Any] = {
                 "track": track,
                 "issued_for_s": entry.issued_for_s,
                 "written_s": entry.written_s,
@@ -284,6 +377,8 @@ class Ledger(Database):
                 "candles_digest": entry.candles_digest,
                 "forecasts": pack(entry.values),
             }
+            if self._has_checksums:
+                row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_FORECAST))
             return self._insert_new("forecasts", row)
 
     def add_score(self, number: int, score: Score) -> bool:
@@ -295,6 +390,8 @@ class Ledger(Database):
             "losses": None if score.losses is None else score.losses.astype("<f8").tobytes(),
             "actual": None if score.actual is None else pack(score.actual),
         }
+        if self._has_checksums:
+            row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_SCORE))
         with self._transaction():
             return self._insert_new("scores", row)
 
@@ -361,8 +458,11 @@ class Ledger(Database):
     def scored(self, place: Path | str, series: str) -> list[ScoredForecasts]:
         """Return the scored forecasts of a series, one element for each issuer, oldest first."""
         by_issuer = []
-        for issuer, rows in self._scored_rows(place, series, "losses", "ORDER BY issued_for_s"):
+        columns = "losses, scores.checksum, forecast, scored_s, actual_digest"
+        for issuer, rows in self._scored_rows(place, series, columns, "ORDER BY issued_for_s"):
             with self._damage_reported("scores"):
+                for _, _, packed_losses, checksum, number, scored_s, actual_digest in rows:
+                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
                 times = np.array([row[:2] for row in rows], np.int64)
                 shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
                 losses = unpack_plain(b"".join(row[2] for row in rows), shape)
@@ -416,16 +516,18 @@ class Ledger(Database):
         Each comes with its number before it and its score, without actual values, behind it.
         """
         query = (
-            f"SELECT id, scored_s, actual_digest, losses, {_ENTRY_COLUMNS} "  # noqa: S608 - our own words
+            f"SELECT id, scored_s, actual_digest, losses, scores.checksum, {_ENTRY_COLUMNS} "  # noqa: S608
             f"FROM forecasts LEFT JOIN scores ON forecast = id WHERE track = :track AND {condition} "
             "ORDER BY issued_for_s"
         )
         rows = self._track_rows(place, series, query, **parameters)
-        for number, scored_s, actual_digest, packed_losses, *columns in rows:
+        for number, scored_s, actual_digest, packed_losses, checksum, *columns in rows:
             entry = self._entry(number, columns)
             shape = (len(entry.issuer.forecasters), len(entry.issuer.tasks))
             with self._damage_reported(f"score of forecast {number}"):
                 losses = None if packed_losses is None else unpack_plain(packed_losses, shape)
+                if scored_s is not None:
+                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
             score = None
             if scored_s is not None:
                 score = Score(scored_s=scored_s, actual_digest=actual_digest, actual=None, losses=losses)
@@ -433,7 +535,7 @@ class Ledger(Database):
 
     def _entry(self, number: int, columns: Sequence[Any]) -> Entry:
         """Make the forecast of a number from its `_ENTRY_COLUMNS`."""
-        issuer_number, issued_for_s, written_s, candles_digest, packed_values = columns
+        issuer_number, issued_for_s, written_s, candles_digest, packed_values, checksum = columns
         location = f"{self.path}, forecast {number}"
         issuer = self._issuer(issuer_number)
         content = (issued_for_s, written_s, candles_digest)
@@ -442,13 +544,20 @@ class Ledger(Database):
         )
         shape = (len(issuer.forecasters), issuer.num_values)
         with self._damage_reported(f"forecast {number}"):
+            values = unpack(packed_values, shape)
+            self._require_checksum(checksum, *columns[:-1])
             return Entry(
                 issuer=issuer,
                 issued_for_s=issued_for_s,
                 written_s=written_s,
                 candles_digest=candles_digest,
-                values=unpack(packed_values, shape),
+                values=values,
             )
+
+    def _require_checksum(self, checksum: object, *values: Any) -> None:
+        """Raise a `ValueError` if the values of a row are not those that its checksum was made of."""
+        if self._has_checksums and checksum != checksum_of(*values):
+            raise ValueError("other content than its checksum is of")
 
     def _issuer(self, number: int) -> Issuer:
         query = "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track"
@@ -497,9 +606,9 @@ def _issuer_json(issuer: Issuer) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _has_former_schema(connection: sqlite3.Connection) -> bool:
+def _schema_version(connection: sqlite3.Connection) -> int:
     ((version,),) = connection.execute("PRAGMA user_version")
-    return bool(version == 1)
+    return int(version)
 
 
 def _make_file(path: Path) -> None:
@@ -520,8 +629,7 @@ def _connect(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
             if fault:
                 rule = f"must be a ledger of schema {SCHEMA_VERSION}"
                 raise ArtifactError(where=str(path), rule=rule, got=fault, fix=_OTHER_FIX)
-            if _has_former_schema(connection):
-                connection.execute(_FORMER_VIEW)
+            connection.executescript(_FORMER_VIEWS.get(_schema_version(connection), ""))
             if is_writer:
                 connection.execute("PRAGMA synchronous = FULL")  # a power cut loses no committed forecast
             else:
@@ -580,6 +688,11 @@ def sqlite_errors_translated(path: Path) -> Iterator[None]:
             fix="Free some space or choose another place with param:ledger, and repeat the command; what was "
             "written is kept",
         ) from error
+
+
+def _no_copy(path: Path, got: str) -> V8Error:
+    rule = "is a new file, or an earlier copy of the ledger"
+    return ArtifactError(where=str(path), rule=rule, got=got, fix="Name another file")
 
 
 def _damaged(path: Path, got: str) -> V8Error:

@@ -51,6 +51,7 @@ def forecast_into_ledger(
     with quiet_start():
         models = find_models()  # first: no file is made if there are no models
     with Ledger.open_to_write(ledger_file) as ledger:
+        ledger.require_intact()
         _open_models(models)
         ledger_place = ledger.place(place)
         updater = LedgerUpdater(

@@ -12,7 +12,7 @@ from v8.evaluation.significance import BaselineComparison
 from v8.invocation import command
 from v8.ledger.database import Ledger
 from v8.ledger.record import LiveRecord, LiveSeries, LiveTask, live_record, record_sentences, record_table
-from v8.wording import Table
+from v8.wording import Table, plural
 
 _COLUMNS: Final = (
     "series",
@@ -49,6 +49,7 @@ def print_record(
         ArtifactError: If the ledger holds no forecast of a series, or of the place.
     """
     with Ledger.open(ledger_file) as ledger:
+        ledger.require_intact()
         available = ledger.series(place)
         missing = [name for name in names or () if name not in available]
         if missing or not available:
@@ -61,6 +62,15 @@ def print_record(
             raise ArtifactError(where=str(ledger.path), rule=rule, got=got, fix=f"Issue some: {example}")
         record = live_record(ledger, place, names)
     RECORD_PRINTERS[output_format](record)
+
+
+def print_backup(ledger_file: Path, copy: Path) -> None:
+    """Copy a ledger, and print how many forecasts the copy holds."""
+    with Ledger.open(ledger_file) as ledger:
+        ledger.back_up(copy)
+    with Ledger.open(copy) as copied:
+        num_forecasts = plural(copied.last_number, "forecast")
+    print_lines(f"Copied: {num_forecasts} of {ledger_file}, to {copy}.")
 
 
 def _print_tables(record: LiveRecord) -> None:

@@ -22,6 +22,7 @@ CREATE TABLE forecasts (
         written_s INTEGER NOT NULL,
         issuer INTEGER NOT NULL REFERENCES issuers (id),
         candles_digest TEXT NOT NULL,
+        checksum INTEGER NOT NULL,
         forecasts BLOB NOT NULL,
         UNIQUE (track, issued_for_s)
     );
@@ -30,6 +31,7 @@ CREATE TABLE scores (
         forecast INTEGER PRIMARY KEY REFERENCES forecasts (id),
         scored_s INTEGER NOT NULL,
         actual_digest TEXT,
+        checksum INTEGER NOT NULL,
         losses BLOB,
         actual BLOB
     );

@@ -292,6 +292,7 @@ class LedgerUpdater:
             with self._errors_reported(name, result):
                 self._update_series(Series.parse(name), source, result)
         self._fill_outbox()
+        self.ledger.checkpoint()  # so that the file itself holds all between two closes, whoever copies it
         return result
 
     def _fill_outbox(self) -> None:
