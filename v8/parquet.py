@@ -19,7 +19,7 @@ FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryEr
 
 _PLAIN: Final = (
     *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
-    *(types.is_string, types.is_large_string, types.is_null),
+    *(types.is_string, types.is_large_string, types.is_string_view, types.is_null),
 )
 
 

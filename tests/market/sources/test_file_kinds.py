@@ -155,6 +155,46 @@ def test_a_feather_that_is_damaged_or_claims_too_much_is_one_sentence(
     assert "list<item: double> in open_time" in refused(tmp_path)
 
 
+def without_lengths(content: bytes) -> bytes:
+    """Write a Feather file as Polars does: the schema at its start has no length before it.
+
+    Readers find the batches through the footer, so the eight bytes are blanked and nothing is moved.
+    """
+    assert content[8:12] == b"\xff" * 4
+    return content[:8] + bytes(8) + content[16:]
+
+
+def test_polars_s_feather_is_read(tmp_path: Path, frame: pd.DataFrame) -> None:
+    file = tmp_path / "BTCUSDT-1h.feather"
+    for table in (freqtrade(frame), frame.astype(str)):
+        views = pa.Table.from_pandas(table)
+        for number, field in enumerate(views.schema):
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                views = views.set_column(number, field.name, views[field.name].cast(pa.string_view()))
+        pa.feather.write_feather(views, file, chunksize=30)
+        file.write_bytes(without_lengths(file.read_bytes()))
+        assert read(tmp_path).digest == digest_of(frame)
+
+
+def test_a_feather_whose_footer_points_outside_of_it_is_one_sentence(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    file = tmp_path / "BTCUSDT-1h.feather"
+    freqtrade(frame).to_feather(file)
+    content = file.read_bytes()
+    refused_once = False
+    for position in range(len(content) - 400, len(content) - 10):
+        broken = bytearray(content)
+        broken[position] ^= 0x80
+        file.write_bytes(broken)
+        try:
+            read(tmp_path)
+        except DataError as error:
+            refused_once = True
+            assert str(error).isprintable()
+    assert refused_once
+
+
 def test_a_small_feather_cannot_ask_for_much_memory(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

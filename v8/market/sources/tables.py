@@ -78,10 +78,10 @@ MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: sum of the buffers of al
 _MAX_TEXT: Final = 64  # longest number or time that is written as text, in bytes
 _INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an index without a name
 _FAULTS: Final = (*FAULTS, struct.error)
-_FEATHER_START: Final = b"ARROW1\0\0"
-_BATCH: Final = "record batch"
-_MEMBER_2 = 8  # positions of the third and fourth member in the vtable of a flatbuffer
-_MEMBER_3 = 10
+_FEATHER_TAIL: Final = struct.Struct("<i6s")  # length of the footer, "ARROW1"
+_BATCH_PLACE: Final = struct.Struct("<qi4xq")  # where a batch starts, length of its header, of its body
+_MEMBER_2: Final = 8  # positions of the third and fourth member in the vtable of a flatbuffer
+_MEMBER_3: Final = 10
 MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
 MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times as much as in the file
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
@@ -244,8 +244,8 @@ def read_parquet_table(content: bytes, series: Series, location: str) -> pd.Data
 def read_feather_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
     """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
     with _read_as("be a Feather file (of version 2)", location, _FAULTS):
-        num_rows = _claimed_rows(content, location)
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
+        num_rows = _claimed_rows(content, location)
         columns = _plain_columns(schema, num_rows, series, location)
         field_numbers = sorted(schema.get_field_index(name) for name in columns)
         options = pa.ipc.IpcReadOptions(included_fields=field_numbers, use_threads=False)
@@ -256,17 +256,32 @@ def read_feather_table(content: bytes, series: Series, location: str) -> pd.Data
 
 def _claimed_rows(content: bytes, location: str) -> int:
     """Return the number of rows of a Feather file; refuse a file whose columns claim too much memory."""
-    if not content.startswith(_FEATHER_START):
-        raise ValueError("it does not start like one")
     num_rows = num_bytes = 0
-    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content[len(_FEATHER_START) :])):
-        if message.type == _BATCH:
-            # Read without columns, a batch consists of its number of rows only.
-            num_rows += pa.ipc.read_record_batch(message, pa.schema([])).num_rows
-            num_bytes += sum(_unpacked_sizes(message))
+    for message in _batches(content):
+        # Read without columns, a batch consists of its number of rows only.
+        num_rows += pa.ipc.read_record_batch(message, pa.schema([])).num_rows
+        num_bytes += sum(_unpacked_sizes(message))
     if num_bytes > MAX_UNPACKED_BYTES:
         raise unlike_a_table(location, f"columns that unpack to {num_bytes:,} bytes")
     return num_rows
+
+
+def _batches(content: bytes) -> Iterator[pa.Message]:
+    """Yield the batches of rows that the footer of a Feather file lists: readers find them there only.
+
+    The footer is a flatbuffer before the last ten bytes, which hold its length; see File.fbs of the Arrow
+    format. What precedes the first batch differs: Polars writes no length before the schema.
+    """
+    stop = len(content) - _FEATHER_TAIL.size
+    footer = bytearray(content[stop - _FEATHER_TAIL.unpack_from(content, stop)[0] : stop])
+    table = Table(footer, struct.unpack_from("<I", footer)[0])
+    batches = table.Offset(_MEMBER_3)
+    for number in range(table.VectorLen(batches) if batches else 0):
+        position = table.Vector(batches) + _BATCH_PLACE.size * number
+        start, header_bytes, body_bytes = _BATCH_PLACE.unpack_from(footer, position)
+        if min(start, header_bytes, body_bytes) < 0 or start + header_bytes + body_bytes > stop:
+            raise ValueError("its footer lists rows outside of the file")
+        yield pa.ipc.read_message(content[start : start + header_bytes + body_bytes])
 
 
 def _unpacked_sizes(batch: pa.Message) -> Iterator[int]:
@@ -319,6 +334,8 @@ def _column(column: pa.ChunkedArray, location: str) -> pd.Series:
     if types.is_dictionary(column.type):
         _require_short((chunk.dictionary for chunk in column.chunks), location)
         column = column.cast(column.type.value_type)
+    if types.is_string_view(column.type):  # how Polars writes texts
+        column = column.cast(pa.large_string())
     kind = column.type
     if types.is_string(kind) or types.is_large_string(kind):
         _require_short([column], location)
