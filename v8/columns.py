@@ -74,11 +74,18 @@ SYMBOL_RULE: Final = (
     "between them, and no name of a device"
 )
 
+QUOTE_CURRENCIES: Final = (
+    *("USDT", "USDC", "USD", "BUSD", "FDUSD", "TUSD", "USDP", "DAI", "BTC", "ETH", "BNB"),
+    *("EUR", "GBP", "JPY", "TRY", "BRL", "AUD", "KRW"),
+)
+"""Currencies in which exchanges quote coins."""
+
 _SYMBOL: Final = re.compile(SYMBOL_PATTERN)
 _DEVICE: Final = re.compile(
     r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?"
 )  # Windows opens devices, whatever the ending
 _BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
+_EXCHANGE_PAIR_AND_SETTLEMENT: Final = 3  # words with colons between them
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
 
@@ -93,12 +100,31 @@ def is_symbol(text: str) -> bool:
 
 
 def plain_symbol(text: str) -> str:
-    """Return the canonical form of a symbol: no separator, no settlement currency, capital letters.
+    """Return the canonical form of a symbol: no separator, exchange or settlement currency, capital letters.
+
+    What precedes a colon is a pair with its settlement currency (`BTC/USDT:USDT`, as ccxt writes it), the
+    base currency (`DUSK:USD`, as Bitfinex does) or the exchange (`BINANCE:BTCUSDT`, as TradingView does). The
+    day on which a contract ends stays in its symbol: it is another series than one without end.
 
     >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
     ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
+    >>> [plain_symbol(text) for text in ("BINANCE:BTCUSDT", "DUSK:USD", "BTC/USDT:USDT-240628")]
+    ['BTCUSDT', 'DUSKUSD', 'BTCUSDT240628']
     """
-    return _BETWEEN_ASSETS.sub("", text.partition(":")[0]).upper()
+    parts = text.split(":")
+    if len(parts) == _EXCHANGE_PAIR_AND_SETTLEMENT:
+        parts = parts[1:]
+    if len(parts) != 2:  # noqa: PLR2004 - on both sides of a colon
+        return _without_separators(text)
+    first, second = parts
+    if _BETWEEN_ASSETS.search(first) or first.upper().endswith(second.upper()):
+        last_day = second.partition("-")[2]
+        return _without_separators(f"{first}{last_day}")
+    return _without_separators(f"{first}{second}" if second.upper() in QUOTE_CURRENCIES else second)
+
+
+def _without_separators(text: str) -> str:
+    return _BETWEEN_ASSETS.sub("", text).upper()
 
 
 @lru_cache(4_096)

@@ -29,11 +29,20 @@ def test_what_is_no_series_is_refused(text, reason):
 
 
 @pytest.mark.parametrize(
-    "text", ["btcusdt-1h", "BTC/USDT-1h", "BTC-USDT-1h", "BTC_USDT-1h", "btc/usdt:usdt-1h"]
+    "text",
+    [
+        *("btcusdt-1h", "BTC/USDT-1h", "BTC-USDT-1h", "BTC_USDT-1h", "btc/usdt:usdt-1h", "BTCUSDT:USDT-1h"),
+        *("BINANCE:BTCUSDT-1h", "bybit:btc/usdt:usdt-1h", "BTC:USDT-1h"),
+    ],
 )
 def test_other_ways_to_write_a_pair_are_the_same_series_but_never_its_name(text):
     assert str(Series.parse(text)) == "BTCUSDT-1h"
     assert not is_series_name(text)
+
+
+def test_a_contract_that_ends_is_another_series_than_one_that_does_not():
+    assert str(Series.parse("BTC/USDT:USDT-240628-1h")) == "BTCUSDT240628-1h"
+    assert str(Series.parse("BINANCE:BTCUSDT.P-1h")) == "BTCUSDT.P-1h"
 
 
 @pytest.mark.parametrize("symbol", ["BRK.B", "1000PEPEUSDT", "T", "CONUSDT", "A" * 30, "NULL"])

@@ -1,8 +1,8 @@
 """Series and universe: which symbols at which timeframes.
 
 A Series is written `BTCUSDT-15m`: the last dash separates symbol and timeframe. The name is also used for
-folders, on every system; `v8.columns` describes the consequences. `btcusdt`, `BTC/USDT`, `BTC-USDT` and
-`BTC_USDT` are other ways to write BTCUSDT.
+folders, on every system; `v8.columns` describes the consequences. `btcusdt`, `BTC/USDT`, `BTC-USDT`,
+`BTC_USDT` and `BINANCE:BTCUSDT` are other ways to write BTCUSDT.
 
 A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
 default one is under `configs/`.

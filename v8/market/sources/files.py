@@ -21,7 +21,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import pandas as pd
 
-from v8.columns import plain_symbol
+from v8.columns import QUOTE_CURRENCIES, plain_symbol
 from v8.errors import DataError, UnknownSeriesError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
@@ -34,10 +34,8 @@ _TIMEFRAME: Final = re.compile(rf"(?<=[-_ ])({'|'.join(TIMEFRAME_S)}){_WORD_END}
 _EXPORTED: Final = re.compile(r"[A-Z0-9]+_([A-Z0-9.]+), (\d+|\d*[DW])(_[0-9a-f]+)?( ?\(\d+\))?")
 """Names of files that TradingView exports, with the number that browsers add to a repeated download."""
 
-_QUOTES: Final = re.compile(
-    r"USDT|USDC|USD|BUSD|FDUSD|TUSD|USDP|DAI|BTC|ETH|BNB|EUR|GBP|JPY|TRY|BRL|AUD|KRW|PERP", re.IGNORECASE
-)
-"""Quote currencies: the word before one of them is the base currency."""
+_SECOND_WORDS: Final = {*QUOTE_CURRENCIES, "PERP"}
+"""Second words of a pair: the word before one of them is the base currency."""
 
 _MOST_LETTERS: Final = 255
 MAX_ENTRIES: Final = 50_000  # files and folders that are searched; the root folder of a system has millions
@@ -82,7 +80,7 @@ def _symbol(text: str) -> str:
     words = [word for word in re.split(r"[-_, ]+", text) if word]
     while len(words) > 2 and words[-1] == words[-2]:  # the settlement currency repeats the quote currency
         words.pop()
-    is_pair = len(words) > 1 and _QUOTES.fullmatch(words[-1]) is not None
+    is_pair = len(words) > 1 and words[-1].upper() in _SECOND_WORDS
     return "".join(words[-2:] if is_pair else words[-1:])
 
 
