@@ -114,7 +114,7 @@ def plain_symbol(text: str) -> str:
     parts = text.split(":")
     if len(parts) == _EXCHANGE_PAIR_AND_SETTLEMENT:
         parts = parts[1:]
-    if len(parts) != 2:  # noqa: PLR2004 - on both sides of a colon
+    if len(parts) != 2:
         return _without_separators(text)
     first, second = parts
     if _BETWEEN_ASSETS.search(first) or first.upper().endswith(second.upper()):

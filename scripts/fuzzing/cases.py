@@ -14,6 +14,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -33,9 +34,9 @@ from fuzzing.plugins import made_plugin
 from fuzzing.searches import FOLDER_NAMES, changed_record
 from v8.artifacts.nested_runs import PLAN_FILE
 from v8.hub.staging import stage_run
+from v8.market.column_names import ARCHIVE_COLUMNS
 from v8.market.series import Series
 from v8.market.sources.source import open_source
-from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
 from v8.runs.backtest import BacktestOptions, CandleSpan, lay_folds
 from v8.search.trial_record import RECORD_FILE
@@ -414,7 +415,29 @@ _FRAME_CHANGES: tuple[Callable[[Random, pd.DataFrame, Any], pd.DataFrame], ...] 
 def _candle_file(random: Random, run: Path) -> Case:
     method = random.choice(("csv", "csv", "csv", "parquet"))
     content = _csv(random) if method == "csv" else _parquet(random)
-    return Case("candles", method, {f"{SERIES}.{method}": content})
+    files = {f"{random.choice(_FILE_NAMES)}.{method}": content}
+    if random.random() < 0.2:
+        files |= _archived(random, content, f"{SERIES}-{MONTH}.{method}")
+    return Case("candles", method, files)
+
+
+_FILE_NAMES = (
+    *(str(SERIES), str(SERIES), str(SERIES), "BTC_USDT_USDT-15m-futures", f"spot/{SERIES}"),
+    *("BTC_USDT_USDT-15m-mark", "BTC_USDT_USDT-8h-funding_rate", f"markPriceKlines/{SERIES}"),
+    *("BTCUSDT_15", "BINANCE_BTCUSDT, 15", "BTC-USDT-SWAP-15m", "index_BTCUSDT_15m", "mark-15m"),
+)
+"""Names of candle files, and of files with other prices."""
+
+
+def _archived(random: Random, content: bytes, name: str) -> dict[str, bytes]:
+    """Pack a file as the exchange archive does, with its checksum or another one."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as pack:
+        pack.writestr(random.choice((name, name, "notes.txt")), content)
+    path = f"{Path(name).stem}.zip"
+    digest = sha256(stream.getvalue()).hexdigest()
+    checksum = random.choice((f"{digest}  {path}\n", f"{digest}  {path}\n", f"{digest[::-1]}  {path}", "x"))
+    return {path: stream.getvalue(), f"{path}.CHECKSUM": checksum.encode()}
 
 
 def _archive(random: Random, run: Path) -> Case:

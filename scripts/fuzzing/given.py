@@ -58,7 +58,9 @@ def candles_told(random: Random, frame: pd.DataFrame, series: Series) -> tuple[A
     if wrong in _UNNAMED:
         return random.choice((frame.to_numpy(), frame.to_numpy().tolist())), wrong
     is_typed = wrong == "16 bits"
-    for change in random.sample(_NAMED if is_typed else _KEEPING, random.choice((0, 1, 2))):
+    # A change may add a quote volume, which would confirm the volume in contracts.
+    num_changes = 0 if wrong == "contracts" else random.choice((0, 1, 2))
+    for change in random.sample(_NAMED if is_typed else _KEEPING, num_changes):
         frame = change(random, frame, series)
     forms = _FORMS[:2] if is_typed else _FORMS
     return random.choice(forms)(frame), wrong
@@ -102,7 +104,10 @@ WRONG: dict[str, Change] = {
     ),
     "another symbol": _of_another,
     "16 bits": lambda random, frame, series: frame.assign(
-        **{name: frame[name].astype("float16") for name in random.sample(PRICES, random.choice((1, 4)))}
+        **{
+            name: (frame[name] / 100).astype("float16")
+            for name in random.sample(PRICES, random.choice((1, 4)))
+        }
     ),
     "open and close swapped": lambda random, frame, series: frame.rename(
         columns={"open": "close", "close": "open"}
@@ -136,11 +141,38 @@ WRONG: dict[str, Change] = {
     "thousands' commas": lambda random, frame, series: frame.assign(
         **{name: [f"{value * 1e9:,.3f}" for value in frame[name]] for name in PRICES}
     ),
+    "decimal commas": lambda random, frame, series: frame.assign(
+        **{name: [f"{value:.1f}".replace(".", ",") for value in frame[name]] for name in _PLAIN[1:]}
+    ),
+    "one thousand's comma": lambda random, frame, series: _with(
+        frame.astype({"volume": object}), random.randrange(len(frame)), "volume", "1,234.5"
+    ),
+    "contracts": lambda random, frame, series: frame.assign(
+        volume=frame["volume"] * random.choice((0.001, 100.0)), turnover=_quote_volume(frame)
+    ),
+    "an unknown flag": lambda random, frame, series: frame.assign(
+        **{random.choice(("bar_completed", "unfinished", "was_final")): 1}
+    ),
+    "a flag that says neither": lambda random, frame, series: frame.assign(
+        **{random.choice(("confirm", "x")): random.choice((2, "maybe", ""))}
+    ),
+    "other prices": lambda random, frame, series: frame.assign(
+        **{random.choice(("price_type", "candleType")): random.choice(("mark", "INDEX", "premiumIndex"))}
+    ),
+    "time of day alone": lambda random, frame, series: frame.rename(columns={"open_time": "date"}).assign(
+        time=pd.to_datetime(frame["open_time"], unit="ms").dt.strftime(random.choice(("%H:%M", "%H%M%S")))
+    ),
+    "eight values": lambda random, frame, series: frame.assign(
+        volume=(frame["low"] + frame["high"]) / 2, base=frame["volume"], count=3
+    ),
+    "average price": lambda random, frame, series: frame.assign(
+        volume=(frame["low"] + frame["high"]) / 2, base=frame["volume"]
+    ),
     "order of columns": lambda random, frame, series: frame[["open_time", *random.choice(_ORDERS), "volume"]],
 }
 """What can be wrong with candles; each must be refused."""
 
-_UNNAMED = {"order of columns"}
+_UNNAMED = {"order of columns", "eight values", "average price"}
 
 
 def _dated(random: Random, frame: pd.DataFrame, series: Series) -> pd.DataFrame:
@@ -154,12 +186,38 @@ def _dated(random: Random, frame: pd.DataFrame, series: Series) -> pd.DataFrame:
     )
 
 
+def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column as numbers, however its name is written; nan if another change has renamed it."""
+    names = [written for written in frame.columns if str(written).lower() == name]
+    column = frame[names[0]] if names else pd.Series(np.nan, index=frame.index)
+    return pd.to_numeric(column, errors="coerce")
+
+
+def _quote_volume(frame: pd.DataFrame) -> pd.Series:
+    return _column(frame, "volume") * _column(frame, "close")
+
+
+def _with_updates(random: Random, frame: pd.DataFrame) -> pd.DataFrame:
+    """Add rows of bars that were not closed yet, and a column that tells which."""
+    name = random.choice(("confirm", "is_closed", "x", "Complete", "isFinal"))
+    yes, no = random.choice(((1, 0), (True, False), ("1", "0"), ("true", "false")))
+    if any(str(written).lower() == name.lower() for written in frame.columns):
+        return frame
+    updates = frame.tail(random.choice((1, 5))).assign(**{name: no})
+    return pd.concat([frame.assign(**{name: yes}), updates], ignore_index=True)
+
+
 _NAMED: list[Change] = [
     lambda random, frame, series: frame.rename(columns=random.choice((str.upper, str.title))),
     lambda random, frame, series: frame.iloc[::-1],
     lambda random, frame, series: frame.sample(frac=1, random_state=random.randrange(99)),
-    lambda random, frame, series: frame.assign(trades=3, note="a, b", quote_volume=1.5),
-    lambda random, frame, series: frame.assign(SYMBOL=random.choice((series.symbol, "BTC/USDT", "btc-usdt"))),
+    lambda random, frame, series: frame.assign(trades=3, note="a, b", quote_volume=_quote_volume(frame)),
+    lambda random, frame, series: frame.rename(columns={"volume": "amount"}).assign(vol=_quote_volume(frame)),
+    lambda random, frame, series: frame.assign(
+        SYMBOL=random.choice((series.symbol, "BTC/USDT", "btc-usdt", "BINANCE:BTCUSDT", "BTC/USDT:USDT"))
+    ),
+    lambda random, frame, series: _with_updates(random, frame),
+    lambda random, frame, series: frame.assign(candle_type=random.choice(("spot", "Futures", "last"))),
     lambda random, frame, series: frame.assign(Interval=random.choice(("15m", "15min", "15", 900, "15 Min"))),
     _dated,
 ]

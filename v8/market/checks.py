@@ -7,7 +7,8 @@ The steps, in this order; every row that is not kept is counted in the report:
 2. Implausible rows are dropped: unreadable values, prices not above zero, volume below zero, values beyond
    1e18, `low <= open, close <= high` violated, open times between two bars of the grid. The grid is the one
    of most rows: weeks start on Monday, and hours may start at half past.
-3. The running bar is dropped; more than one bar from the future refuses the series.
+3. The running bar is dropped; more than one bar from the future refuses the series. Before all steps, rows
+   are dropped of which a column says that their bar is not closed.
 4. Rows are sorted. Rows of one bar that agree to 0.01 % become one: the row written with the most decimals.
    Rows of one bar that disagree are all dropped, because nothing shows which of them is right.
 5. If steps 2 and 4 dropped more than 5 % of the rows, the series is refused: then the file is probably not
@@ -29,6 +30,8 @@ as in outages, and it is true that nothing was traded.
 Shapes: N candles, R raw rows.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,6 +43,7 @@ from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed, shown
 from v8.market import frames
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, Mask, Times, Values, assembled
+from v8.market.column_names import IS_CLOSED
 from v8.market.series import TIMEFRAMES, US_PER_S, WEEK_S, Series, iso
 
 MAX_DROPPED_SHARE = 0.05
@@ -72,6 +76,8 @@ refused; with open and close swapped 5,285 are."""
 
 _LATEST_CLOSE_US: Final = US_PER_S  # exchanges write closes a second, a ms or a us before the next open
 _MOST_DECIMALS: Final = 12
+_CLOCK: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?")
+_MOST_CLOCK_DIGITS: Final = 6  # hours, minutes and seconds
 _FEWEST_STEPS: Final = 10  # time differences from which the timeframe is derived
 _FEWEST_SLOTS: Final = 6  # slots of a cycle: with fewer, one missing candle would be a large part of it
 _MOST_FILLED: Final = 0.05  # share of cycles in which a closed hour may be traded: special sessions
@@ -87,6 +93,7 @@ _FAULTS: Final = (
     ("num_off_grid", "opens between two bars of this timeframe"),
 )
 """Counts of the report, with their descriptions for messages."""
+_UNREADABLE: Final = 0
 
 
 def check_candles(table: frames.RawCandles, series: Series, *, source: str, now_s: float = np.inf) -> Candles:
@@ -103,21 +110,25 @@ def check_candles(table: frames.RawCandles, series: Series, *, source: str, now_
     """
     location = f"{series} from {source}"
     frame = frames.candle_table(table, series, location)
+    num_read = len(frame)
+    if IS_CLOSED in frame:
+        frame = frame[frame[IS_CLOSED]].reset_index(drop=True)
     columns = OHLCV if _has_volume(frame) else OHLC
-    _require_rows(len(frame), len(frame), location)
+    _require_rows(len(frame), num_read, location)
     times = _read_times(frame[OPEN_TIME], series, location)
     report = CandleReport(
-        num_read=len(frame),
+        num_read=num_read,
+        num_unclosed=num_read - len(frame),
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
     values = np.stack([_numbers(frame[name], location) for name in columns], axis=1)
     values += 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
     raw = _Rows(series, location, times.open_us, values, report)
-    rows = _without_faults(raw)
+    rows = _without_faults(raw, _odd_texts(frame, columns, values))
     rows = _without_unclosed(rows, now_s)
     rows = _without_repetition(rows)
-    _require_rows(len(rows.open_us), len(frame), location)
+    _require_rows(len(rows.open_us), num_read, location)
     _require_opens(rows)
     rows = _after_last_relisting(rows)
     _require_open_market(rows)
@@ -133,8 +144,13 @@ def _has_volume(frame: pd.DataFrame) -> bool:
     volume = frame.get(VOLUME)
     if volume is None:
         return False
-    is_all_missing = len(volume) and frames.is_real(volume) and volume.isna().all()
-    return not is_all_missing
+    is_blank = volume.isna() if frames.is_real(volume) else volume.astype(object).map(_is_blank)
+    return not (len(volume) and is_blank.all())
+
+
+def _is_blank(item: object) -> bool:
+    """Return whether a cell says that there is no value."""
+    return item is None or item is pd.NA or str(item).strip().lower() in ("", "nan", "null", "none")
 
 
 def _read_times(column: pd.Series, series: Series, location: str) -> frames.OpenTimes:
@@ -143,12 +159,31 @@ def _read_times(column: pd.Series, series: Series, location: str) -> frames.Open
     if not times.is_readable.all():
         unreadable = column[~times.is_readable]
         first = ", ".join(shown(item, 40) for item in unreadable[:MAX_LISTED])
+        if unreadable.map(_is_time_of_day).all():
+            rule = "an open time is a date and a time of day in one column"
+            got = f"{len(unreadable)} of {len(column)} without a date: {first}"
+            fix = "Join date and time, such as 2024-07-13 01:00:00, in UTC"
+            raise DataError(where=location, rule=rule, got=got, fix=fix)
         rule = "an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text"
         got = f"{len(unreadable)} of {len(column)} others: {first}"
         fix = "Correct the time column; a row without its time cannot be placed"
         raise DataError(where=location, rule=rule, got=got, fix=fix)
     _require_timeframe(times.steps_s, series, location)
     return times
+
+
+def _is_time_of_day(item: object) -> bool:
+    """Return whether a value is a time without a date: 01:00, 01:00:00 or 10000 for it.
+
+    >>> [_is_time_of_day(item) for item in ("01:00", "1:00:00", 10_000, "2024.07.13", 99, None)]
+    [True, True, True, False, False, False]
+    """
+    text = str(item).strip()
+    if text.isascii() and text.isdigit():
+        hours, minutes_and_seconds = divmod(int(text[:_MOST_CLOCK_DIGITS]), 10_000)
+        minutes, seconds = divmod(minutes_and_seconds, 100)
+        return len(text) <= _MOST_CLOCK_DIGITS and hours < 24 and minutes < 60 and seconds < 60
+    return _CLOCK.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +239,10 @@ class _Rows:
 
 
 def _numbers(column: pd.Series, location: str) -> Values:
-    """Read a column of any type as numbers; nan where a row has none (dates and booleans are not numbers)."""
+    """Read a column as numbers; refuse numbers of 16 bits."""
     if frames.is_coarse(column):
         raise frames.too_coarse(location, str(column.name))
-    if frames.is_real(column):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.array([frames.number(item) for item in column.astype(object)], dtype=np.float64)
+    return frames.numbers(column)
 
 
 def _require_rows(num_left: int, num_read: int, location: str) -> None:
@@ -219,13 +252,29 @@ def _require_rows(num_left: int, num_read: int, location: str) -> None:
         raise DataError(where=location, rule=rule, got=got, fix="Fetch a longer history")
 
 
-def _without_faults(rows: _Rows) -> _Rows:
-    """Drop and count the implausible rows, each under its first fault; refuse the series if they are many."""
+def _odd_texts(frame: pd.DataFrame, columns: Sequence[str], values: Values) -> list[str]:
+    """List the first values of each column that are neither numbers nor missing, for messages."""
+    texts = []
+    for number, name in enumerate(columns):
+        if not frames.is_real(frame[name]):
+            items = frame[name][np.isnan(values[:, number])].head(MAX_LISTED)
+            texts += [f"{shown(item, 20)} in {name}" for item in items if not _is_blank(item)]
+    return texts
+
+
+def _without_faults(rows: _Rows, odd_texts: Sequence[str]) -> _Rows:
+    """Drop and count the implausible rows, each under its first fault; refuse the series if they are many.
+
+    Of `odd_texts`, values that are not numbers, the first is shown.
+    """
     phases_us, num_rows = np.unique(rows.open_us % rows.bar_us, return_counts=True)
     first = rows.first_faults(int(phases_us[num_rows.argmax()]))
     counts = np.bincount(first, minlength=len(_FAULTS) + 1)[: len(_FAULTS)]
     worst = int(counts.argmax())
-    rows.require_few(int(counts.sum()), f"mostly {_FAULTS[worst][1]} ({rows.opens(first == worst)})")
+    fault = _FAULTS[worst][1]
+    if odd_texts and worst == _UNREADABLE:
+        fault = f"{fault}, such as {odd_texts[0]}"
+    rows.require_few(int(counts.sum()), f"mostly {fault} ({rows.opens(first == worst)})")
     counts_by_name = {name: int(count) for (name, _), count in zip(_FAULTS, counts, strict=True)}
     return rows.at(first == len(_FAULTS), **counts_by_name)
 
@@ -252,7 +301,8 @@ def _without_unclosed(rows: _Rows, now_s: float) -> _Rows:
         got = rows.opens(is_unclosed)
         fix = "Check the clock of this machine and the unit and time zone of the file"
         raise DataError(where=rows.location, rule=rule, got=f"bars that open at {got}", fix=fix)
-    return rows.at(~is_unclosed, num_unclosed=int(is_unclosed.sum()))
+    num_unclosed = rows.report.num_unclosed + int(is_unclosed.sum())
+    return rows.at(~is_unclosed, num_unclosed=num_unclosed)
 
 
 def _without_repetition(rows: _Rows) -> _Rows:

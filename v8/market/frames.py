@@ -1,16 +1,19 @@
-"""Reading candle tables of many origins into our columns: column names, written times, tables in memory.
+"""Reading candle tables of many origins into our columns: written times and numbers, tables in memory.
 
-Columns are found by name, without regard to case, blanks, underscores and brackets:
+Columns are found by the names that `v8.market.column_names` lists; what their values decide is decided here
+(`settled`), once for each table:
 
 - The open time is the first of `TIME_NAMES` in the table. Names that usually hold numbers come first, because
-  text often has no time zone. In a data frame the index is used if no column holds the open time.
-- The volume is `volume`, or `volume_` and the base asset of the symbol ("Volume BTC" for BTCUSDT); a quote
-  volume ("Volume USDT") is never taken for it. Without one the candles have no volume.
+  text often has no time zone. In a data frame the index is used if no column holds the open time. A close
+  time is not accepted as an open time.
+- Of several volumes `v8.market.volumes` selects the one in base currency. Without one the candles have no
+  volume.
 - A column with symbol, timeframe or series (`SERIES_COLUMNS`) must agree with the requested series in every
-  row that has a value.
-- A close time is not accepted as an open time.
+  row that has a value, and one with the kind of prices (`PRICE_TYPE_NAMES`) must name traded ones.
+- Columns that tell which bars are closed become one, `is_closed`; `v8.market.checks` drops the other rows.
 - Of columns named by price and ticker, as `yfinance.download` returns them, those of the series' symbol are
   selected.
+- A text with a comma or a mark between thousands refuses the table: its rows would be read in part only.
 
 A file may mix units of time within a column, so the unit of a number is decided per row by its magnitude:
 between 2001-09 and 2128 times in seconds, milliseconds, microseconds and nanoseconds fall into four ranges
@@ -18,8 +21,8 @@ that are a factor of 200 apart, and a number outside of all four is not a time. 
 `2020-10-26 11-PM` of public candle files; a text whose day and month could be swapped is refused. A time
 without a zone is UTC.
 
-Rows without names are read in the order of exchange libraries: open time, open, high, low, close, then the
-volume if there is a sixth value. `v8.market.checks` tests the order by the prices.
+Rows without names are read in the orders of `UNNAMED_COLUMNS`, and rows of other lengths refused.
+`v8.market.checks` tests the order by the prices.
 """
 
 import re
@@ -34,35 +37,32 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME, plain_symbol
+from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN_TIME, VOLUME, plain_symbol
 from v8.errors import DataError, listed, shown
+from v8.market.column_names import (
+    AMOUNTS,
+    CLOSE_TIME_NAMES,
+    CLOSED_NAMES,
+    IS_CLOSED,
+    OPEN_NAMES,
+    OTHER_KINDS,
+    PRICE_TYPE_NAMES,
+    QUOTE_VOLUMES,
+    SERIES_COLUMNS,
+    TIME_NAMES,
+    TRADED_KINDS,
+    UNNAMED_COLUMNS,
+    VOLUMES,
+    plain_name,
+    wanted_columns,
+)
 from v8.market.series import UNIT_S, US_PER_S, Series
+from v8.market.volumes import base_volume
 
 RawCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A data frame; columns by name; or rows, each a list of values or a mapping from names to values."""
 
 MAX_ROWS: Final = 20_000_000  # a candle a minute for 38 years
-MOST_ROW_VALUES: Final = 64
-_LEAST_ROW_VALUES: Final = len((OPEN_TIME, *OHLC))
-
-TIME_NAMES: Final = (
-    *(OPEN_TIME, "opentime", "open_timestamp", "time_open", "timeopen", "timestamp"),
-    *("unix", "unix_timestamp", "unix_time", "ts", "t", "time", "datetime", "date"),
-)
-"""Names of the open time in tables, normalised; names that usually hold numbers come first."""
-
-CLOSE_TIME_NAMES: Final = (
-    *("close_time", "closetime", "close_timestamp", "time_close", "timeclose"),
-    *("end_time", "endtime", "close_date", "closedate"),
-)
-"""Names of the close time in tables, normalised."""
-
-SERIES_COLUMNS: Final = {
-    **dict.fromkeys(("symbol", "ticker", "pair", "instrument"), "symbol"),
-    **dict.fromkeys(("timeframe", "time_frame", "interval", "granularity", "resolution"), "timeframe"),
-    "series": "series",
-}
-"""Part of a series that a column names, by the normalised name of the column."""
 
 _UNITS: Final = "s|sec|seconds?|m|mins?|minutes?|t|h|hr|hours?|d|days?|w|wk|weeks?"
 _SPAN: Final = re.compile(rf"(?P<number>\d{{1,9}})(?:\.0)? ?(?P<unit>{_UNITS}|)", re.IGNORECASE)
@@ -70,22 +70,23 @@ _UNIT_S: Final = {"s": 1, "t": 60, **UNIT_S}  # by the first letter
 _BARE_UNITS_S: Final = (1.0, 60.0, 0.001)  # of a number without a unit: seconds, minutes, ms
 _FEWEST_QUOTE_LETTERS: Final = 3
 _MOST_LEVELS: Final = 2
-_VARIED: Final = str.maketrans("_()[]", "     ")
 _COARSE_BYTES: Final = 2
-
-_NAMES: Final = {
-    OPEN_TIME: TIME_NAMES,
-    OPEN: (OPEN, "open_price", "o"),
-    HIGH: (HIGH, "high_price", "h"),
-    LOW: (LOW, "low_price", "l"),
-    CLOSE: (CLOSE, "close_price", "c"),
-    VOLUME: (VOLUME, "base_volume", "basevolume", "volumefrom", "vol", "v"),
-}
 
 _NUMBER_UNITS = (("seconds", 1e9), ("milliseconds", 1e12), ("microseconds", 1e15), ("nanoseconds", 1e18))
 """Name and smallest number of each unit (2001-09); the largest is five times as large (2128)."""
 
 _RANGE = 5.0
+
+_TRUE_WORDS: Final = ("1", "1.0", "true", "t", "yes", "y")
+_FALSE_WORDS: Final = ("0", "0.0", "false", "f", "no", "n")
+_MARKS: Final = ",' \u2019\u00a0\u202f"  # comma, apostrophes and blanks
+_MARKED_NUMBER: Final = re.compile(
+    rf"[-+]?\d+(?:[.{_MARKS}]\d+)*[{_MARKS}]\d+(?:\.\d+)*|[-+]?\d+(?:\.\d{{3}}){{2,}}"
+)
+"""Digits with such marks between them, and perhaps points; or with several points."""
+
+_DECIMAL_COMMA: Final = re.compile(r"[^,]*,(\d{1,2}|\d{4,})|.*\..*,\d*")
+_THOUSANDS_COMMA: Final = re.compile(r".*,.*[,.].*")
 
 _FIRST = np.datetime64("1970-01-01")
 _END = np.datetime64("2262-01-01")
@@ -104,12 +105,12 @@ def candle_table(table: Any, series: Series, location: str) -> pd.DataFrame:
         location: Name of the table for messages.
 
     Returns:
-        Columns `open_time` and `OHLCV`, without the volume if there is none, and those of `SERIES_COLUMNS` in
-        the table; the rows are unchanged.
+        Columns `open_time` and `OHLCV`, without the volume if there is none, `is_closed` if the table tells
+        it, and those of `SERIES_COLUMNS` in the table; the rows are unchanged.
 
     Raises:
-        DataError: If columns are missing or repeated, or if a column or the `attrs` of a data frame name
-            another series.
+        DataError: If columns are missing, repeated or of unknown meaning, or if a column or the `attrs` of a
+            data frame name another series.
 
     >>> rows = [[1704067200000, 1, 2, 0.5, 1.5, 10]]
     >>> candle_table(rows, Series("BTCUSDT", "1h"), "a list").columns.tolist()
@@ -128,65 +129,91 @@ def candle_table(table: Any, series: Series, location: str) -> pd.DataFrame:
     columns = wanted_columns(names, series, location)
     if len(columns) < len(names) or set(columns.values()) != set(frame.columns):
         frame = frame.iloc[:, list(columns)].set_axis(list(columns.values()), axis=1).reset_index(drop=True)
+    return settled(frame, series, location)
+
+
+def settled(frame: pd.DataFrame, series: Series, location: str) -> pd.DataFrame:
+    """Decide by their values what the columns of `wanted_columns` mean; see `candle_table`.
+
+    What is decided is not decided again: of a table that this returns all columns stay.
+    """
     for name in SERIES_COLUMNS:
         if name in frame:
             _require_series(name, frame[name].dropna(), series)
+    for name in PRICE_TYPE_NAMES:
+        if name in frame:
+            _require_traded(name, frame[name], location)
+            frame = frame.drop(columns=name)
+    volumes = [name for name in (*VOLUMES, *AMOUNTS, *QUOTE_VOLUMES) if name in frame]
+    for name in (*OHLC, *volumes):
+        _require_plain_numbers(name, frame[name], location)
+    if volumes not in ([], [VOLUME]):
+        values = {name: numbers(frame[name]) for name in volumes}
+        own = base_volume(values, numbers(frame[LOW]), numbers(frame[HIGH]), location)
+        frame = frame.drop(columns=[name for name in volumes if name != own]).rename(columns={own: VOLUME})
+    flags = [name for name in (*CLOSED_NAMES, *OPEN_NAMES) if name in frame]
+    if flags:
+        is_closed = np.logical_and.reduce([_read_flags(name, frame[name], location) for name in flags])
+        frame = frame.drop(columns=flags).assign(**{IS_CLOSED: is_closed})
     return frame
 
 
-def wanted_columns(names: Sequence[str], series: Series, location: str) -> dict[int, str]:
-    """Return our name of each needed column by its number, from the names in a table.
+def _require_traded(name: str, values: pd.Series, location: str) -> None:
+    """Refuse rows of other prices than traded ones, and of kinds that are not known."""
+    words = dict.fromkeys(str(value).strip().lower() for value in values.dropna())
+    others = [shown(word, 40) for word in words if word not in TRADED_KINDS]
+    if others:
+        meanings = [OTHER_KINDS[word] for word in words if word in OTHER_KINDS]
+        meaning = f": {listed(list(dict.fromkeys(meanings)))}" if meanings else ""
+        rule = "candles are of traded prices"
+        fix = f"Keep the rows of traded prices, or remove the column {name} if all are"
+        raise DataError(where=location, rule=rule, got=f"{name} {listed(others)}{meaning}", fix=fix)
 
-    The volume may be missing. Columns of `SERIES_COLUMNS` are included under their normalised names.
+
+def _read_flags(name: str, values: pd.Series, location: str) -> NDArray[np.bool_]:
+    """Read which rows are closed bars, shape (N,), from a column that tells it.
 
     Raises:
-        DataError: If a column is missing or repeated.
+        DataError: If a value is neither true nor false.
     """
-    plain = [plain_name(name) for name in names]
-    _require_open_time(plain, location)
-    columns: dict[int, str] = {}
-    for column, aliases in _column_aliases(plain, series).items():
-        present = [name for name in aliases if name in plain]
-        if not present and column == VOLUME:
-            continue
-        num_present = plain.count(present[0]) if present else 0
-        if num_present != 1:
-            others = f" (or {', '.join(aliases[1:])})" if column == OPEN_TIME else ""
-            got = f"{num_present or 'none'} among {', '.join(names)}"
-            fix = "Rename the columns; prices without open, high, low and close are not candles"
-            raise DataError(where=location, rule=f"needs one column {column}{others}", got=got, fix=fix)
-        columns[plain.index(present[0])] = column
-    return columns
+    texts = values.astype(object).map(lambda value: str(value).strip().lower())
+    is_true = texts.isin(_TRUE_WORDS).to_numpy(dtype=np.bool_)
+    is_read = is_true | texts.isin(_FALSE_WORDS).to_numpy(dtype=np.bool_)
+    if not is_read.all():
+        others = [shown(repr(value), 40) for value in values[~is_read].astype(object).unique()]
+        fix = "Write true or false in each row, or remove the column if all bars are closed"
+        rule = f"{name} says whether a bar is closed, by 1 or 0, true or false"
+        raise DataError(where=location, rule=rule, got=listed(others), fix=fix)
+    return is_true if name in CLOSED_NAMES else ~is_true
 
 
-def _column_aliases(plain: Sequence[str], series: Series) -> dict[str, tuple[str, ...]]:
-    """Return the names under which a table may hold each of our columns, the preferred one first."""
-    symbol = series.symbol.lower()
-    base_volumes = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
-    aliases: dict[str, tuple[str, ...]] = dict(_NAMES)
-    aliases[VOLUME] = (*_NAMES[VOLUME], *(name for name in plain if name in base_volumes))
-    aliases.update({name: (name,) for name in SERIES_COLUMNS if name in plain})
-    return aliases
+def _require_plain_numbers(name: str, values: pd.Series, location: str) -> None:
+    """Refuse texts with decimal commas or marks between thousands: some rows would be read, others not."""
+    if is_real(values):
+        return
+    texts = [value.strip() for value in values.astype(object) if isinstance(value, str)]
+    odd = [text for text in texts if len(text) <= _MAX_TEXT and _MARKED_NUMBER.fullmatch(text)]
+    if odd:
+        rule = "a number has a decimal point and no marks between thousands"
+        got = f"{odd[0]} in {name}: {_cause(odd)}"
+        raise DataError(where=location, rule=rule, got=got, fix="Write it without, such as 64628.01")
 
 
-def _require_open_time(plain: Sequence[str], location: str) -> None:
-    """Refuse a table with close times and without open times."""
-    close_times = [name for name in CLOSE_TIME_NAMES if name in plain]
-    if close_times and not set(TIME_NAMES) & set(plain):
-        rule = "a candle is placed by when it opens"
-        got = f"{close_times[0]}, which is when it closes, and no open time"
-        remainder = "the time from it to the next full minute"
-        fix = f"Add a column open_time: the close time plus {remainder}, less a bar"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+def _cause(texts: Sequence[str]) -> str:
+    """Name what is wrong with numbers that have commas, blanks or apostrophes in them.
 
-
-def plain_name(name: str) -> str:
-    """Normalise the name of a column: small letters, with single underscores for blanks and brackets.
-
-    >>> plain_name(" Open Time"), plain_name("Volume_(BTC)")
-    ('open_time', 'volume_btc')
+    >>> _cause(["64628,01"]), _cause(["1.234,567"]), _cause(["64,628.01"]), _cause(["64 628"])
+    ('decimal comma', 'decimal comma', 'thousands comma', 'blank between thousands')
+    >>> _cause(["64,628"]), _cause(["64'628"])
+    ('decimal or thousands comma', 'mark between thousands')
     """
-    return "_".join(name.lower().translate(_VARIED).split())
+    if any(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+        return "decimal comma"
+    if any(_THOUSANDS_COMMA.fullmatch(text) for text in texts):
+        return "thousands comma"
+    if any("," in text for text in texts):
+        return "decimal or thousands comma"
+    return "blank between thousands" if any(" " in text for text in texts) else "mark between thousands"
 
 
 def flat_names(levels: Sequence[Sequence[str]], series: Series, location: str) -> list[str]:
@@ -236,14 +263,26 @@ def _as_frame(table: Any, location: str) -> pd.DataFrame:
 
 
 def _unnamed_rows(rows: Sequence[Any], location: str) -> pd.DataFrame:
-    """Convert rows of values, in the order of exchange libraries, to a data frame with our names."""
+    """Convert rows of values, in one of the orders of `UNNAMED_COLUMNS`, to a data frame with our names."""
     lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
-    if len(lengths) > 1 or not _LEAST_ROW_VALUES <= min(lengths) <= MOST_ROW_VALUES:
+    num_values = min(lengths)
+    if len(lengths) > 1 or num_values < min(UNNAMED_COLUMNS):
         raise _not_a_table(location, f"rows of {listed(sorted(lengths))} values")
+    if num_values not in UNNAMED_COLUMNS:
+        raise unnamed_columns(location, rows[0])
     if any(isinstance(value, np.float16) for row in rows for value in row):
         raise too_coarse(location, "its rows")
-    names = (OPEN_TIME, *OHLCV)[: min(lengths)]
-    return _new_frame([row[: len(names)] for row in rows], location).set_axis(list(names), axis=1)
+    return _new_frame(rows, location).set_axis(list(UNNAMED_COLUMNS[num_values]), axis=1)
+
+
+def unnamed_columns(location: str, row: Sequence[object]) -> DataError:
+    """Return the error for rows without names of which several orders are in use."""
+    rule = (
+        "rows of more than six values without names cannot be told apart: the sixth may be an average price"
+    )
+    got = f"{len(row)} values, first {listed([shown(value, 20) for value in row])}"
+    fix = "Name the columns, or keep time, open, high, low, close and volume of each row, in this order"
+    return DataError(where=location, rule=rule, got=got, fix=fix)
 
 
 def _new_frame(table: Any, location: str) -> pd.DataFrame:
@@ -276,17 +315,17 @@ def _index_name(index: pd.Index, names: Sequence[str]) -> str:
 def _require_series(name: str, values: Iterable[object], series: Series) -> None:
     """Refuse values of a column that name another series."""
     texts = dict.fromkeys(str(value) for value in values)
-    others = [shown(text) for text in texts if not _matches_series(SERIES_COLUMNS[name], text, series)]
+    others = [shown(text) for text in texts if not matches_series(SERIES_COLUMNS[name], text, series)]
     if others:
         raise of_another_series(series, f"{name} {listed(others)}")
 
 
-def _matches_series(part: str, text: str, series: Series) -> bool:
+def matches_series(part: str, text: str, series: Series) -> bool:
     """Return whether a text names a part of the series, in any usual way to write it.
 
     >>> series = Series("BTCUSDT", "15m")
     >>> texts = ("15m", "15min", "900", "15", "1h", "15M", "")
-    >>> [_matches_series("timeframe", text, series) for text in texts]
+    >>> [matches_series("timeframe", text, series) for text in texts]
     [True, True, True, True, False, False, False]
     """
     if part == "series":
@@ -301,6 +340,13 @@ def _matches_series(part: str, text: str, series: Series) -> bool:
         return False
     units_s = (_UNIT_S[timeframe["unit"][0].lower()],) if timeframe["unit"] else _BARE_UNITS_S
     return any(int(timeframe["number"]) * unit_s == series.bar_s for unit_s in units_s)
+
+
+def numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Read a column of any type as numbers; nan where a row has none (dates and booleans are not numbers)."""
+    if is_real(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.array([number(item) for item in column.astype(object)], dtype=np.float64)
 
 
 def number(item: Any) -> float:

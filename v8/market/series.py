@@ -155,13 +155,18 @@ def series_advice(name: str, series: Sequence[str], otherwise: str) -> str:
     >>> series_advice("PEPEUSD-15m", ["BTCUSDT-15m"], "Fetch it")
     'Did you mean PEPEUSDT-15m? Exchanges quote coins in USDT, hardly any in USD'
     """
-    coin = _coin(name)
-    candidates = [candidate for candidate in series if coin and _coin(candidate) == coin]
-    suggestion = advice(name, candidates, otherwise)
+    suggestion = nearest_advice(name, series, otherwise)
     symbol, _, timeframe = name.rpartition("-")
-    if suggestion == otherwise and symbol == f"{coin}USD":
+    if suggestion == otherwise and symbol == f"{_coin(name)}USD":
         return f"Did you mean {symbol}T-{timeframe}? Exchanges quote coins in USDT, hardly any in USD"
     return suggestion
+
+
+def nearest_advice(name: str, series: Sequence[str], otherwise: str) -> str:
+    """Suggest the listed series with the most similar name, of the same coin only."""
+    coin = _coin(name)
+    candidates = [candidate for candidate in series if coin and _coin(candidate) == coin]
+    return advice(name, candidates, otherwise)
 
 
 def _coin(name: str) -> str:

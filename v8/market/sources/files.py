@@ -8,26 +8,43 @@ ignored. The series is read from the name of a file, in one of these forms:
 currency (`BTC_USDT_USDT-1h-futures`, as freqtrade writes it). TradingView writes exchange, symbol and
 minutes: `BINANCE_BTCUSDT, 60`. Small and capital letters differ in the timeframe only: `1m` is a minute and
 `1M` a month.
+
+Other words of the name, and the folders above it, tell what a file holds (`OTHER_KINDS`, `MARKETS`): mark,
+index and premium prices, funding rates and the like are not read, and files of two markets are never joined.
+Next to a zip of the exchange archive stands its .CHECKSUM, as the exchange's downloader leaves it: the zip
+must have that sha256.
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 import pandas as pd
 
 from v8.columns import QUOTE_CURRENCIES, plain_symbol
-from v8.errors import DataError, UnknownSeriesError, listed
+from v8.errors import DataError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
-from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, is_series_name, series_advice
-from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
+from v8.market.column_names import IS_CLOSED, MARKETS, OTHER_KINDS
+from v8.market.frames import matches_series
+from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, is_series_name, nearest_advice
+from v8.market.sources.source import AdvisedSeriesError
+from v8.market.sources.tables import (
+    FILE_KINDS,
+    MAX_CHECKSUM_BYTES,
+    MAX_FILE_BYTES,
+    ZIP,
+    checksum_of,
+    read_table,
+    split_ending,
+)
 from v8.records import read_plain
+from v8.storage import digest_bytes
 
 _WORD_END: Final = r"(?![A-Za-z0-9])"
 _TIMEFRAME: Final = re.compile(rf"(?<=[-_ ])({'|'.join(TIMEFRAME_S)}){_WORD_END}")
@@ -37,25 +54,50 @@ _EXPORTED: Final = re.compile(r"[A-Z0-9]+_([A-Z0-9.]+), (\d+|\d*[DW])(_[0-9a-f]+
 _SECOND_WORDS: Final = {*QUOTE_CURRENCIES, "PERP"}
 """Second words of a pair: the word before one of them is the base currency."""
 
+_ARCHIVE_FOLDERS: Final = ("priceklines", "premiumindexklines", "fundingrate")
+"""How folders of the exchange archive end that hold other prices, small letters; the files do not say so."""
+
+_SPOT: Final = MARKETS["spot"]
+_CHECKSUM: Final = ".CHECKSUM"
 _MOST_LETTERS: Final = 255
 MAX_ENTRIES: Final = 50_000  # files and folders that are searched; the root folder of a system has millions
-_ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
+_ENDINGS: Final = f"{', '.join(FILE_KINDS)} or {ZIP}"
 
 
-def named_series(stem: str) -> tuple[Series, ...]:
-    """List the series in the name of a file, each once.
+class FileName(NamedTuple):
+    """What the name of a file tells, without its ending."""
 
-    >>> named_series("BTC_USDT_USDT-1h-futures") == named_series("BINANCE_BTCUSDT, 60")
-    True
-    >>> [str(series) for series in named_series("BINANCE_BTCUSDT, 240")]
+    series: tuple[Series, ...]  # each once
+    words: frozenset[str]  # all other words, in small letters
+
+
+def read_name(stem: str) -> FileName:
+    """Read series and other words from the name of a file.
+
+    >>> name = read_name("BTC_USDT_USDT-1h-funding_rate")
+    >>> [str(series) for series in name.series], sorted(name.words)
+    (['BTCUSDT-1h'], ['funding', 'funding_rate', 'rate'])
+    >>> [str(series) for series in read_name("BINANCE_BTCUSDT, 240").series]
     ['BTCUSDT-4h']
     """
     exported = _EXPORTED.fullmatch(stem[:_MOST_LETTERS])
     if exported:
-        pairs = [(exported[1], _timeframe(exported[2]))]
-    else:
-        matches = _TIMEFRAME.finditer(stem[:_MOST_LETTERS])
-        pairs = [(_symbol(stem[: match.start() - 1]), match[1]) for match in matches]
+        return FileName(_series([(exported[1], _timeframe(exported[2]))]), frozenset())
+    pairs = []
+    others: list[str] = []
+    start = 0
+    for match in _TIMEFRAME.finditer(stem[:_MOST_LETTERS]):
+        symbol, before = _symbol(stem[: match.start() - 1])
+        pairs.append((symbol, match[1]))
+        others += before if start == 0 else []
+        start = match.end()
+    others += _words(stem[start:_MOST_LETTERS])
+    small = [word.lower() for word in others]
+    joined = [f"{first}_{second}" for first, second in pairwise(small)]
+    return FileName(_series(pairs), frozenset((*small, *joined)))
+
+
+def _series(pairs: Sequence[tuple[str, str]]) -> tuple[Series, ...]:
     names = [f"{plain_symbol(symbol)}-{timeframe}" for symbol, timeframe in pairs]
     return tuple(dict.fromkeys(Series.parse(name) for name in names if is_series_name(name)))
 
@@ -75,13 +117,46 @@ def holds_name(stem: str, series: Series) -> bool:
     return re.search(word, stem) is not None
 
 
-def _symbol(text: str) -> str:
-    """Read the symbol at the end of the text before a timeframe: the last word, or a pair of words."""
-    words = [word for word in re.split(r"[-_, ]+", text) if word]
+def _symbol(text: str) -> tuple[str, list[str]]:
+    """Read the symbol at the end of the text before a timeframe, and all other words.
+
+    The symbol is the last word or a pair of words. A kind or a market may follow it.
+
+    >>> _symbol("BTC-USDT-SWAP"), _symbol("Binance_BTCUSDT_mark"), _symbol("index")
+    (('BTCUSDT', ['SWAP']), ('BTCUSDT', ['Binance', 'mark']), ('index', []))
+    """
+    words = _words(text)
+    others = []
+    while len(words) > 1 and _is_kind(words[-1]) and words[-2].upper().endswith(QUOTE_CURRENCIES):
+        others.append(words.pop())
     while len(words) > 2 and words[-1] == words[-2]:  # the settlement currency repeats the quote currency
         words.pop()
     is_pair = len(words) > 1 and words[-1].upper() in _SECOND_WORDS
-    return "".join(words[-2:] if is_pair else words[-1:])
+    num_words = 2 if is_pair else 1
+    return "".join(words[-num_words:]), [*words[:-num_words], *others]
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[-_, ]+", text) if word]
+
+
+def _is_kind(word: str) -> bool:
+    return word.lower() in OTHER_KINDS or word.lower() in MARKETS
+
+
+def _may_hold(stem: str, series: Series) -> bool:
+    """Return whether a name without a timeframe, or with another way to write it, could be of a series.
+
+    >>> hourly = Series("XBTUSD", "1h")
+    >>> [_may_hold(stem, hourly) for stem in ("XBTUSD_60", "xbt_usd 1H", "XBTUSD", "XBTUSD_15", "ETHUSD_60")]
+    [True, True, True, False, False]
+    """
+    words = _words(stem)
+    for stop in range(1, len(words) + 1):
+        pairs = ("".join(words[max(0, stop - num_words) : stop]) for num_words in (1, 2))
+        if series.symbol in map(str.upper, pairs):
+            return stop == len(words) or matches_series("timeframe", words[stop], series)
+    return False
 
 
 def _timeframe(minutes: str) -> str:
@@ -96,8 +171,25 @@ class _Table(NamedTuple):
 
     path: Path
     stem: str  # of its name
-    ending: str  # of its name, a key of `FILE_KINDS`, perhaps with that of a compression
+    ending: str  # of its name: a key of `FILE_KINDS`, perhaps with that of a compression, or `ZIP`
     series: tuple[Series, ...]  # in its name
+    other: str  # what it holds if not candles of trades, a value of `OTHER_KINDS`; else empty
+    market: str  # a value of `MARKETS`; spot if nothing tells
+
+
+def _table(path: Path, folder: Path) -> _Table | None:
+    """Describe a file by its name and the folders above it; None if it is of no kind that is read."""
+    parts = None if path.name.startswith(".") else split_ending(path.name)
+    if parts is None or not path.is_file():
+        return None
+    name = read_name(parts[0])
+    folders = [part.lower() for part in path.relative_to(folder).parts[:-1]]
+    archived = [part.lower() for part in folder.absolute().parts if part.lower().endswith(_ARCHIVE_FOLDERS)]
+    words = [*sorted(name.words), *folders, *archived]
+    others = [OTHER_KINDS[word] for word in words if word in OTHER_KINDS]
+    markets = [MARKETS[word] for word in words if word in MARKETS]
+    # Of "futures" and "futures in the coin" the longer one says more.
+    return _Table(path, *parts, name.series, "".join(others[:1]), max(markets, key=len, default=_SPOT))
 
 
 @dataclass(frozen=True)
@@ -112,7 +204,7 @@ class FilesSource:
 
     def series(self) -> tuple[Series, ...]:
         """List the series in the names of the files, sorted; see `SeriesLister`."""
-        all_series = {series for table in self._tables for series in table.series}
+        all_series = {series for table in self._tables if not table.other for series in table.series}
         if not all_series:
             raise DataError(
                 where=f"param:data_dir {self.folder}",
@@ -128,48 +220,85 @@ class FilesSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
-        tables = []
-        fix = "Check its permissions, and split a longer file into several ones"
-        for file in self._matching(series):
-            content = read_plain(file.path, fix=fix, most_bytes=MAX_FILE_BYTES, kind=DataError)
-            tables.append(read_table(content, file.ending, series, str(file.path)))
+        tables = [self._read(file, series) for file in self._matching(series)]
+        if any(IS_CLOSED in table for table in tables):  # a file without it has closed bars only
+            tables = [table if IS_CLOSED in table else table.assign(**{IS_CLOSED: True}) for table in tables]
         frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
         require_one_unit(checked)
         return checked.newest(num_bars, end_s)
 
+    def _read(self, file: _Table, series: Series) -> pd.DataFrame:
+        """Read a candle file; one with a .CHECKSUM next to it must have that sha256."""
+        fix = "Check its permissions, and split a longer file into several ones"
+        content = read_plain(file.path, fix=fix, most_bytes=MAX_FILE_BYTES, kind=DataError)
+        checksum_path = file.path.with_name(f"{file.path.name}{_CHECKSUM}")
+        if checksum_path.is_file():
+            published = read_plain(checksum_path, fix=fix, most_bytes=MAX_CHECKSUM_BYTES, kind=DataError)
+            if digest_bytes(content) != checksum_of(published, file.path.name):
+                rule = f"must have the sha256 in {checksum_path.name}"
+                raise DataError(where=str(file.path), rule=rule, got="another one", fix="Download both again")
+        return read_table(content, file.ending, series, str(file.path))
+
     def _matching(self, series: Series) -> list[_Table]:
-        """List the files of a series; the error for none names the most similar file."""
+        """List the files with candles of a series; the error for none names the most similar file."""
         tables = [table for table in self._tables if series in table.series or holds_name(table.stem, series)]
+        traded = [table for table in tables if not table.other]
+        if traded:
+            self._require_one_market(traded, series)
+            return traded
+        got = self._table_names
+        fix = self._advice(series)
         if tables:
-            return tables
-        others = [path for path in self._everything if split_ending(path.name) is None and path.is_file()]
-        names = sorted(path.name for path in others)
-        near = [name for name in names if series in named_series(name) or holds_name(name, series)]
-        all_names = dict.fromkeys(str(other) for table in self._tables for other in table.series)
-        fix = series_advice(str(series), list(all_names), "Rename the file or choose another param:data_dir")
-        if near:
-            fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
+            got = listed([f"{table.path.name}, which holds {table.other}" for table in tables])
+        else:
+            near = self._near(series)
+            if near:
+                got = listed(near)
+                fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
-        got = listed(near) if near else self._table_names
-        raise UnknownSeriesError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+        raise AdvisedSeriesError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+
+    def _require_one_market(self, tables: Sequence[_Table], series: Series) -> None:
+        """Refuse files of several markets: their candles differ, and so they cannot be joined."""
+        names = {table.market: str(table.path.relative_to(self.folder)) for table in tables}
+        if len(names) > 1:
+            rule = "candles of one series are of one market"
+            got = listed([f"{market}: {name}" for market, name in names.items()])
+            fix = "Name the folder of one market as param:data_dir, or move the files of the others"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+
+    def _near(self, series: Series) -> list[str]:
+        """List the files of a series that are no candle files."""
+        others = [path for path in self._everything if split_ending(path.name) is None and path.is_file()]
+        names = sorted(path.name for path in others if path.suffix != _CHECKSUM)
+        return [name for name in names if series in read_name(name).series or holds_name(name, series)]
+
+    def _advice(self, series: Series) -> str:
+        """Suggest a file that could be renamed, or another series of the folder."""
+        for table in self._tables:
+            if not table.series and not table.other and _may_hold(table.stem, series):
+                new_name = f"{series}{table.ending}"
+                return f"Rename {table.path.name} to {new_name}, if it holds candles of {series.timeframe}"
+        named = dict.fromkeys(
+            str(other) for table in self._tables if not table.other for other in table.series
+        )
+        return nearest_advice(str(series), list(named), "Rename the file or choose another param:data_dir")
 
     @property
     def _table_names(self) -> str:
         """The names of the candle files, for messages."""
-        names = [str(table.path.relative_to(self.folder)) for table in self._tables]
+        names = []
+        for table in self._tables:
+            name = str(table.path.relative_to(self.folder))
+            names.append(f"{name} ({table.other})" if table.other else name)
         return listed(names) if names else "no candle file at all"
 
     @cached_property
     def _tables(self) -> list[_Table]:
         """The candle files, in the same order on every file system."""
-        tables = []
-        for path in sorted(self._everything):
-            parts = None if path.name.startswith(".") else split_ending(path.name)
-            if parts and path.is_file():
-                stem, ending = parts
-                tables.append(_Table(path, stem, ending, named_series(stem)))
-        return tables
+        described = [_table(path, self.folder) for path in sorted(self._everything)]
+        return [table for table in described if table is not None]
 
     @cached_property
     def _everything(self) -> list[Path]:

@@ -261,6 +261,10 @@ def require_listed(series: Series, source: str) -> None:
         raise UnknownSeriesError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
 
 
+class AdvisedSeriesError(UnknownSeriesError):
+    """The source does not have a series; it knows all that it has, and suggests one of these."""
+
+
 def with_nearest(
     error: UnknownSeriesError, series: Series, source: str, candidates: Iterable[Series]
 ) -> UnknownSeriesError:
@@ -272,6 +276,8 @@ def with_nearest(
         source: Name of the source.
         candidates: Series that may have been meant.
     """
+    if isinstance(error, AdvisedSeriesError):
+        return error
     others = [str(candidate) for candidate in candidates if candidate != series]
     fix = series_advice(str(series), others, error.fix)
     location = str(error.where)

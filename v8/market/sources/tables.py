@@ -4,12 +4,12 @@ Separated values, with or without a header:
 
 - The separator is the one of comma, semicolon, tab and vertical bar that makes a header or a row of candles;
   a first line `sep=;` decides it. Lines end in LF, CR LF or CR. A line before the header with a single field
-  (the address of a web site) is skipped. `v8.market.frames` describes the names of columns.
+  (the address of a web site) is skipped. `v8.market.column_names` lists the names of columns.
 - A header of two levels, prices and tickers, ends with a line that names the times only, as pandas writes it.
 - Each row is one line, and no longer than the header. A quote that is not closed on its line would join all
   lines up to the next quote: rows would be lost, and values would get wrong times.
 - Rows without a header are open time, open, high, low, close and volume, optionally followed by the number of
-  trades, or the twelve columns of the exchange archive in its order.
+  trades or the quote volume, or the twelve columns of the exchange archive in its order.
 
 Of Arrow tables (Parquet and Feather) only the needed columns are read, and only if they hold numbers, times
 or text; metadata that pandas adds (indices, categories, types of its own) is ignored. A small file can claim
@@ -38,21 +38,17 @@ from flatbuffers.table import Table
 from pyarrow import types
 
 from v8.columns import OHLC, OHLCV, OPEN_TIME
-from v8.errors import DataError, listed
+from v8.errors import DataError, listed, shown
 from v8.market import frames
+from v8.market.column_names import (
+    ARCHIVE_COLUMNS,
+    TIME_NAMES,
+    UNNAMED_COLUMNS,
+    plain_name,
+    wanted_columns,
+)
 from v8.market.series import Series
 from v8.parquet import FAULTS, ParquetContent, is_plain, longest_text
-
-ARCHIVE_COLUMNS = (
-    *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
-    *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
-)
-"""Columns of the exchange archive in its order; see lineage "Sources they used" and the headers of its
-futures files."""
-
-_TRADES_COLUMNS: Final = (*ARCHIVE_COLUMNS[:6], "count")
-_HEADERLESS: Final = {len(names): names for names in (ARCHIVE_COLUMNS[:6], _TRADES_COLUMNS, ARCHIVE_COLUMNS)}
-"""Names of the columns of rows without a header, by the number of columns."""
 
 _READ_OPTIONS: Final[dict[str, Any]] = {
     **{"header": None, "index_col": False, "low_memory": False},
@@ -64,6 +60,7 @@ digests; from 3.1 on it is exact and the argument is deprecated."""
 SEPARATORS: Final[str] = ",;\t|"
 _MOST_LINES_TO_HEADER: Final = 5  # `sep=`, an address, an empty line, the header; or its levels and times
 _MAX_LINE: Final = 65_536
+_FEWEST_UNNAMED: Final = 6  # values of a row without a header; fewer could be anything
 _EVEN: Final = "be a CSV with as many values in each row as columns"
 _LEVELS: Final = (
     "price",
@@ -83,6 +80,8 @@ _BATCH_PLACE: Final = struct.Struct("<qi4xq")  # where a batch starts, length of
 _MEMBER_2: Final = 8  # positions of the third and fourth member in the vtable of a flatbuffer
 _MEMBER_3: Final = 10
 MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
+MAX_CHECKSUM_BYTES: Final = 4_096
+_CHECKSUM: Final = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times as much as in the file
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
 """Reads the content of a file into the columns that `check_candles` needs; the text names the file in
@@ -120,9 +119,10 @@ def read_csv_table(content: bytes, series: Series, location: str) -> pd.DataFram
     """
     text = decoded(content, location)
     stream, separator, names = _open_table(text, series, location)
-    columns = frames.wanted_columns(names, series, location)
+    columns = wanted_columns(names, series, location)
     require_even(text, separator, len(names), location)
-    return read_rows(stream, separator, len(names), columns, location)
+    frame = read_rows(stream, separator, len(names), columns, location)
+    return frames.settled(frame, series, location)
 
 
 def decoded(content: bytes, location: str) -> str:
@@ -179,9 +179,9 @@ def _open_table(text: str, series: Series, location: str) -> tuple[io.StringIO, 
                 return stream, separator, names
             if _is_row(names):
                 stream.seek(start)
-                return stream, separator, list(_HEADERLESS[len(names)])
+                return stream, separator, list(UNNAMED_COLUMNS[len(names)])
             best = max(best, names, key=len)
-            if names and frames.plain_name(names[0]) in _LEVELS:
+            if names and plain_name(names[0]) in _LEVELS:
                 above.append(names)
         if len(best) > 1 and not above:
             break
@@ -190,7 +190,7 @@ def _open_table(text: str, series: Series, location: str) -> tuple[io.StringIO, 
 
 def _is_time_only(names: Sequence[str]) -> bool:
     """Return whether a line names the time column and no other: the last line of a header with levels."""
-    return len(names) > 1 and not any(names[1:]) and frames.plain_name(names[0]) in frames.TIME_NAMES
+    return len(names) > 1 and not any(names[1:]) and plain_name(names[0]) in TIME_NAMES
 
 
 def _joined_levels(
@@ -205,8 +205,8 @@ def _joined_levels(
 
 def _is_header(names: Sequence[str]) -> bool:
     """Return whether a line is a header of column names; a line of tickers is not."""
-    times = [frames.plain_name(name) for name in names if frames.plain_name(name) in frames.TIME_NAMES]
-    is_level = bool(names) and frames.plain_name(names[0]) in _LEVELS
+    times = [plain_name(name) for name in names if plain_name(name) in TIME_NAMES]
+    is_level = bool(names) and plain_name(names[0]) in _LEVELS
     return any(len(name) > _LONGEST_TICKER for name in times) if is_level else bool(times)
 
 
@@ -214,7 +214,7 @@ def _is_row(values: Sequence[str]) -> bool:
     """Return whether a line is a row of candles."""
     if len(values) == len(ARCHIVE_COLUMNS):
         return values[0].strip().isdigit()
-    if len(values) not in _HEADERLESS:
+    if len(values) not in UNNAMED_COLUMNS or len(values) < _FEWEST_UNNAMED:
         return False
     if not np.isfinite([frames.number(value) for value in values[1:]]).all():
         return False
@@ -238,7 +238,7 @@ def read_parquet_table(content: bytes, series: Series, location: str) -> pd.Data
     with _read_as("be a Parquet file", location, _FAULTS):
         file = ParquetContent(content)
         columns = _plain_columns(file.schema, file.num_rows, series, location)
-        return _frame(file.read(list(columns)), columns, location)
+        return frames.settled(_frame(file.read(list(columns)), columns, location), series, location)
 
 
 def read_feather_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
@@ -251,7 +251,7 @@ def read_feather_table(content: bytes, series: Series, location: str) -> pd.Data
         options = pa.ipc.IpcReadOptions(included_fields=field_numbers, use_threads=False)
         table = pa.ipc.open_file(pa.BufferReader(content), options=options).read_all()
         table.validate(full=True)  # in a damaged file a text may point outside of its buffer
-        return _frame(table, columns, location)
+        return frames.settled(_frame(table, columns, location), series, location)
 
 
 def _claimed_rows(content: bytes, location: str) -> int:
@@ -309,11 +309,12 @@ def _plain_columns(schema: pa.Schema, num_rows: int, series: Series, location: s
     Refuse tables with too many rows, and columns of other types than numbers, times and text.
     """
     names = [_INDEX_NAMES.get(name, name) for name in schema.names]
-    columns = frames.wanted_columns(names, series, location)
+    columns = wanted_columns(names, series, location)
     faults = [f"{num_rows:,} rows"] if num_rows > frames.MAX_ROWS else []
     for number in columns:
         field = schema.field(number)
-        if not is_plain(field.type):
+        is_flag = types.is_boolean(field.type) and columns[number] not in (OPEN_TIME, *OHLCV)
+        if not is_plain(field.type) and not is_flag:
             faults.append(f"{field.type} in {field.name}")
     if faults:
         rule = f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text"
@@ -370,6 +371,12 @@ FILE_KINDS: Final[dict[str, TableReader]] = {
 """Readers of the kinds of files that the source `files` accepts, by their endings in small letters."""
 
 
+def checksum_of(content: bytes, name: str) -> str | None:
+    """Read the sha256 of a file in its .CHECKSUM, 64 small hex digits; None if it is not one of that file."""
+    match = _CHECKSUM.fullmatch(content.decode("utf-8", "replace"))
+    return match[1].lower() if match and match[2] == name else None
+
+
 def unzipped(content: bytes, most_bytes: int) -> tuple[list[str], bytes]:
     """Return the names of the files in a zip, and the content of a single file.
 
@@ -385,10 +392,15 @@ def unzipped(content: bytes, most_bytes: int) -> tuple[list[str], bytes]:
 
 
 def _unpack_zip(content: bytes) -> bytes:
+    return _unpack_single(content)[1]
+
+
+def _unpack_single(content: bytes) -> tuple[str, bytes]:
+    """Return the name and the content of the only file in a zip."""
     names, text = unzipped(content, MAX_FILE_BYTES)
     if len(names) != 1:
         raise ValueError(f"it holds {len(names)} files, where one is read")
-    return text
+    return names[0], text
 
 
 _PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
@@ -396,6 +408,8 @@ _PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
     ".zip": _unpack_zip,
 }
 """Decompressors by the suffix that follows the ending of a file's name."""
+ZIP: Final = ".zip"
+"""Ending of a zip whose name does not tell the kind of the file in it, as in the exchange archive."""
 
 
 def split_ending(name: str) -> tuple[str, str] | None:
@@ -403,25 +417,41 @@ def split_ending(name: str) -> tuple[str, str] | None:
 
     >>> split_ending("BTC_USDT-1h.CSV.gz"), split_ending("BRK.B-1d.json"), split_ending("notes.txt")
     (('BTC_USDT-1h', '.csv.gz'), ('BRK.B-1d', '.json'), None)
+    >>> split_ending("BTCUSDT-1h-2024-08.zip")
+    ('BTCUSDT-1h-2024-08', '.zip')
     """
     small = name.lower()
-    for kind in FILE_KINDS:
-        for packing in ("", *_PACKINGS):
-            if small.endswith(kind + packing):
-                return name[: len(name) - len(kind + packing)], kind + packing
+    endings = [kind + packing for kind in FILE_KINDS for packing in ("", *_PACKINGS)]
+    for ending in (*endings, ZIP):
+        if small.endswith(ending):
+            return name[: len(name) - len(ending)], ending
     return None
 
 
 def read_table(content: bytes, ending: str, series: Series, location: str) -> pd.DataFrame:
     """Read a file of any kind, compressed or not, by its ending as `split_ending` returns it."""
-    kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
-    packing = ending.removeprefix(kind)
-    if packing:
-        with _read_as(f"be one file compressed as {packing[1:]}", location, PACKING_FAULTS):
-            content = _PACKINGS[packing](content)
-        if len(content) > MAX_FILE_BYTES:
-            raise _too_long(location, "more", MAX_FILE_BYTES)
+    if ending == ZIP:
+        with _read_as("be one file compressed as zip", location, PACKING_FAULTS):
+            name, content = _unpack_single(content)
+        kind = _kind(name)
+        if kind is None:
+            rule = f"holds a file with one of the endings {', '.join(FILE_KINDS)}"
+            fix = "Unpack it, and save what it holds as one of these"
+            raise DataError(where=location, rule=rule, got=shown(name, 60), fix=fix)
+    else:
+        kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
+        packing = ending.removeprefix(kind)
+        if packing:
+            with _read_as(f"be one file compressed as {packing[1:]}", location, PACKING_FAULTS):
+                content = _PACKINGS[packing](content)
+    if len(content) > MAX_FILE_BYTES:
+        raise _too_long(location, "more", MAX_FILE_BYTES)
     return FILE_KINDS[kind](content, series, location)
+
+
+def _kind(name: str) -> str | None:
+    """Return the key of `FILE_KINDS` with which the name of a file ends."""
+    return next((kind for kind in FILE_KINDS if name.lower().endswith(kind)), None)
 
 
 def _too_long(location: str, got: str, most_bytes: int) -> DataError:

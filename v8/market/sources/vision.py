@@ -16,7 +16,6 @@ before its oldest and after its newest candle, and at the newest complete month 
 checksum.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -39,7 +38,13 @@ from v8.market.frames import read_open_times
 from v8.market.series import DAY_S, US_PER_S, Series, iso
 from v8.market.sources.downloads import Address, Downloader, FileFetcher, OfflineFetcher, read_address
 from v8.market.sources.source import require_listed
-from v8.market.sources.tables import PACKING_FAULTS, read_csv_table, unzipped
+from v8.market.sources.tables import (
+    MAX_CHECKSUM_BYTES,
+    PACKING_FAULTS,
+    checksum_of,
+    read_csv_table,
+    unzipped,
+)
 
 URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"
@@ -54,9 +59,6 @@ _NUM_CHECKSUM_TRIES = 3
 MAX_ZIP_BYTES = 64 << 20
 MAX_CSV_BYTES = 128 << 20  # a month of one-minute candles is about 6 MB of text
 MAX_EXPANSION = 100  # candle texts shrink by a factor of 3 to 6, the zeros of a decompression bomb by 1,000
-MAX_CHECKSUM_BYTES = 4_096
-
-_CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day
 
 
@@ -360,11 +362,11 @@ def _zip_path(series: Series, period: pd.Period) -> PurePosixPath:
 
 def _read_checksum(content: bytes, path: PurePosixPath, location: str) -> str:
     """Read the sha256 in the .CHECKSUM of a zip: 64 small hex digits."""
-    match = _CHECKSUM.fullmatch(content.decode("utf-8", "replace"))
-    if match is None or match[2] != path.name:
+    checksum = checksum_of(content, path.name)
+    if checksum is None:
         got = repr(content[:120].decode("utf-8", "replace"))
         raise _foreign(location, f"must hold a sha256 and the name {path.name}", got)
-    return match[1].lower()
+    return checksum
 
 
 def _read_zip(content: bytes, series: Series, period: pd.Period, location: str) -> pd.DataFrame:
