@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,12 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import v8_mcp
 from ledger_entries import made_entry, made_score
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from v8_mcp import ModelAnswers, make_server
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+from typer.testing import CliRunner
+from v8_mcp import ModelAnswers, make_server, refusal_of
 
 from v8.artifacts.forecaster import Forecaster
+from v8.cli.app import app
 from v8.hub.opening import open_place
 from v8.ledger.database import Ledger
 from v8.market.sources.source import open_source
@@ -97,6 +105,126 @@ def test_an_error_is_one_sentence_that_says_how_to_mend_it(trained_run: Any, tmp
     assert result.is_error
     assert "needs a series that is finished in this folder" in result.content[0].text
     assert "Traceback" not in result.content[0].text
+
+
+@pytest.mark.tf
+def test_no_answer_and_no_error_names_a_file_of_this_machine(trained_run: Any, tmp_path: Path) -> None:
+    run = tmp_path / "secret" / "tiny\x1b[31m"
+    shutil.copytree(trained_run.path, run)
+    source = open_source("files", data_dir=tmp_path / "secret")  # has no candles
+    server = make_server(ModelAnswers(open_place(run), source, tmp_path / "secret" / "ledger.sqlite"))
+
+    async def ask(client: Client) -> list[Any]:
+        broken = run / SERIES / "model.keras"
+        answers = [await client.call_tool("models"), await client.call_tool("live_record")]
+        answers += [await client.call_tool("evaluation", {"series": SERIES})]
+        answers += [await client.call_tool("forecast", {"series": SERIES})]
+        for name in ("ETHUSDT-1h", "../../etc/passwd", "a\x1b[2J", "\ud800", "x" * 10_000, "-15m", ""):
+            answers += [await client.call_tool("evaluation", {"series": name})]
+            answers += [await client.call_tool("forecast", {"series": name})]
+        broken.write_bytes(b"no model")
+        answers += [await client.call_tool("forecast", {"series": SERIES})]
+        (tmp_path / "secret" / "ledger.sqlite").write_bytes(b"no ledger")
+        answers += [
+            await client.call_tool("live_record"),
+            await client.call_tool("live_record", {"series": "x"}),
+        ]
+        (run / SERIES / "metadata.json").write_text('{"format": 99}')
+        return [*answers, await client.call_tool("models")]
+
+    answers = asked(server, ask)
+    texts = [answer.content[0].text for answer in answers]
+    assert [answer.is_error for answer in answers[:4]] == [False, False, False, True]
+    assert all(answer.is_error for answer in answers[4:])
+    assert json.loads(texts[0])["place"] == json.loads(texts[1])["place"] == r"run tiny\x1b[31m"
+    for text in texts:
+        assert "secret" not in text and str(tmp_path) not in text and "Traceback" not in text
+        assert text.encode().isascii() and "\x1b" not in text
+    assert max(len(text) for text in texts[3:]) < 800
+    assert r"\ud800" in texts[10]
+
+
+@pytest.mark.tf
+def test_a_mistake_in_v8_tells_the_assistant_nothing_and_the_operator_all(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*values: Any, **names: Any) -> Any:
+        raise OSError(5, "Input/output error", "/home/me/secret")
+
+    monkeypatch.setattr(v8_mcp, "read_metadata", fail)
+    server = make_server(answers_of(trained_run, tmp_path / "none.sqlite"))
+    result = asked(server, lambda client: client.call_tool("evaluation", {"series": SERIES}))
+    assert result.is_error and "secret" not in result.content[0].text
+    assert any("secret" in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+def test_a_message_that_is_none_is_refused_with_the_id_of_its_request() -> None:
+    def refused(line: str) -> tuple[Any, int]:
+        with pytest.raises(ValidationError) as caught:
+            jsonrpc_message_adapter.validate_json(line)
+        answer = refusal_of(caught.value)
+        assert answer.model_dump_json().isascii()
+        return answer.id, answer.error.code
+
+    call = r'{"jsonrpc": "2.0", "id": %s, "method": "tools/call", "params": {"name": "\ud800"}}'
+    assert refused(call % 7) == (7, -32700)
+    assert refused(call % '"a"') == ("a", -32700)
+    assert refused(call % r'"\udfff"') == refused(call % "null") == refused(call % "[7]") == (None, -32700)
+    assert refused("nonsense") == refused("[" * 100_000) == (None, -32700)
+    assert refused('{"id": 9}') == (9, -32600)
+    assert refused("[1]") == refused("1") == (None, -32600)
+
+
+@pytest.fixture(scope="module")
+def onnx_run(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run with `model.onnx` beside `model.keras`."""
+    run = tmp_path_factory.mktemp("onnx") / "tiny"
+    shutil.copytree(trained_run.path, run)
+    words = ["export", str(run), "--models", "onnx", "--data-dir", str(trained_run.candles_dir)]
+    written = CliRunner().invoke(app, words)
+    assert written.exit_code == 0, written.output
+    return run
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_without_keras_a_model_forecasts_by_onnx_and_every_message_is_answered(
+    onnx_run: Path, trained_run: Any
+) -> None:
+    pytest.importorskip("onnxruntime")
+    hidden = "import sys; sys.modules.update(keras=None, tensorflow=None); import runpy; del sys.argv[0]; "
+    words = ["-c", f"{hidden}runpy.run_path(sys.argv[0], run_name='__main__')", str(SERVER), str(onnx_run)]
+    words += ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--allow-old"]
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    ask = {"name": "forecast", "arguments": {"series": SERIES}}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        r'{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "\ud800", "arguments": {}}}',
+        json.dumps({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": ask}),
+        "nonsense",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(SERVER.parents[3])}
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=env,
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout
+        process.stdin.write("".join(f"{line}\n" for line in lines))
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(4)]
+        process.kill()
+    by_id = {answer["id"]: answer for answer in answers}
+    assert by_id[2]["error"]["code"] == by_id[None]["error"]["code"] == -32700
+    result = by_id[3]["result"]
+    assert not result.get("isError"), result
+    content = json.loads(result["content"][0]["text"])
+    assert content["model"]["runtime"] == "onnx" and content["model"]["place"] == "run tiny"
+    assert str(onnx_run) not in result["content"][0]["text"]
 
 
 @pytest.mark.tf

@@ -21,7 +21,7 @@ from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.runtimes import KERAS
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import BAND_PERIOD_BARS, CLOSE, VOLATILITY
-from v8.errors import ArtifactError, DataError, V8Error, listed, shown
+from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_columns
@@ -107,8 +107,7 @@ class ModelSource:
         state = {name: place.version_of(name) for name in place.series}
         self._refreshed_s = time.monotonic()
         if self._snapshot is None or state != self._state:
-            label = place.name if is_hub else shown(f"run {Path(place.name).resolve().name}")
-            self._snapshot = _read_snapshot(label, place)
+            self._snapshot = _read_snapshot(place)
             self._state = state
         return self._snapshot
 
@@ -231,7 +230,7 @@ class LedgerReader:
             return ledger.forecasts_since(self._place, series, since_s)
 
 
-def _read_snapshot(label: str, place: ModelPlace) -> ModelSnapshot:
+def _read_snapshot(place: ModelPlace) -> ModelSnapshot:
     """Read what serves in a place; an artefact that cannot be trusted is left out, with the reason."""
     metadata: dict[Series, Metadata] = {}
     folders: dict[Series, Path] = {}
@@ -252,9 +251,11 @@ def _read_snapshot(label: str, place: ModelPlace) -> ModelSnapshot:
     if not metadata:
         rule = "a page needs at least one finished series"
         got = f"none that can be read: {listed(list(refused.values()))}" if refused else "none"
-        raise ArtifactError(where=label, rule=rule, got=got, fix="Finish the run first, or name another one")
+        raise ArtifactError(
+            where=place.label, rule=rule, got=got, fix="Finish the run first, or name another one"
+        )
     snapshot = ModelSnapshot(
-        label=label, revision=revision, folders=folders, metadata=metadata, refused=refused
+        label=place.label, revision=revision, folders=folders, metadata=metadata, refused=refused
     )
     _ = snapshot.row_of  # computed here, because every request would wait for it
     return snapshot

@@ -18,7 +18,7 @@ from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.pooled import PooledForecaster
 from v8.artifacts.run_folder import RUN_FILE, folder_advice, read_run
 from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, PullError, listed
+from v8.errors import ArtifactError, PullError, listed, shown
 from v8.invocation import command
 from v8.market.series import is_series_name, series_advice
 from v8.reports.card import MODELS_FOLDER
@@ -39,6 +39,11 @@ class ModelPlace(ABC):
     def __init__(self, name: str, models: SharedModels) -> None:
         self.name = name
         self._models = models
+
+    @property
+    def label(self) -> str:
+        """Its name for strangers: of a folder no path, and none of its letters that a terminal obeys."""
+        return self.name
 
     @property
     @abstractmethod
@@ -113,6 +118,10 @@ class ModelPlace(ABC):
 
 class _Folder(ModelPlace):
     """The folder of a run, of a downloaded repository, or of one series."""
+
+    @property
+    def label(self) -> str:
+        return shown(f"run {Path(self.name).resolve().name}")
 
     @property
     def series(self) -> tuple[str, ...]:

@@ -6,29 +6,43 @@
 
 An assistant starts it as a process and calls its tools: `models`, `forecast`, `evaluation`, `live_record`.
 They read one place, a run folder or a repository on the Hub, and change nothing. What a tool returns is what
-`predict --format json`, `metadata.json` and `track --format json` hold. An error is one sentence that says
-how to mend it. The protocol: https://modelcontextprotocol.io.
+`predict --format json`, `metadata.json` and `track --format json` hold. Models with a `model.onnx` need no
+TensorFlow. The protocol: https://modelcontextprotocol.io.
+
+An assistant may be a stranger's, and so may be what it reads. It gets no path of this machine: a run is
+called by its name, as in `v8 app`, and an error is one sentence of four parts that names no file; all of it
+is written to standard error, for whoever runs the server. A message that is no valid one is answered, too.
 """
 
 import argparse
+import json
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
+from pydantic import ValidationError
 
+from v8.app.answers import RequestError, public_error_json
 from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.runtimes import AUTO, RUNTIMES
 from v8.artifacts.shared_models import SharedModels
-from v8.errors import V8Error
+from v8.columns import is_symbol
+from v8.errors import V8Error, shown
 from v8.forecasts.issuing import issue_forecast
 from v8.hub.opening import ModelPlace, open_place
 from v8.ledger import DEFAULT_LEDGER
 from v8.ledger.database import Ledger
 from v8.ledger.record import live_record
 from v8.machine.starting import quiet_start
-from v8.market.series import iso
+from v8.market.series import iso, series_advice
 from v8.market.sources.source import CandleSource, open_source
 from v8.version import VERSION
 
@@ -38,6 +52,10 @@ INSTRUCTIONS: Final = (
     "can be forecast, not the direction. Say how the model compares with the naive forecast, and that "
     "nothing here is financial advice."
 )
+
+MAX_ID_LETTERS: Final = 256  # of the id of a request
+MOST_LOGGED: Final = 2_000  # letters of an error on standard error
+_log: Final = logging.getLogger("v8_mcp")
 
 Answer = TypeVar("Answer")
 
@@ -66,20 +84,23 @@ class ModelAnswers:
         with self._lock:
             self._place.prefetch(self._place.series)
             return {
-                "place": self._place.name,
+                "place": self._place.label,
                 "models": [_summary(self._metadata(name)) for name in self._place.series],
             }
 
     def forecast(self, series: str) -> dict[str, Any]:
         """Forecast the bars after the newest closed candle of a series."""
         with self._lock, quiet_start():
+            self._require_timeframe_of(series)
             forecaster = self._place.forecaster_of(series)
-            issued = issue_forecast(forecaster, self._source, self._place.name, is_any_age=self._is_any_age)
+            issued = issue_forecast(forecaster, self._source, self._place.label, is_any_age=self._is_any_age)
             return {**issued.to_json(), "notes": [issued.range_line(), *issued.summary_lines()]}
 
     def evaluation(self, series: str) -> dict[str, Any]:
         """Return the errors of the model of a series on its test span, compared with forecasts without it."""
         with self._lock:
+            if series not in self._place.series:
+                raise unknown_series(series, self._place.series)
             self._place.prefetch([series])
             metadata = self._metadata(series)
         content = _summary(metadata)
@@ -101,11 +122,23 @@ class ModelAnswers:
     def live_record(self, series: str | None = None) -> dict[str, Any]:
         """Return the errors of forecasts that were issued before the actual values were known."""
         if not self._ledger.exists():
-            return {"place": self._place.name, "note": f"there is no ledger {self._ledger}"}
+            return {"place": self._place.label, "note": "there is no ledger, so no forecast was recorded"}
         folder = Path(self._place.name)
         place = folder if folder.is_dir() else self._place.name
         with self._lock, Ledger.open(self._ledger) as ledger:
-            return live_record(ledger, place, None if series is None else [series]).to_json()
+            recorded = ledger.series(place)
+            if series is not None and series not in recorded:
+                raise unknown_series(series, recorded)
+            record = live_record(ledger, place, None if series is None else [series])
+            return {**record.to_json(), "place": self._place.label}
+
+    def _require_timeframe_of(self, series: str) -> None:
+        """Refuse a series that neither has a model here nor others of its timeframe, which forecast it."""
+        if series not in self._place.series:
+            symbol, _, timeframe = series.rpartition("-")
+            timeframes = {name.rpartition("-")[2] for name in self._place.series}
+            if timeframe not in timeframes or not is_symbol(symbol):
+                raise unknown_series(series, self._place.series)
 
     def _metadata(self, series: str) -> Metadata:
         folder, _ = self._place.locate(series)
@@ -125,9 +158,104 @@ def _summary(metadata: Metadata) -> dict[str, Any]:
     }
 
 
+def unknown_series(name: str, available: Sequence[str]) -> RequestError:
+    """Return the error for a series without a model, or without a forecast in the ledger."""
+    return RequestError(
+        where="series",
+        rule="needs a series that is finished in this folder or repository, as `models` lists them",
+        got=f"{shown(repr(name), 80)}; there are {len(available)}",
+        fix=series_advice(shown(name, 80), available, "Choose one of these"),
+    )
+
+
+class Server(MCPServer):
+    """Answers every message, also one that is none."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve standard input and output, as the class above does."""
+        server = self._lowlevel_server
+        async with stdio_server() as (incoming, outgoing):
+            valid = ValidMessages(incoming, outgoing)
+            await server.run(valid, outgoing, server.create_initialization_options())
+
+
+class ValidMessages:
+    r"""The valid messages of a stream; others are answered with an error of JSON-RPC.
+
+    The package `mcp` answers none of these, such as one with half a surrogate pair, `"\ud800"`: an assistant
+    would wait for ever.
+
+    Args:
+        incoming: The messages as they were read, an exception for one that is not valid.
+        outgoing: Gets the answers.
+    """
+
+    def __init__(self, incoming: Any, outgoing: Any) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is as in the stream, such as the context of its last message."""
+        return getattr(self._incoming, name)
+
+    async def __aenter__(self) -> Self:
+        """Return this stream."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the stream."""
+        await self._incoming.aclose()
+
+    def __aiter__(self) -> Self:
+        """Return this stream."""
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        """Return the next valid message."""
+        async for message in self._incoming:
+            if isinstance(message, SessionMessage):
+                return message
+            await self._outgoing.send(SessionMessage(refusal_of(message)))
+        raise StopAsyncIteration
+
+    async def receive(self) -> SessionMessage:
+        """Return the next valid message."""
+        return await anext(self)
+
+
+def refusal_of(error: Exception) -> JSONRPCError:
+    """Return the answer to a message that is not valid; it has the id of the request if that is one."""
+    faults = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+    is_json = bool(faults) and faults[0]["type"] != "json_invalid"
+    number = None
+    for fault in faults:
+        content = fault["input"]
+        if isinstance(content, str):
+            with suppress(ValueError, RecursionError):
+                content = json.loads(content)
+        if isinstance(content, dict) and is_id(content.get("id")):
+            number = content["id"]
+            break
+    code = INVALID_REQUEST if is_json else PARSE_ERROR
+    rule = "is a message of JSON-RPC 2.0" if is_json else "is JSON in UTF-8, without half surrogate pairs"
+    message = f"the request: {rule}; got another text. Send it again in that form."
+    return JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=code, message=message))
+
+
+def is_id(value: Any) -> bool:
+    r"""Return whether a value can be the id of an answer.
+
+    >>> [is_id(value) for value in (7, "a", None, True, "\ud800", [1])]
+    [True, True, False, False, False, False]
+    """
+    if isinstance(value, str):
+        return value.isprintable() and len(value) <= MAX_ID_LETTERS
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
 def make_server(answers: ModelAnswers) -> MCPServer:
     """Return a server whose tools ask `answers`."""
-    server = MCPServer("v8", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
+    server = Server("v8", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
 
     @server.tool()
     def models() -> dict[str, Any]:
@@ -141,7 +269,7 @@ def make_server(answers: ModelAnswers) -> MCPServer:
         Args:
             series: A name from `models`, such as BTCUSDT-15m: symbol and timeframe.
         """
-        return _answered(lambda: answers.forecast(series))
+        return _answered(lambda: answers.forecast(series), series)
 
     @server.tool()
     def evaluation(series: str) -> dict[str, Any]:
@@ -150,7 +278,7 @@ def make_server(answers: ModelAnswers) -> MCPServer:
         Args:
             series: A name from `models`.
         """
-        return _answered(lambda: answers.evaluation(series))
+        return _answered(lambda: answers.evaluation(series), series)
 
     @server.tool(name="live_record")
     def record(series: str | None = None) -> dict[str, Any]:
@@ -159,17 +287,20 @@ def make_server(answers: ModelAnswers) -> MCPServer:
         Args:
             series: A name from `models`; all together when left out.
         """
-        return _answered(lambda: answers.live_record(series))
+        return _answered(lambda: answers.live_record(series), series or "the live record")
 
     return server
 
 
-def _answered(answer: Callable[[], Answer]) -> Answer:
-    """Return an answer; an error of v8 becomes one of the tool, in its sentence."""
+def _answered(answer: Callable[[], Answer], series: str = "the models") -> Answer:
+    """Return an answer; an error becomes one of the tool, of which an assistant may read what anybody may."""
     try:
         return answer()
-    except V8Error as error:
-        raise ToolError(str(error)) from error
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything; a traceback is logged
+        is_ours = isinstance(error, V8Error)
+        _log.warning("%s", shown(error, MOST_LOGGED), exc_info=not is_ours)
+        parts = public_error_json(error, shown(series, 80))["error"]
+        raise ToolError("{where}: {rule}; got {got}. {fix}.".format(**parts)) from None
 
 
 def main() -> None:
@@ -181,9 +312,11 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="folder of candle files, for --source files")
     parser.add_argument("--ledger", type=Path, default=DEFAULT_LEDGER, help="database of issued forecasts")
     parser.add_argument("--allow-old", action="store_true", help="forecast from candles of any age")
+    parser.add_argument("--runtime", choices=RUNTIMES, default=AUTO, help="what computes (default: auto)")
     options = parser.parse_args()
     try:
-        place = open_place(options.place, revision=options.revision, models=SharedModels())
+        models = SharedModels(options.runtime)
+        place = open_place(options.place, revision=options.revision, models=models)
         source = open_source(options.source, data_dir=options.data_dir)
     except V8Error as error:
         parser.exit(error.exit_code, f"error: {error}\n")
