@@ -8,7 +8,8 @@ An input passes when v8 accepts it or refuses it with one of our error messages:
 most 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line
 breaks or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles
 `rewritten` in another way must be the same, and refused where something is wrong with them; every line of a
-table next to them is a row. A plug-in's names and features are accepted where they are valid, and refused
+table next to them is a row. What leaps or ended in `markets` is named, and each figure of their forecasts is
+finite. A plug-in's names and features are accepted where they are valid, and refused
 otherwise. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
 `--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
 first. Exit code 1 on failures.
@@ -43,8 +44,9 @@ from v8.market.sources.source import open_source
 
 SHARES = {
     "profiles": 15,
-    "candles": 18,
-    "archives": 8,
+    "candles": 15,
+    "archives": 7,
+    "markets": 4,
     "frames": 10,
     "rewritten": 7,
     "covariates": 5,

@@ -484,6 +484,10 @@ def _odd_candles_case(random: Random, run: Path) -> Case:
     return Case("rewritten", "rewritten", words=(str(random.randrange(2**31)),))
 
 
+def _market(random: Random, run: Path) -> Case:
+    return Case("markets", "market", words=(str(random.randrange(2**31)),))
+
+
 def _covariates(random: Random, run: Path) -> Case:
     content = covariates(random)
     content = changed_bytes(random, content) if random.random() < 0.3 else content
@@ -646,6 +650,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "archives": _archive,
     "frames": _frame,
     "rewritten": _odd_candles_case,
+    "markets": _market,
     "covariates": _covariates,
     "records": _record,
     "plans": _backtest,

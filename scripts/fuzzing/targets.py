@@ -25,6 +25,7 @@ from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_candle
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
+from fuzzing.markets import check_market, odd_market
 from fuzzing.plugins import use_plugin
 from fuzzing.searches import use_record
 from v8.artifacts.backtest_results import read_results as read_results_of
@@ -94,6 +95,10 @@ def _odd_candles(case: Case) -> None:
         raise AssertionError(f"accepted, {wrong}")
     if digest != digest_of_frame:
         raise AssertionError("accepted as other candles than they are")
+
+
+def _markets(case: Case) -> None:
+    check_market(odd_market(Random(int(case.words[0])), SERIES), SERIES)
 
 
 def _covariates(case: Case) -> None:
@@ -200,6 +205,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "archives": _archives,
     "frames": _frames,
     "rewritten": _odd_candles,
+    "markets": _markets,
     "covariates": _covariates,
     "records": _records,
     "plans": _plans,

@@ -10,7 +10,7 @@ from typing import Final
 from v8.errors import listed
 from v8.features.formulas import DAY_S
 from v8.features.table import MANY_HOLES
-from v8.market.candles import Candles, times
+from v8.market.candles import CandleReport, Candles, times
 from v8.market.series import Series, iso
 from v8.profile import Profile, audiences, load_profile
 from v8.windows.holes import WindowCounts, count_kept
@@ -86,27 +86,35 @@ def _smallest_share(profile: Profile, candles: Sequence[Candles]) -> float:
 
 def leap_findings(candles: Sequence[Candles]) -> Iterator[str]:
     """Yield whose price leaps, and which symbols were listed again."""
-    leaps = {}
+    leaping = {}
     relistings = []
     for of_series in candles:
         report = of_series.report
         if report.largest_leap:
-            leaps[of_series.series] = report.largest_leap
+            leaping[of_series.series] = report
         if report.relisted_at and report.relisted_factor:
             price = f"{times(report.relisted_factor)} the price before"
             relistings.append(f"{of_series.series} at {report.relisted_at}, at {price}")
-    if leaps:
-        named = listed([f"{series} to {leap}" for series, leap in leaps.items()])
-        since = "those since then"
-        if len(leaps) == 1:
-            since = f"the newest {next(iter(leaps.values())).num_candles_since:,} candles, {since}"
+    if leaping:
+        leaps = []
+        for series, report in leaping.items():
+            others = f" ({report.num_leaps} leaps in all)" if report.num_leaps > 1 else ""
+            leaps.append(f"{series} to {report.largest_leap}{others}")
         yield (
-            f"A price leaps: {named}. Another unit, a split, another coin, or an error? Correct the prices, "
-            f"or train on {since} only."
+            f"A price leaps: {listed(leaps)}. Another unit, a split, another coin, or an error? "
+            f"{_mend_leaps([*leaping.values()])}."
         )
     if relistings:
         named = listed(relistings)
         yield f"Listed again, and trained on the candles since then, because it is another coin: {named}."
+
+
+def _mend_leaps(reports: Sequence[CandleReport]) -> str:
+    leap = reports[0].largest_leap
+    if len(reports) == 1 and reports[0].num_leaps == 1 and leap is not None:
+        newest = f"the newest {leap.num_candles_since:,} candles"
+        return f"Correct the prices, or train on {newest}, those since then, only"
+    return "Correct the prices, or train on the candles since then only"
 
 
 @dataclass(frozen=True)

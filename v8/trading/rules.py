@@ -188,7 +188,8 @@ def calibrate_forecast(
     past_variance = mean_variance(past_forecast_NHC, past.smallest_variance)
     variance = mean_variance(forecast_NHC, past.smallest_variance)
     past_moves = np.abs(np.log(past.actual_NHC[:, -1, _CLOSE] / past.last_close_N)) / np.sqrt(past_variance)
-    factor = np.exp(np.quantile(past_moves, INTERVAL) * np.sqrt(variance))
+    with np.errstate(over="ignore"):  # what is not finite is refused when it is scored
+        factor = np.exp(np.quantile(past_moves, INTERVAL) * np.sqrt(variance))
     return MarketForecast(
         low=forecast_NHC[:, :, _LOW].min(axis=1),
         high=forecast_NHC[:, :, _HIGH].max(axis=1),

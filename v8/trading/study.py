@@ -153,10 +153,9 @@ def trading_case_of(
             low, high = quantiles[:, -1, level_columns, OHLC.index(CLOSE)].T
             close_interval = (low, high)
         past_points, _ = forecast(validation)
-        with np.errstate(over="ignore"):  # what is not finite is refused when it is scored
-            market_forecasts[name] = calibrate_forecast(
-                past, past_points, market.last_close_N, points, close_interval
-            )
+        market_forecasts[name] = calibrate_forecast(
+            past, past_points, market.last_close_N, points, close_interval
+        )
     return TradingCase(str(data.series), market, market_forecasts)
 
 
