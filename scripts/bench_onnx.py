@@ -42,7 +42,7 @@ sys.path[:0] = [str(REPOSITORY)]
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, read_metadata
-from v8.artifacts.onnx_file import SERIES_KEY
+from v8.artifacts.onnx_contents import SERIES_KEY
 from v8.artifacts.shared_models import SharedModels
 from v8.features.table import compute_table
 from v8.forecasts.export import opened_models

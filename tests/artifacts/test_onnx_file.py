@@ -17,11 +17,11 @@ import pandas as pd
 import pytest
 from float32_steps import assert_same_forecasts, assert_same_frames, assert_within_steps
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import tiny_model
+from onnx_models import TINY_SHAPES, tiny_model
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import read_metadata
+from v8.artifacts.metadata import ModelShapes, read_metadata
 from v8.artifacts.onnx_file import check_onnx_file, load_onnx_model, save_onnx_model
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import PATH_LAYERS
@@ -176,7 +176,8 @@ def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Pa
     windows = span.raw_windows()[:100]
     file = tmp_path / "model.onnx"
     assert save_onnx_model(model, file, SERIES, span) <= MAX_STEPS
-    loaded = load_onnx_model(file, SERIES)
+    outputs = {name: tuple(output.shape[1:]) for name, output in model.output.items()}
+    loaded = load_onnx_model(file, SERIES, ModelShapes(windows.shape[1:], outputs))
     assert [model_input.shape for model_input in loaded.inputs] == [(None, *windows.shape[1:])]
     expected = forecast_windows(model, windows)
     assert {output: spec.shape[1:] for output, spec in loaded.output.items()} == {
@@ -264,9 +265,9 @@ def grow_beyond_memory(model: onnx.ModelProto) -> None:
     graph.node[0].input[1] = "row"
     graph.node[0].output[0] = "wide"  # 2 by 5,000 numbers
     graph.node.append(helper.make_node("Add", ["wide", "column"], ["large"]))  # 5,000 times as many
-    graph.node.append(helper.make_node("ReduceSum", ["large"], ["ohlc"], keepdims=1))
-    for axis in graph.output[0].type.tensor_type.shape.dim[1:]:
-        axis.dim_value = 1
+    graph.initializer.append(numpy_helper.from_array(np.arange(3), "axes"))
+    graph.node.append(helper.make_node("ReduceSum", ["large", "axes"], ["sum"], keepdims=1))
+    graph.node.append(helper.make_node("Add", ["sum", "window"], ["ohlc"]))
 
 
 def name_other_inputs(model: onnx.ModelProto) -> None:
@@ -274,21 +275,126 @@ def name_other_inputs(model: onnx.ModelProto) -> None:
     model.graph.node[0].input[0] = "candles"
 
 
+def claim_negative_length(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -5
+
+
+def claim_negative_output(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = -(10**15)
+
+
+def take_longer_windows(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+
+
+def offset_by_unused_value(model: onnx.ModelProto) -> None:
+    grow_beyond_memory(model)
+    value = helper.make_tensor_value_info("unused", TensorProto.FLOAT, [-(10**15)])
+    model.graph.value_info.append(value)
+
+
+def multiply_four(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "Einsum"
+    model.graph.node[0].attribute.append(helper.make_attribute("equation", "ab,bc,c,a->"))
+
+
+def write_text(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Cast", ["ohlc"], ["text"], to=TensorProto.STRING))
+
+
+def add_note(model: onnx.ModelProto) -> None:
+    model.doc_string = "long"
+
+
+def lengthen_name(model: onnx.ModelProto) -> None:
+    model.graph.name = "long" * 1_000
+
+
+def add_negative_weight(model: onnx.ModelProto) -> None:
+    constant = numpy_helper.from_array(np.zeros((1, 1), np.float32), "weight1")
+    constant.dims[:] = [-1, -1]
+    model.graph.initializer.append(constant)
+
+
+def add_endless_weight(model: onnx.ModelProto) -> None:
+    constant = numpy_helper.from_array(np.zeros((0, 1, 8), np.float32), "weight1")
+    constant.dims[1] = 1 << 62
+    model.graph.initializer.append(constant)
+
+
+def add_empty_weight(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((0, 8), np.float32), "weight1"))
+
+
+def add_many_axes(model: onnx.ModelProto) -> None:
+    constant = numpy_helper.from_array(np.zeros(1, np.float32), "weight1")
+    constant.dims[:] = [1] * 5_000
+    model.graph.initializer.append(constant)
+
+
+def add_whole_weight(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.int64), "weight1"))
+
+
+def add_huge_index(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1 << 40]), "constant1"))
+
+
+def add_unknown_attribute(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+
+
+def name_two_alike(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "two"))
+
+
+def slice_nothing_backwards(model: onnx.ModelProto) -> None:
+    numbers = {"from": [0], "to": [0], "axis": [1], "back": [-1]}
+    for name, values in numbers.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(values), name))
+    model.graph.node.append(helper.make_node("Slice", ["ohlc", "from", "to", "axis"], ["nothing"]))
+    backwards = helper.make_node("Slice", ["nothing", "to", "from", "axis", "back"], ["sliced"])
+    model.graph.node.append(backwards)
+
+
+def give_more(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Identity", ["ohlc"], ["bands"]))
+    model.graph.output.append(helper.make_tensor_value_info("bands", TensorProto.FLOAT, ["windows", 2, 1]))
+
+
 def break_shapes(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((3, 5), np.float32), "two"))
 
 
 FAULTS = {
-    change_to_foreign_domain: "operators Mul",
+    change_to_foreign_domain: "node has a field that v8 does not write (number 7)",
     change_to_loop: "operators Loop",
-    put_graph_inside: "graphs or tensors inside",
-    put_numbers_outside: "numbers lie outside the file",
-    claim_more_numbers: "numbers lie outside the file",
-    add_function: "functions, sparse numbers",
+    put_graph_inside: "attribute has a field that v8 does not write (number 6)",
+    put_numbers_outside: "constant has a field that v8 does not write (number 13)",
+    claim_more_numbers: "number 1,099,511,627,776 in its structure",
+    add_function: "model has a field that v8 does not write (number 25)",
     take_older_operators: "operator sets",
-    grow_beyond_memory: "works on 50,010,001 numbers a window",
+    grow_beyond_memory: "works on 50,010,003 numbers a window",
     name_other_inputs: "other inputs than the window",
     break_shapes: "do not fit together",
+    claim_negative_length: "window has the lengths (-5, 1)",
+    claim_negative_output: "number -1,000,000,000,000,000 in its structure",
+    take_longer_windows: "(3, 1) to {'ohlc': (2, 1)}, where its metadata say (2, 1) to {'ohlc': (2, 1)}",
+    offset_by_unused_value: "graph has a field that v8 does not write (number 13)",
+    multiply_four: "Einsum of another equation",
+    write_text: "Cast of another to",
+    add_note: "model has a field that v8 does not write (number 6)",
+    lengthen_name: "a text of 4,000 bytes",
+    add_negative_weight: "numbers lie outside the file",
+    add_endless_weight: "number 4,611,686,018,427,387,904 in its structure",
+    add_empty_weight: "numbers lie outside the file",
+    add_many_axes: "numbers lie outside the file",
+    add_whole_weight: "numbers lie outside the file",
+    add_huge_index: "whole numbers from 1,099,511,627,776 to",
+    add_unknown_attribute: "Mul of other attributes",
+    name_two_alike: "several results of the name two",
+    slice_nothing_backwards: "Slice of 5 inputs",
+    give_more: "where its metadata say",
 }
 
 
@@ -299,11 +405,16 @@ def test_a_file_with_anything_but_arithmetic_is_refused(
     model, file = tiny_model(SERIES), tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     window = np.ones((1, 2, 1), np.float32)
-    np.testing.assert_array_equal(load_onnx_model(file, SERIES).forecast_windows(window)["ohlc"], 2 * window)
+    np.testing.assert_array_equal(
+        load_onnx_model(file, SERIES, TINY_SHAPES).forecast_windows(window)["ohlc"], 2 * window
+    )
     change(model)
     file.write_bytes(model.SerializeToString())
-    with pytest.raises(ArtifactError, match=f"must be an ONNX file of a forecaster .* {FAULTS[change]}"):
-        check_onnx_file(file)
+    for use in (check_onnx_file, load_onnx_model):
+        with pytest.raises(ArtifactError) as refusal:
+            use(file, SERIES, TINY_SHAPES)
+        assert refusal.value.where == str(file)
+        assert FAULTS[change] in refusal.value.got
 
 
 def test_a_file_of_another_kind_or_series_is_refused(tmp_path: Path) -> None:
@@ -311,9 +422,9 @@ def test_a_file_of_another_kind_or_series_is_refused(tmp_path: Path) -> None:
     for content in (b"PK\x03\x04", b"\xff" * 40):
         file.write_bytes(content)
         with pytest.raises(ArtifactError, match="must be an ONNX file"):
-            check_onnx_file(file)
+            check_onnx_file(file, SERIES, TINY_SHAPES)
     file.write_bytes(tiny_model(SERIES).SerializeToString())
     with pytest.raises(ArtifactError, match="made for 'BTCUSDT-15m'"):
-        load_onnx_model(file, "ETHUSDT-15m")
+        load_onnx_model(file, "ETHUSDT-15m", TINY_SHAPES)
     with pytest.raises(ArtifactError, match="No such file"):
-        check_onnx_file(tmp_path / "nothing.onnx")
+        check_onnx_file(tmp_path / "nothing.onnx", SERIES, TINY_SHAPES)

@@ -53,7 +53,7 @@ from v8.market.companions import Companions
 from v8.market.frames import RawCandles, of_another_series
 from v8.market.series import Series, iso
 from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
-from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
+from v8.quantile_levels import MEDIAN, fault_of, quantile_column
 from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
 from v8.windows.dataset import window_anchors
@@ -685,20 +685,12 @@ class Forecaster:
 
     def _require_fit(self, file: str) -> None:
         """Raise an `ArtifactError` if the model's shapes or its metadata contradict each other."""
-        expected: dict[str, tuple[int, ...]] = {
-            task: (self.horizon_bars, len(TASKS[task].columns)) for task in self.about.tasks if task in TASKS
-        }
-        if self.quantiles:
-            num_levels = len(self.quantiles)
-            expected |= {
-                quantile_output(task): (shape[0], num_levels, shape[1]) for task, shape in expected.items()
-            }
         outputs = self.model.output if isinstance(self.model.output, dict) else {}
         output_shapes = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
         input_shapes = [tuple(model_input.shape[1:]) for model_input in self.model.inputs]
-        window_shape = (self.lookback_bars, len(self.features))
-        if input_shapes != [window_shape] or output_shapes != expected or not output_shapes:
-            rule = f"must take and give what {METADATA_FILE} says: {window_shape} to {expected}"
+        expected = self.about.shapes
+        if input_shapes != [expected.window] or output_shapes != expected.outputs or not output_shapes:
+            rule = f"must take and give what {METADATA_FILE} says: {expected}"
             got = f"{', '.join(map(str, input_shapes))} to {output_shapes}"
             raise ArtifactError(where=file, rule=rule, got=got, fix=_FIX)
         contradictions = _contradictions(self.about)

@@ -29,6 +29,7 @@ from v8.features.indicators import FEATURES, fault_of, warmup_bars
 from v8.former_names import with_current_names
 from v8.market.candles import Candles
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
+from v8.quantile_levels import quantile_output
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Number, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file
 from v8.tasks import TASKS
@@ -89,6 +90,17 @@ class TaskInfo:
 
     columns: tuple[Word, ...]
     unit: Plain
+
+
+@dataclass(frozen=True)
+class ModelShapes:
+    """What a model takes and gives, for one window."""
+
+    window: tuple[int, ...]  # bars and features
+    outputs: Mapping[str, tuple[int, ...]]  # by name, those of the paths left out
+
+    def __str__(self) -> str:
+        return f"{self.window} to {dict(self.outputs)}"
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,18 @@ class Metadata:
     def names(self) -> list[str]:
         """Names of the features."""
         return [feature.name for feature in self.features]
+
+    @property
+    def shapes(self) -> ModelShapes:
+        """What its model takes and gives: windows, and forecasts with their quantiles."""
+        outputs: dict[str, tuple[int, ...]] = {}
+        num_levels = len(self.profile.quantiles)
+        for task in self.tasks.keys() & TASKS.keys():
+            num_columns = len(TASKS[task].columns)
+            outputs[task] = (self.horizon_bars, num_columns)
+            if num_levels:
+                outputs[quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
+        return ModelShapes((self.lookback_bars, len(self.features)), outputs)
 
     @property
     def value_ranges(self) -> dict[str, tuple[float, float]]:

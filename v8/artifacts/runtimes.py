@@ -31,21 +31,6 @@ def require_onnx_packages(where: str) -> None:
         require_package(package, where=where, rule="needs the extra `onnx` of v8")
 
 
-def require_own_onnx(folder: Path) -> None:
-    """Check the ONNX file of an artefact, if it has one, without loading it.
-
-    Where the packages are not installed, nothing here can load it, and it is not checked.
-
-    Raises:
-        ArtifactError: If it holds anything but arithmetic.
-    """
-    file = folder / ONNX_FILE
-    if file.exists() and has_onnx_packages():
-        from v8.artifacts.onnx_file import check_onnx_file  # noqa: PLC0415 - needs the extra `onnx`
-
-        check_onnx_file(file)
-
-
 def require_runtime(name: str) -> None:
     """Raise a `ProfileError` if there is no such runtime, or its packages are not installed."""
     if name not in RUNTIMES:

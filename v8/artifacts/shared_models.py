@@ -72,7 +72,8 @@ class SharedModels:
 
             file = metadata.verified_onnx(folder)
             with self._loading:
-                return load_onnx_model(file, metadata.series, self._onnx_graphs), file
+                model = load_onnx_model(file, metadata.series, metadata.shapes, self._onnx_graphs)
+            return model, file
         file = metadata.verified_model(folder)
         model_file.check_keras_file(file)
         return self.load(file), file

@@ -6,7 +6,7 @@
 4. Files in the client's cache with the sha256 of the manifest are used. The others are downloaded and
    compared, because the client does not compare them. A file that arrives damaged is downloaded once more,
    and a damaged one in the cache is replaced.
-5. Model files are checked without loading them (`v8.artifacts.model_file`).
+5. Model files are checked without loading them (`v8.artifacts.model_file`, `v8.artifacts.onnx_contents`).
 
 Nothing is written outside the client's cache. Without an answer from the Hub, or with HF_HUB_OFFLINE, a
 revision is used if it is complete in the cache, and reported as cached; an incomplete one is refused. When
@@ -24,9 +24,9 @@ from typing import Final
 
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
-from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE
+from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, read_metadata
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.artifacts.runtimes import require_own_onnx
+from v8.artifacts.onnx_checks import require_own_onnx
 from v8.errors import ArtifactError, PullError, V8Error, listed
 from v8.hub import TOKEN_PAGE
 from v8.hub.client import (
@@ -102,10 +102,12 @@ def pull(
         source = PublishedRevision(repo, revision or "main", traffic)
         pulled = source.cached(series) if is_offline else source.pull(series)
     for name in pulled.series:
-        file = pulled.artifact(name) / MODEL_FILE
+        folder = pulled.artifact(name)
+        file = folder / MODEL_FILE
         check_keras_file(file)
         require_made_for(file, name)
-        require_own_onnx(pulled.artifact(name))
+        if (folder / ONNX_FILE).exists():
+            require_own_onnx(folder, read_metadata(folder, series=name))
     return pulled
 
 

@@ -25,8 +25,8 @@ from v8.artifacts.metadata import (
 )
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.artifacts.nested_runs import Decision, Serving, read_serving
+from v8.artifacts.onnx_checks import require_own_onnx
 from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.runtimes import require_own_onnx
 from v8.artifacts.series_artifact import (
     FORECASTS_FILE,
     README_FILE,
@@ -363,5 +363,5 @@ def _copy_artifact(source: Path, target: Path, model: Metadata) -> None:
     require_made_for(file, model.series)
     if model.onnx_sha256 is not None:
         model.verified_onnx(target)
-        require_own_onnx(target)
+        require_own_onnx(target, model)
     write_text(target / README_FILE, artifact_readme(model))
