@@ -22,13 +22,14 @@ from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import ModelShapes, read_metadata
+from v8.artifacts.onnx_checks import steps_apart_on_trials
 from v8.artifacts.onnx_file import check_onnx_file, load_onnx_model, save_onnx_model
 from v8.artifacts.shared_models import SharedModels
 from v8.baselines.ranges import PATH_LAYERS
 from v8.cli.app import app
 from v8.errors import ArtifactError, ProfileError
 from v8.networks.networks import build_network
-from v8.networks.published import forecast_windows
+from v8.networks.published import forecast_windows, save_portable
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import Profile, load_profile, profile_names
 from v8.rounding import MAX_STEPS
@@ -188,6 +189,11 @@ def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Pa
     layer = next(layer.name for layer in model.layers if layer.name in PATH_LAYERS)
     kept = keras.Model(model.inputs, {layer: model.get_layer(layer).output})
     assert paths is not None
+    save_portable(model, tmp_path / "model.keras")
+    shared = SharedModels().load(tmp_path / "model.keras")
+    steps = steps_apart_on_trials(loaded, shared, data.scaling, data.profile.lookback_bars)
+    assert steps.keys() == {*expected, *paths.output}
+    assert max(steps.values()) <= MAX_STEPS
     for layer_name, values in forecast_windows(kept, windows[:3]).items():
         paths_of_onnx = paths.forecast_windows(windows[:3])[layer_name]
         assert_within_steps(paths_of_onnx, values, magnitude=1.0, steps=1)  # log ratios of closes near 1

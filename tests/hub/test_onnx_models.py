@@ -11,6 +11,7 @@ import keras
 import pytest
 from onnx_models import tiny_model
 
+from v8.artifacts import onnx_checks
 from v8.artifacts.metadata import Metadata, read_metadata
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
@@ -68,6 +69,27 @@ def test_it_is_published_listed_and_pulled(hub: Any, make_run: Any, tmp_path: Pa
     listed = [listed_file.path for listed_file in pulled.manifest.files_of(SERIES)]
     names = ["README.md", "history.csv", "metadata.json", "model.keras", "model.onnx"]
     assert listed == [f"models/{SERIES}/{name}" for name in names]
+
+
+def test_a_file_of_another_model_is_not_pulled(hub: Any, make_run: Any, tmp_path: Path) -> None:
+    run, file = run_with_onnx(make_run, factor=1.03)
+    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
+    for _ in range(2):
+        with pytest.raises(ArtifactError) as refusal:
+            pull(REPO)
+        assert refusal.value.where.endswith(file.name)
+        assert refusal.value.got.endswith("steps apart")
+    assert pull(REPO, ["ETHUSDT-1h"]).series == ("ETHUSDT-1h",)
+
+
+def test_files_are_compared_once(
+    hub: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = run_with_onnx(make_run)
+    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
+    pull(REPO)
+    monkeypatch.setattr(onnx_checks.ModelComparison, "require_same_model", None)
+    assert SERIES in pull(REPO).series
 
 
 def test_a_file_that_is_missing_changed_or_no_forecaster_is_not_published(

@@ -7,6 +7,7 @@
    compared, because the client does not compare them. A file that arrives damaged is downloaded once more,
    and a damaged one in the cache is replaced.
 5. Model files are checked without loading them (`v8.artifacts.model_file`, `v8.artifacts.onnx_contents`).
+6. Where both can be computed, the two files of a model must forecast the same (`v8.artifacts.onnx_checks`).
 
 Nothing is written outside the client's cache. Without an answer from the Hub, or with HF_HUB_OFFLINE, a
 revision is used if it is complete in the cache, and reported as cached; an incomplete one is refused. When
@@ -16,7 +17,7 @@ whether the revision may be read.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +25,9 @@ from typing import Final
 
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
-from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, read_metadata
+from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, Metadata, read_metadata
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.artifacts.onnx_checks import require_own_onnx
+from v8.artifacts.onnx_checks import ModelComparison, can_compare, require_own_onnx
 from v8.errors import ArtifactError, PullError, V8Error, listed
 from v8.hub import TOKEN_PAGE
 from v8.hub.client import (
@@ -52,6 +53,8 @@ MAX_LISTED_FILES: Final = 20_000
 """Files of a repository that are listed at most; a published fleet of 40 has 164, one of 4,000 has 16,004."""
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_COMPARED: Final = "v8_compared"
+"""Folder of a repository in the client's cache, which notes the pairs of files that were compared."""
 _LATER_FIX: Final = "Repeat the same command later; what was downloaded is kept"
 
 
@@ -101,14 +104,31 @@ def pull(
     with strict_client(retries) as traffic:
         source = PublishedRevision(repo, revision or "main", traffic)
         pulled = source.cached(series) if is_offline else source.pull(series)
+    with_onnx = {}
     for name in pulled.series:
         folder = pulled.artifact(name)
         file = folder / MODEL_FILE
         check_keras_file(file)
         require_made_for(file, name)
         if (folder / ONNX_FILE).exists():
-            require_own_onnx(folder, read_metadata(folder, series=name))
+            with_onnx[folder] = read_metadata(folder, series=name)
+            require_own_onnx(folder, with_onnx[folder])
+    if with_onnx and can_compare():
+        _require_same_models(with_onnx, pulled.folder.parents[1] / _COMPARED)
     return pulled
+
+
+def _require_same_models(models: Mapping[Path, Metadata], compared: Path) -> None:
+    """Compare the two files of models that were not compared before; that they were is noted in a folder."""
+    comparison = ModelComparison()
+    for folder, metadata in models.items():
+        note = compared / f"{metadata.model_sha256:.32}-{metadata.onnx_sha256:.32}"
+        if metadata.onnx_sha256 is None or note.exists():
+            continue
+        comparison.require_same_model(folder, metadata)
+        with suppress(OSError):  # a cache that cannot be written: they are compared again the next time
+            compared.mkdir(exist_ok=True)
+            note.touch()
 
 
 class PublishedRevision(HubRepo):
