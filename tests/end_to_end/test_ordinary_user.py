@@ -150,3 +150,25 @@ def test_a_place_for_runs_that_cannot_be_written_is_refused(exchange: ExchangeAp
     require_quiet(done)
     assert done.returncode == 6
     assert done.stderr.splitlines()[-1].startswith("error: runs: must be written; got Permission denied.")
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "rule"),
+    [
+        (["report", "folder"], "RUN", "must be a folder that can be read"),
+        (["track", "--run", "folder"], "--run", "must be a folder that can be read"),
+        (["data", "--data-dir", "folder"], "--data-dir", "must be a folder that can be read"),
+        (["run", "--universe", "a-file.yaml"], "--universe", "must be a file that can be read"),
+    ],
+)
+def test_what_may_not_be_listed_or_read_is_named_as_that(
+    ground: Path, words: list[str], named: str, rule: str
+) -> None:
+    work = ground / "work"
+    (work / "folder").mkdir()
+    (work / "folder").chmod(0o311)
+    (work / "a-file.yaml").touch(mode=0o200)
+    done = called_as_user(*words, cwd=work, env={"HOME": str(work)})
+    require_quiet(done)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: python -m v8 {words[0]}, {named}: {rule}; got {words[-1]}, which ")

@@ -190,6 +190,12 @@ def _bad_parameter(error: Any, place: str) -> ProfileError:
     parameter = error.param
     name = _called(parameter).split()[0]
     value = error.ctx.meta.get(VALUES, {}).get(parameter.name)
+    if "is not readable" in error.format_message():  # of a path, which the parser looks at
+        kind = "a folder" if value is not None and Path(str(value)).is_dir() else "a file"
+        fix = "Change its permissions, or let its owner call this"
+        got = f"{shown(value)}, which this user may not read"
+        rule = f"must be {kind} that can be read"
+        return ProfileError(where=f"{place}, {name}", rule=rule, got=got, fix=fix)
     got = "another value" if value is None else shown(repr(value))
     choices = _NO_CHOICE.search(error.format_message())
     rule = f"is one of {choices[1]}" if choices else _rule_of_number(parameter)
