@@ -33,7 +33,7 @@ from v8.profile import Profile, key_places, profile_names
 from v8.records import read_plain
 from v8.reports.outputs import REPORT_FILE
 from v8.runs.options import RunOptions
-from v8.storage import digest_json, home, write_text, write_with
+from v8.storage import digest_json, home, write_bytes, write_text
 
 
 class TrainedSeries(PublicNames):
@@ -413,26 +413,28 @@ def _frames(
 
 
 def _stored(frames: Mapping[str, pd.DataFrame]) -> Path:
-    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
+    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content.
+
+    A file that was cut or holds something else since is written again.
+    """
     checked = {
         name: check_candles(frame, Series.parse(name), source=FRAMES) for name, frame in frames.items()
     }
     digests = {name: candles.digest for name, candles in checked.items()}
     folder = home() / FRAMES / digest_json(digests)[:16]
     for name, candles in checked.items():
-        file = folder / f"{name}.parquet"
-        if not file.exists():
-            write_with(file, candles.to_frame().to_parquet)
+        buffer = io.BytesIO()
+        candles.to_frame().to_parquet(buffer)
+        write_bytes(folder / f"{name}.parquet", buffer.getvalue())
     return folder
 
 
 def _stored_tables(tables: Sequence[UserTable]) -> Path:
-    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content."""
+    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content; see `_stored`."""
     texts = {table.settings.file: table.to_csv() for table in tables}
     folder = home() / TABLES / digest_json(texts)[:16]
     for file, text in texts.items():
-        if not (folder / file).exists():
-            write_text(folder / file, text)
+        write_text(folder / file, text)
     return folder
 
 
