@@ -7,7 +7,6 @@ A file may come from anybody. So it must be a regular file of bounded size, its 
 files of v8 are, its numbers fit in 64 bits, and its texts become one bounded line without control characters.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -20,7 +19,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError, ProfileError, V8Error, shown
 from v8.safe_text import markup_in
-from v8.storage import read_given
+from v8.storage import parse_json, read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
 MISSING: Final = "no such key"
@@ -102,8 +101,8 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     location = str(file)
     text = read_plain(file, fix=fix)
     try:
-        content = _sanitized(json.loads(text))
-    except (ValueError, RecursionError) as error:  # the file may be nested arbitrarily deep
+        content = _sanitized(parse_json(text))
+    except ValueError as error:
         got = f"damage ({error})"
         raise ArtifactError(where=location, rule="must be valid JSON", got=got, fix=fix) from error
     if not isinstance(content, dict):

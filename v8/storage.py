@@ -215,6 +215,18 @@ def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
     write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
 
 
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON of a file.
+
+    Raises:
+        ValueError: If it is none, is no UTF-8, or is nested deeper than Python can parse.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("more values inside each other than can be read") from error
+
+
 def digest_bytes(*parts: bytes) -> str:
     """Return the sha256 of the concatenated parts as 64 hex digits."""
     return hashlib.sha256(b"".join(parts)).hexdigest()

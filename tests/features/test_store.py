@@ -282,13 +282,20 @@ def test_a_damaged_file_of_the_first_candles_is_not_used(
     older.table(first_of(grown, 300), EVERY)
     path = older.path(first_of(grown, 300))
     content = path.read_bytes()
-    for damaged in (content[:40] + bytes([content[40] ^ 1]) + content[41:], content[:-300], b""):
+    start = content.index(b'{"v8_features_format')
+    unlike = (
+        content.replace(b'"first"', b'"fIrst"'),
+        content.replace(b'"first": [300', b'"first": {300'),
+        content[:start] + b'{"v8_features_format":' + b"[" * 100_000 + b"PAR1",
+        content[:start] + b'{"v8_features_format": 4, "first": 7}PAR1',
+    )
+    for damaged in (content[:40] + bytes([content[40] ^ 1]) + content[41:], content[:-300], b"", *unlike):
         path.write_bytes(damaged)
         store = FeatureStore(tmp_path)
         assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
         assert made(store) == (15, 0, 1)
         store.path(grown).unlink()
-    assert caplog.text.count("it is not used") == 3
+    assert caplog.text.count("it is not used") == 7
 
 
 def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def test_a_ledger_that_is_not_there_is_said_and_not_made_by_reading(tmp_path: Pa
         ("UPDATE tracks SET series = 7", "tracks with"),
         ("UPDATE issuers SET about = '{'", "issuer 1 with"),
         ("UPDATE issuers SET about = '[]'", "issuer 1 with"),
+        (f"UPDATE issuers SET about = '{'[' * 100_000}'", "issuer 1 with more values inside each other"),
         ("UPDATE issuers SET about = '{}'", "no such key"),
         ("UPDATE issuers SET about = replace(about, 'naive', 'x')", "issuer 1"),
     ],

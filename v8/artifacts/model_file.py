@@ -21,7 +21,6 @@ match, while loading or at the first window, becomes an `ArtifactError`.
 """
 
 import io
-import json
 import math
 import re
 import stat
@@ -36,7 +35,7 @@ import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import ABOUT_MEMBER, CONFIG_MEMBER, FORECAST_BATCH, WEIGHTS_MEMBER, without_cudnn
-from v8.storage import open_given, packaged
+from v8.storage import open_given, packaged, parse_json
 
 SERIES_KEY: Final = "series"  # key of `ABOUT_MEMBER`: the series that the model was made for
 KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, ABOUT_MEMBER, WEIGHTS_MEMBER})
@@ -108,8 +107,8 @@ def require_made_for(file: Path, series: str) -> None:
         ArtifactError: If it names another series.
     """
     try:
-        content = json.loads(read_member(file, ABOUT_MEMBER))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_member(file, ABOUT_MEMBER))
+    except ValueError as error:
         raise _foreign(file, f"a {ABOUT_MEMBER} that is no JSON") from error
     made_for = content.get(SERIES_KEY, series) if isinstance(content, dict) else None
     if made_for != series:
@@ -128,7 +127,7 @@ def load_keras_model(file: Path) -> Any:
     import keras  # noqa: PLC0415 - importing it takes seconds, and only forecasts need it
 
     with keras_errors_translated(file, "must hold layers and weights that fit together"):
-        _require_bounded(file, json.loads(read_member(file, CONFIG_MEMBER)))
+        _require_bounded(file, parse_json(read_member(file, CONFIG_MEMBER)))
         model = keras.saving.load_model(file, compile=False, safe_mode=True)
     without_cudnn(model)
     return model
@@ -241,8 +240,8 @@ def _fault_of(member: zipfile.ZipInfo) -> str | None:
 
 def _check_config(file: Path, content: bytes) -> None:
     try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        config = parse_json(content)
+    except ValueError as error:
         raise _foreign(file, f"a {CONFIG_MEMBER} that is no JSON") from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")

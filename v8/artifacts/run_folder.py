@@ -15,7 +15,6 @@ Every file is written to a temporary name and renamed. One process at a time may
 so a finished run may be on a read-only disk.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +38,7 @@ from v8.plugins import loaded, other_plugins
 from v8.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of, profile_names
 from v8.records import AS_WRITTEN, Count, Moment, Sha256, Text
 from v8.registry import nearest
-from v8.storage import FolderLock, Pace, expanded, sweep, write_json
+from v8.storage import FolderLock, Pace, expanded, parse_json, sweep, write_json
 
 RUN_FORMAT = 2  # version of the keys of `run.json`
 RUN_FILE = "run.json"
@@ -465,7 +464,7 @@ def require_own_profile(file: Path, *, fix: str) -> None:
     """
     # Read again: `read_json_object` changes texts so that they can be printed, but the digest is of the
     # original texts.
-    content = json.loads(records.read_plain(file, fix=fix))
+    content = parse_json(records.read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
         rule = f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})"

@@ -67,6 +67,9 @@ _FLOAT = np.dtype("<f4")
 
 Columns = dict[str, Chunks]  # by name
 
+_BROKEN: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+"""Raised by a file whose index is not as it was written; it is read before its checksum is checked."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -152,7 +155,7 @@ class FeatureStore:
             return num_bars, file.columns(names) if num_bars else {}
         except OSError:  # writing it will report the error
             return 0, {}
-        except ValueError as damage:
+        except _BROKEN as damage:
             consequence = "it is not used"
             if is_of_all:
                 consequence = "its columns are computed again and the file is replaced"

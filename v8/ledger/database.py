@@ -38,7 +38,7 @@ from v8.invocation import command
 from v8.ledger.entries import Entry, ForecastCounts, Issuer, Score, ScoredForecasts
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
-from v8.storage import WriterLock, packaged, require_replaceable, write_with
+from v8.storage import WriterLock, packaged, parse_json, require_replaceable, write_with
 
 Numbers = TypeVar("Numbers", bound=NDArray[Any])
 
@@ -564,7 +564,7 @@ class Ledger(Database):
         rows = self._rows(f"{query} WHERE issuers.id = :number", number=number)
         with self._damage_reported(f"issuer {number}"):
             ((place, series, issuer_json),) = rows
-            content = {**with_current_names(json.loads(issuer_json)), "place": place, "series": series}
+            content = {**with_current_names(parse_json(issuer_json)), "place": place, "series": series}
         location = f"{self.path}, issuer {number}"
         return checked(Issuer, content, where=location, fix=_FIX, rule=AS_WRITTEN)
 

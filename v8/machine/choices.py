@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -49,8 +49,8 @@ from v8.networks.cost import training_flop_per_window
 from v8.networks.loops import Loops
 from v8.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile import Profile
-from v8.records import Count, adapter
-from v8.storage import digest_json, home, read_given, write_cache
+from v8.records import Count, Number, adapter
+from v8.storage import digest_json, home, parse_json, read_given, write_cache
 
 AUTO: Final = "auto"
 SINGLE_THREADED: Final = {
@@ -138,7 +138,9 @@ NUM_TRIES: Final = 3
 """Measurements before twice the processes count as too slow: another program may disturb one of them."""
 _NUM_VALUES: Final = 1 << 16
 """Values that a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
-_SPEED_PER_FLAGS: Final = Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
+_Format = Literal["float32", "mixed_bfloat16", "mixed_float16"]  # those of `FORMATS`
+_Speed = Annotated[Number, Field(ge=0)]  # of anything, finite
+_SPEED_PER_FLAGS: Final = Annotated[list[_Speed], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Result = TypeVar("Result")
 
 
@@ -170,7 +172,7 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, on_message: Messag
             (speeds,) = _time_steps(profile, (FORMATS[0], best), **options, is_short=False)
         return speeds
 
-    speeds = cached_measurement(dict[str, float], "precision", {**_network_key(profile), **key}, measure)
+    speeds = cached_measurement(dict[_Format, _Speed], "precision", {**_network_key(profile), **key}, measure)
     chosen = fastest_format(speeds)
     why = "formats could not be measured"
     base = speeds.get(FORMATS[0])
@@ -252,7 +254,7 @@ def _choose_gpu_loops(profile: Profile, on_message: MessageHandler) -> Loops:
         "loops": [[name, dict(GPU_LOOPS[name])] for name in MEASURED_GPU_LOOPS],
         "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
-    speeds = cached_measurement(dict[Loops, float], "gpu_loops", key, measure)
+    speeds = cached_measurement(dict[Loops, _Speed], "gpu_loops", key, measure)
     best = max(MEASURED_GPU_LOOPS, key=lambda loops: speeds.get(loops, 0.0))
     usual_speed = speeds.get("gpu", 0.0)
     if not usual_speed or speeds[best] < LOOPS_GAIN * usual_speed:
@@ -411,7 +413,7 @@ def read_measurement(kind: Any, name: str, key: Mapping[str, Any]) -> Any:
     """Return a measurement from the cache, None if it is not there; see `cached_measurement`."""
     file, _ = _cache_file(name, key)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
-        return adapter(kind).validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
+        return adapter(kind).validate_python(parse_json(read_given(file, _MAX_BYTES))["found"])
     return None
 
 

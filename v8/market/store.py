@@ -72,7 +72,7 @@ MOST_LOCKED_S: Final = 10.0  # longest wait for the lock; reading and writing a 
 _KEY: Final = "v8_candles"
 _MAX_BYTES: Final = 1 << 32
 _TEXTS: Final = ("served_from", "other_from")
-_BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
+_BROKEN: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException)
 _log = logging.getLogger(__name__)
 
 
@@ -416,7 +416,7 @@ def _encoded(frame: pd.DataFrame, header: Mapping[str, Any]) -> bytes:
 def _decoded(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Read rows and header; raises one of `_BROKEN` if they were not written for this series."""
     table = pq.read_table(io.BytesIO(content))
-    header = json.loads(table.schema.metadata[_KEY.encode()])
+    header = storage.parse_json(table.schema.metadata[_KEY.encode()])
     layout = header.pop("layout")
     digest = header.pop("sha256")
     frame = table.replace_schema_metadata().to_pandas()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from v8.errors import ArtifactError
 from v8.records import adapter
-from v8.storage import read_given, write_with
+from v8.storage import parse_json, read_given, write_with
 from v8.training.progress import Progress
 from v8.training.step import FleetState
 
@@ -78,7 +78,7 @@ class Checkpoint:
                 raise ValueError("damage: it does not match its sha256")
             with np.load(io.BytesIO(file), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            note = json.loads(bytes(arrays["note"]))
+            note = parse_json(bytes(arrays["note"]))
             progress = adapter(Progress).validate_python(note["progress"])
             fields: dict[str, Any] = {}
             for field in (*FleetState._fields, "best_weights"):
@@ -90,7 +90,7 @@ class Checkpoint:
             if note["format"] == FORMAT_OF_ARRAYS:
                 for name in _FLAT_FIELDS:
                     fields[name] = np.concatenate([array.ravel() for array in fields[name]])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             got = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise _refusal(path, "must be a checkpoint that can be read", got) from error
         if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:

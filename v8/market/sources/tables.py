@@ -21,7 +21,6 @@ The kind of a file is recognised by the ending of its name; `FILE_KINDS` lists a
 import csv
 import gzip
 import io
-import json
 import lzma
 import re
 import struct
@@ -49,6 +48,7 @@ from v8.market.column_names import (
 )
 from v8.market.series import Series
 from v8.parquet import FAULTS, ParquetContent, is_plain, longest_text
+from v8.storage import parse_json
 
 _READ_OPTIONS: Final[dict[str, Any]] = {
     **{"header": None, "index_col": False, "low_memory": False},
@@ -357,8 +357,8 @@ def read_json_table(content: bytes, series: Series, location: str) -> pd.DataFra
     """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
     if len(content) > MAX_JSON_BYTES:
         raise _too_long(location, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
-    with _read_as("be JSON", location, (ValueError, RecursionError)):
-        rows = json.loads(content)
+    with _read_as("be JSON", location, (ValueError,)):
+        rows = parse_json(content)
     return frames.candle_table(rows, series, location)
 
 
