@@ -85,6 +85,7 @@ _DEVICE: Final = re.compile(
     r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?"
 )  # Windows opens devices, whatever the ending
 _BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
+_PERPETUAL: Final = re.compile(r"(?<=.)[-_/]SWAP$", re.IGNORECASE)
 _EXCHANGE_PAIR_AND_SETTLEMENT: Final = 3  # words with colons between them
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
@@ -102,14 +103,18 @@ def is_symbol(text: str) -> bool:
 def plain_symbol(text: str) -> str:
     """Return the canonical form of a symbol: no separator, exchange or settlement currency, capital letters.
 
+    OKX writes the perpetual contract of a pair as `BTC-USDT-SWAP`.
+
     What precedes a colon is a pair with its settlement currency (`BTC/USDT:USDT`, as ccxt writes it), the
     base currency (`DUSK:USD`, as Bitfinex does) or the exchange (`BINANCE:BTCUSDT`, as TradingView does). The
     day on which a contract ends stays in its symbol: it is another series than one without end.
 
     >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
     ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
-    >>> [plain_symbol(text) for text in ("BINANCE:BTCUSDT", "DUSK:USD", "BTC/USDT:USDT-240628")]
-    ['BTCUSDT', 'DUSKUSD', 'BTCUSDT240628']
+    >>> [plain_symbol(text) for text in ("BINANCE:BTCUSDT", "DUSK:USD", "BTC-USDT-SWAP")]
+    ['BTCUSDT', 'DUSKUSD', 'BTCUSDT']
+    >>> plain_symbol("BTC/USDT:USDT-240628")
+    'BTCUSDT240628'
     """
     parts = text.split(":")
     if len(parts) == _EXCHANGE_PAIR_AND_SETTLEMENT:
@@ -124,7 +129,7 @@ def plain_symbol(text: str) -> str:
 
 
 def _without_separators(text: str) -> str:
-    return _BETWEEN_ASSETS.sub("", text).upper()
+    return _BETWEEN_ASSETS.sub("", _PERPETUAL.sub("", text)).upper()
 
 
 @lru_cache(4_096)

@@ -43,21 +43,23 @@ UNNAMED_COLUMNS: Final[Mapping[int, tuple[str, ...]]] = MappingProxyType(
 orders (Kraken, Gate, Bitget, MEXC, OKX), which cannot be told apart."""
 
 TIME_NAMES: Final = (
-    *(OPEN_TIME, "opentime", "open_timestamp", "time_open", "timeopen", "timestamp"),
+    *(OPEN_TIME, "opentime", "open_timestamp", "time_period_start", "time_open", "timeopen"),
+    *("start", "start_time", "starttime", "startedat", "timestamp"),
     *("unix", "unix_timestamp", "unix_time", "ts", "t", "time", "datetime", "date"),
 )
-"""Names of the open time in tables, normalised; names that usually hold numbers come first."""
+"""Names of the open time in tables, normalised. Those that say so come first: next to `start` cryptofeed
+writes the time of the last trade as `timestamp`. Then come names that usually hold numbers."""
 
 CLOSE_TIME_NAMES: Final = (
     *("close_time", "closetime", "close_timestamp", "time_close", "timeclose"),
-    *("end_time", "endtime", "close_date", "closedate"),
+    *("end_time", "endtime", "close_date", "closedate", "end", "stop", "time_period_end"),
 )
 """Names of the close time in tables, normalised."""
 
 SERIES_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("symbol", "ticker", "pair", "instrument"), "symbol"),
-        **dict.fromkeys(("product_id", "instrument_id", "inst_id", "instid"), "symbol"),
+        **dict.fromkeys(("product_id", "instrument_id", "instrument_name", "inst_id", "instid"), "symbol"),
         **dict.fromkeys(("timeframe", "time_frame", "interval", "granularity", "resolution"), "timeframe"),
         "series": "series",
     }
@@ -66,13 +68,23 @@ SERIES_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 
 BASE_VOLUMES: Final = (
     *("base_volume", "basevolume", "volume_base", "base_vol", "base_asset_volume"),
-    *("volumefrom", "volume_from", "candle_acc_trade_volume"),
+    *("volumefrom", "volume_from", "volume_traded", "basetokenvolume", "candle_acc_trade_volume"),
 )
 VOLUMES: Final = (VOLUME, "vol", "v", "real_volume")
-AMOUNTS: Final = ("amount", "volccy", "a", "sum")
+AMOUNTS: Final = ("amount", "volccy", "vol_ccy", "a", "sum")
 QUOTE_VOLUMES: Final = (
     *("quote_volume", "quotevolume", "volume_quote", "quote_vol", "quote_asset_volume", "quote_amount"),
-    *("volccyquote", "volumeto", "volume_to", "turnover", "notional", "q", "candle_acc_trade_price"),
+    *(
+        "volccyquote",
+        "vol_ccy_quote",
+        "vol_quote",
+        "volumeto",
+        "volume_to",
+        "turnover",
+        "notional",
+        "q",
+        "candle_acc_trade_price",
+    ),
     COUNT_OR_TURNOVER,
 )
 _OTHER_VOLUMES: Final = (
@@ -113,6 +125,12 @@ PRICE_TYPE_NAMES: Final = (
 )
 """Columns that name the prices of a row: traded ones, or others such as mark prices."""
 
+VAGUE_TYPE_NAMES: Final = ("type", "kind", "tick_type", "ticktype", "feed")
+"""Columns that may name the prices of a row, or something else."""
+
+STATE_NAMES: Final = ("status", "state", "bar_status", "bar_state", "candle_status", "candle_state")
+"""Columns that may tell by a word whether a bar is closed, or something else."""
+
 TRADED_KINDS: Final = (
     *("", "spot", "margin", "futures", "future", "swap", "perp", "perpetual", "delivery", "linear"),
     *("inverse", "um", "cm", "usdm", "coinm", "last", "last_price", "lastprice", "trade", "trades"),
@@ -137,7 +155,7 @@ OTHER_KINDS: Final[Mapping[str, str]] = MappingProxyType(
 MARKETS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("spot", "margin"), "spot"),
-        **dict.fromkeys(("futures", "future", "swap", "perpetual"), "futures"),
+        **dict.fromkeys(("futures", "future", "swap", "perpetual", "perp"), "futures"),
         **dict.fromkeys(("um", "usdm", "linear"), "futures in the quote currency"),
         **dict.fromkeys(("cm", "coinm", "inverse"), "futures in the coin"),
     }
@@ -184,7 +202,8 @@ def wanted_columns(names: Sequence[str], series: Series, location: str) -> dict[
             raise _not_one(f"{column}{others}", num_present, names, location)
         columns[plain.index(present[0])] = column
     used = {plain[number] for number in columns}
-    deciding = (*SERIES_COLUMNS, *CLOSED_NAMES, *OPEN_NAMES, *PRICE_TYPE_NAMES)
+    types = (*PRICE_TYPE_NAMES, *VAGUE_TYPE_NAMES)
+    deciding = (*SERIES_COLUMNS, *CLOSED_NAMES, *OPEN_NAMES, *STATE_NAMES, *types)
     for name in (*_volumes(plain, series, location), *deciding):
         if name in plain and name not in used:
             if plain.count(name) != 1:

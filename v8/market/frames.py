@@ -49,9 +49,11 @@ from v8.market.column_names import (
     PRICE_TYPE_NAMES,
     QUOTE_VOLUMES,
     SERIES_COLUMNS,
+    STATE_NAMES,
     TIME_NAMES,
     TRADED_KINDS,
     UNNAMED_COLUMNS,
+    VAGUE_TYPE_NAMES,
     VOLUMES,
     plain_name,
     wanted_columns,
@@ -79,9 +81,11 @@ _RANGE = 5.0
 
 _TRUE_WORDS: Final = ("1", "1.0", "true", "t", "yes", "y")
 _FALSE_WORDS: Final = ("0", "0.0", "false", "f", "no", "n")
+_CLOSED_STATES: Final = ("closed", "final", "complete", "completed", "confirmed", "finished")
+_OPEN_STATES: Final = ("open", "partial", "running", "incomplete", "unconfirmed", "forming", "live")
 _MARKS: Final = ",' \u2019\u00a0\u202f"  # comma, apostrophes and blanks
 _MARKED_NUMBER: Final = re.compile(
-    rf"[-+]?\d+(?:[.{_MARKS}]\d+)*[{_MARKS}]\d+(?:\.\d+)*|[-+]?\d+(?:\.\d{{3}}){{2,}}"
+    rf"[-+]?\d+(?:[.{_MARKS}]\d+)*[{_MARKS}]\d+(?:\.\d+)*(?:[eE][-+]?\d+)?|[-+]?\d+(?:\.\d{{3}}){{2,}}"
 )
 """Digits with such marks between them, and perhaps points; or with several points."""
 
@@ -140,7 +144,7 @@ def settled(frame: pd.DataFrame, series: Series, location: str) -> pd.DataFrame:
     for name in SERIES_COLUMNS:
         if name in frame:
             _require_series(name, frame[name].dropna(), series)
-    for name in PRICE_TYPE_NAMES:
+    for name in (*PRICE_TYPE_NAMES, *VAGUE_TYPE_NAMES):
         if name in frame:
             _require_traded(name, frame[name], location)
             frame = frame.drop(columns=name)
@@ -151,17 +155,21 @@ def settled(frame: pd.DataFrame, series: Series, location: str) -> pd.DataFrame:
         values = {name: numbers(frame[name]) for name in volumes}
         own = base_volume(values, numbers(frame[LOW]), numbers(frame[HIGH]), location)
         frame = frame.drop(columns=[name for name in volumes if name != own]).rename(columns={own: VOLUME})
-    flags = [name for name in (*CLOSED_NAMES, *OPEN_NAMES) if name in frame]
+    flags = [
+        _read_flags(name, frame[name], location) for name in (*CLOSED_NAMES, *OPEN_NAMES) if name in frame
+    ]
+    flags += [_read_states(frame[name]) for name in STATE_NAMES if name in frame]
     if flags:
-        is_closed = np.logical_and.reduce([_read_flags(name, frame[name], location) for name in flags])
-        frame = frame.drop(columns=flags).assign(**{IS_CLOSED: is_closed})
+        names = [name for name in (*CLOSED_NAMES, *OPEN_NAMES, *STATE_NAMES) if name in frame]
+        frame = frame.drop(columns=names).assign(**{IS_CLOSED: np.logical_and.reduce(flags)})
     return frame
 
 
 def _require_traded(name: str, values: pd.Series, location: str) -> None:
     """Refuse rows of other prices than traded ones, and of kinds that are not known."""
     words = dict.fromkeys(str(value).strip().lower() for value in values.dropna())
-    others = [shown(word, 40) for word in words if word not in TRADED_KINDS]
+    is_other = OTHER_KINDS.__contains__ if name in VAGUE_TYPE_NAMES else _is_not_traded
+    others = [shown(word, 40) for word in words if is_other(word)]
     if others:
         meanings = [OTHER_KINDS[word] for word in words if word in OTHER_KINDS]
         meaning = f": {listed(list(dict.fromkeys(meanings)))}" if meanings else ""
@@ -170,13 +178,17 @@ def _require_traded(name: str, values: pd.Series, location: str) -> None:
         raise DataError(where=location, rule=rule, got=f"{name} {listed(others)}{meaning}", fix=fix)
 
 
+def _is_not_traded(word: str) -> bool:
+    return word not in TRADED_KINDS
+
+
 def _read_flags(name: str, values: pd.Series, location: str) -> NDArray[np.bool_]:
     """Read which rows are closed bars, shape (N,), from a column that tells it.
 
     Raises:
         DataError: If a value is neither true nor false.
     """
-    texts = values.astype(object).map(lambda value: str(value).strip().lower())
+    texts = _small_words(values)
     is_true = texts.isin(_TRUE_WORDS).to_numpy(dtype=np.bool_)
     is_read = is_true | texts.isin(_FALSE_WORDS).to_numpy(dtype=np.bool_)
     if not is_read.all():
@@ -185,6 +197,18 @@ def _read_flags(name: str, values: pd.Series, location: str) -> NDArray[np.bool_
         rule = f"{name} says whether a bar is closed, by 1 or 0, true or false"
         raise DataError(where=location, rule=rule, got=listed(others), fix=fix)
     return is_true if name in CLOSED_NAMES else ~is_true
+
+
+def _read_states(values: pd.Series) -> NDArray[np.bool_]:
+    """Read which rows are closed bars, shape (N,), if all words say that; else every row is one."""
+    words = _small_words(values)
+    is_closed = words.isin(_CLOSED_STATES).to_numpy(dtype=np.bool_)
+    is_open = words.isin(_OPEN_STATES).to_numpy(dtype=np.bool_)
+    return is_closed | ~(is_closed | is_open).all()
+
+
+def _small_words(values: pd.Series) -> pd.Series:
+    return values.astype(object).map(lambda value: str(value).strip().lower())
 
 
 def _require_plain_numbers(name: str, values: pd.Series, location: str) -> None:

@@ -160,9 +160,23 @@ def test_a_coin_may_be_called_like_a_kind(tmp_path: Path, frame: pd.DataFrame, n
     assert [str(series) for series in FilesSource(tmp_path).series()] == ["INDEXUSDT-1h"]
 
 
-def test_okx_s_swaps_are_named_by_their_pair(tmp_path: Path, frame: pd.DataFrame) -> None:
-    put_freqtrade(tmp_path, "BTC-USDT-SWAP-1h.json", frame)
-    assert FilesSource(tmp_path).series() == (HOURLY,)
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [
+        ("BTC-USDT-SWAP-1h", "BTCUSDT-1h"),  # OKX
+        ("BTC-PERP-1h", "BTCPERP-1h"),
+        ("BTCUSD_PERP-1h-2024-06", "BTCUSDPERP-1h"),  # Binance, in the coin
+        ("BTCUSDT_240628-1h-2024-06", "BTCUSDT240628-1h"),  # Binance, ends in June
+        ("BTC_USDT_USDT_240628-1h-futures", "BTCUSDT240628-1h"),  # freqtrade
+        ("BTCUSDT_20240628_1h", "BTCUSDT-1h"),
+    ],
+)
+def test_contracts_are_named_by_their_pair_and_their_end(
+    tmp_path: Path, frame: pd.DataFrame, name: str, series: str
+) -> None:
+    put_freqtrade(tmp_path, f"{name}.json", frame)
+    assert [str(each) for each in FilesSource(tmp_path).series()] == [series]
+    assert len(read(tmp_path, Series.parse(series))) == NUM_BARS
 
 
 @pytest.mark.parametrize(
@@ -246,6 +260,9 @@ def test_of_okx_s_volumes_the_one_in_coins_is_read(tmp_path: Path, frame: pd.Dat
     assert read(tmp_path).digest == digest_of(frame)
     swap = spot.assign(vol=frame["volume"] * 100, volCcy=frame["volume"])  # contracts of 0.01 coins
     put_csv(tmp_path, swap)
+    assert read(tmp_path).digest == digest_of(frame)
+    names = {"ts": "open_time", "volCcy": "vol_ccy", "volCcyQuote": "vol_quote"}  # in its files to download
+    put_csv(tmp_path, swap.rename(columns=names).assign(instrument_name="BTC-USDT-SWAP"))
     assert read(tmp_path).digest == digest_of(frame)
 
 
@@ -375,6 +392,23 @@ def test_what_does_not_say_whether_a_bar_is_closed_is_named_and_refused(
     put_csv(tmp_path, frame.assign(**{name: [1] * 99 + [value]}))
     error = refusal(tmp_path)
     assert name in f"{error.rule} {error.got}"
+
+
+def test_a_state_that_tells_it_decides_and_another_is_ignored(tmp_path: Path, frame: pd.DataFrame) -> None:
+    put_csv(tmp_path, frame.assign(status=["closed"] * 99 + ["Open"]))
+    assert read(tmp_path).digest == digest_of(frame[:99])
+    put_csv(tmp_path, frame.assign(status=["TRADING"] * 99 + ["open"], type="candle"))
+    assert read(tmp_path).digest == digest_of(frame)
+    put_csv(tmp_path, frame.assign(type="mark"))
+    assert refusal(tmp_path).got == "type mark: mark prices"
+
+
+def test_cryptofeed_s_start_places_a_bar_and_not_its_last_trade(tmp_path: Path, frame: pd.DataFrame) -> None:
+    start_s = frame["open_time"] // 1_000
+    table = pd.DataFrame({"symbol": "BTC-USDT", "start": start_s, "stop": start_s + 3_599.999})
+    table = table.assign(**frame[COLUMNS[1:]], closed=[True] * 99 + [False], timestamp=start_s + 3_600)
+    put_csv(tmp_path, table)
+    assert read(tmp_path).digest == digest_of(frame[:99])
 
 
 @pytest.mark.parametrize("name", ["price_type", "candleType"])

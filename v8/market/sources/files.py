@@ -57,6 +57,8 @@ _SECOND_WORDS: Final = {*QUOTE_CURRENCIES, "PERP"}
 _ARCHIVE_FOLDERS: Final = ("priceklines", "premiumindexklines", "fundingrate")
 """How folders of the exchange archive end that hold other prices, small letters; the files do not say so."""
 
+_DATE: Final = re.compile(r"\d{8}")
+_LAST_DAY: Final = re.compile(r"\d{6}")
 _SPOT: Final = MARKETS["spot"]
 _CHECKSUM: Final = ".CHECKSUM"
 _MOST_LETTERS: Final = 255
@@ -120,28 +122,38 @@ def holds_name(stem: str, series: Series) -> bool:
 def _symbol(text: str) -> tuple[str, list[str]]:
     """Read the symbol at the end of the text before a timeframe, and all other words.
 
-    The symbol is the last word or a pair of words. A kind or a market may follow it.
+    The symbol is the last word or a pair of words. A kind, a market or a date may follow it, and the day on
+    which a contract ends, which is part of the symbol.
 
     >>> _symbol("BTC-USDT-SWAP"), _symbol("Binance_BTCUSDT_mark"), _symbol("index")
     (('BTCUSDT', ['SWAP']), ('BTCUSDT', ['Binance', 'mark']), ('index', []))
+    >>> _symbol("BTCUSDT_240628"), _symbol("BTC_USDT_20240628")
+    (('BTCUSDT240628', []), ('BTCUSDT', ['20240628']))
     """
     words = _words(text)
     others = []
-    while len(words) > 1 and _is_kind(words[-1]) and words[-2].upper().endswith(QUOTE_CURRENCIES):
+    while len(words) > 1 and _is_added(words[-1]) and words[-2].upper().endswith(QUOTE_CURRENCIES):
         others.append(words.pop())
+    has_end = (
+        len(words) > 1 and _LAST_DAY.fullmatch(words[-1]) and words[-2].upper().endswith(QUOTE_CURRENCIES)
+    )
+    last_day = words.pop() if has_end else ""
     while len(words) > 2 and words[-1] == words[-2]:  # the settlement currency repeats the quote currency
         words.pop()
     is_pair = len(words) > 1 and words[-1].upper() in _SECOND_WORDS
     num_words = 2 if is_pair else 1
-    return "".join(words[-num_words:]), [*words[:-num_words], *others]
+    return "".join([*words[-num_words:], last_day]), [*words[:-num_words], *others]
 
 
 def _words(text: str) -> list[str]:
     return [word for word in re.split(r"[-_, ]+", text) if word]
 
 
-def _is_kind(word: str) -> bool:
-    return word.lower() in OTHER_KINDS or word.lower() in MARKETS
+def _is_added(word: str) -> bool:
+    """Return whether a word after a symbol is a kind, a market or a date, and no part of the symbol."""
+    small = word.lower()
+    is_kind = small in OTHER_KINDS or small in MARKETS
+    return (is_kind and word.upper() not in _SECOND_WORDS) or _DATE.fullmatch(word) is not None
 
 
 def _may_hold(stem: str, series: Series) -> bool:
