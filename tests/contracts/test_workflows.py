@@ -90,6 +90,7 @@ def test_every_heavy_test_has_its_night() -> None:
     assert set(jobs) == {"all", "floors", "ray", "image", "gpu-paper"}
     assert jobs["all"]["steps"][-1]["run"] == "scripts/test --all"
     assert jobs["floors"]["steps"][-1]["run"] == "scripts/test --floor"
+    assert jobs["floors"]["strategy"]["matrix"]["python"] == ["3.12", "3.13"]
     assert (REPOSITORY / ".ci" / "run").read_text("utf-8").endswith('scripts/test" --all\n')
 
 
