@@ -51,24 +51,82 @@ def test_a_machine_without_python_is_told_what_to_install(
     assert not (tmp_path / "venv").exists()
 
 
+def stand_in(file: Path, does: str = "") -> Path:
+    """Write a program that notes what it is asked to do in the file `asked` beside its environment."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'#!/bin/sh\necho "${{0##*/}} $@" >> {file.parents[2]}/asked\n{does}\n')
+    file.chmod(0o755)
+    return file
+
+
+def asked(tmp_path: Path) -> list[str]:
+    return (tmp_path / "asked").read_text().splitlines()
+
+
 def test_installing_happens_once_and_again_only_when_setup_cfg_changes(
     bare_path: Path, tmp_path: Path
 ) -> None:
-    # A stand-in for the virtual environment's Python that writes down what it is asked to do.
     venv = tmp_path / "venv"
-    (venv / "bin").mkdir(parents=True)
-    python = venv / "bin" / "python"
-    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
-    python.chmod(0o755)
+    stand_in(venv / "bin" / "python")
     for word in ("one", "two"):
         assert call("run", bare_path, venv, word).returncode == 0
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert [line.split()[1] for line in asked] == ["pip", "v8", "v8"]
-    assert asked[0].endswith(f"--editable {REPOSITORY}[app]")
-    assert asked[1:] == ["-m v8 run one", "-m v8 run two"]
-    (venv / ".v8-installed").write_text("another setup.cfg")
+    uv, package, *runs = asked(tmp_path)
+    # No uv is there and none can be fetched: pip installs.
+    assert uv.startswith("python -m pip install --quiet ")
+    assert uv.endswith(" uv")
+    assert package.startswith("python -m pip install ")
+    assert package.endswith(f"--editable {REPOSITORY}[app]")
+    assert "--quiet" not in package
+    assert runs == ["python -m v8 run one", "python -m v8 run two"]
+    (venv / ".v8-installed").write_text("another repository and setup.cfg app")
     assert call("run", bare_path, venv, "three").returncode == 0
-    assert (tmp_path / "asked").read_text().count("pip install") == 2
+    assert sum("--editable" in line for line in asked(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("is_working", [True, False])
+def test_uv_installs_where_it_is_there_and_pip_where_it_fails(
+    is_working: bool, bare_path: Path, tmp_path: Path
+) -> None:
+    venv = tmp_path / "venv"
+    stand_in(venv / "bin" / "python")
+    stand_in(venv / "bin" / "uv", "" if is_working else "exit 1")
+    done = call("run", bare_path, venv)
+    assert done.returncode == 0
+    assert done.stdout == ""  # it belongs to what the command prints
+    uv, *others = asked(tmp_path)
+    assert uv.startswith(f"uv --directory {REPOSITORY} pip install --python {venv}/bin/python --constraint ")
+    assert uv.endswith(f"--editable {REPOSITORY}[app]")
+    assert len(others) == (1 if is_working else 2)
+    assert ("pip installs" in done.stderr) == (not is_working)
+
+
+def test_an_extra_is_installed_beside_those_that_are_there_and_stays(bare_path: Path, tmp_path: Path) -> None:
+    (bare_path / "sed").symlink_to(shutil.which("sed") or "")
+    venv = tmp_path / "venv"
+    stand_in(venv / "bin" / "python")
+    stand_in(venv / "bin" / "uv")
+    assert call("v8", bare_path, venv, "install", "onnx", "ray").returncode == 0
+    assert call("v8", bare_path, venv, "doctor").returncode == 0
+    installed, doctor = asked(tmp_path)
+    assert installed.endswith(f"--editable {REPOSITORY}[app,onnx,ray]")
+    assert doctor == "python -m v8 doctor"
+    state = venv / ".v8-installed"
+    state.write_text(f"another repository and setup.cfg {state.read_text().split()[-1]}")
+    assert call("v8", bare_path, venv, "doctor").returncode == 0
+    assert asked(tmp_path)[2] == installed
+
+
+@pytest.mark.parametrize(("words", "got"), [((), "none"), (("onnx", "onx"), "onx"), (("*",), "*")])
+def test_an_extra_that_is_none_is_refused(
+    words: tuple[str, ...], got: str, bare_path: Path, tmp_path: Path
+) -> None:
+    (bare_path / "sed").symlink_to(shutil.which("sed") or "")
+    stand_in(tmp_path / "venv" / "bin" / "python")
+    done = call("v8", bare_path, tmp_path / "venv", "install", *words)
+    assert done.returncode == 2
+    assert "app, baselines, ccxt, docs," in done.stderr
+    assert f"; got {got}. " in done.stderr
+    assert not (tmp_path / "asked").exists()
 
 
 def test_the_very_last_lines_of_all_tests_name_what_is_flaky(bare_path: Path, tmp_path: Path) -> None:
