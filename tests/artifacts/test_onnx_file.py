@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import TINY_SHAPES, tiny_model
 from typer.testing import CliRunner, Result
 
+from v8.artifacts import onnx_file
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import ModelShapes, read_metadata
 from v8.artifacts.onnx_checks import steps_apart_on_trials
@@ -149,6 +150,67 @@ def test_models_are_copied_where_the_place_must_stay_as_it_is(
     copied = tmp_path / "copy" / SERIES
     assert (copied / "model.onnx").read_bytes() == (run / SERIES / "model.onnx").read_bytes()
     assert Forecaster.load(copied, models=SharedModels("onnx")).runtime == "onnx"
+
+
+@pytest.mark.tf
+def test_copies_go_into_new_folders_or_over_copies_of_the_same_models(
+    run: Path, trained_run: Any, tmp_path: Path
+) -> None:
+    words = (run, "--models", "onnx", "--data-dir", trained_run.candles_dir, "--out")
+    assert export(*words, tmp_path / "copy").exit_code == 0
+    assert export(*words, tmp_path / "copy").exit_code == 0  # over its own copy
+    outside = tmp_path / "mine.md"
+    outside.write_text("mine")
+    for number, spoil in enumerate(SPOILT):
+        out = tmp_path / f"spoilt{number}"
+        shutil.copytree(tmp_path / "copy", out)
+        spoil(out / SERIES, outside)
+        before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        refused = export(*words, out)
+        assert (refused.exit_code, "--out" in refused.stderr) == (2, True), refused.output
+        assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert outside.read_text() == "mine"
+
+
+def write_readme(folder: Path, outside: Path) -> None:
+    (folder / "README.md").write_text("mine")
+
+
+def put_another_model(folder: Path, outside: Path) -> None:
+    (folder / "model.keras").write_bytes(b"another model")
+
+
+def put_other_metadata(folder: Path, outside: Path) -> None:
+    file = folder / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": 99}))
+
+
+def add_file(folder: Path, outside: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+
+
+def link_readme(folder: Path, outside: Path) -> None:
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to(outside)
+
+
+def link_folder(folder: Path, outside: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+
+
+SPOILT = (write_readme, put_another_model, put_other_metadata, add_file, link_readme, link_folder)
+
+
+@pytest.mark.tf
+def test_nothing_is_copied_of_a_model_that_is_not_converted(
+    trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_file, "MAX_STEPS", -1)
+    out = tmp_path / "copy"
+    words = ("--models", "onnx", "--data-dir", trained_run.candles_dir, "--out", out)
+    assert export(trained_run.path, *words).exit_code == 3
+    assert not out.exists()
 
 
 def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, SeriesData]:

@@ -39,7 +39,7 @@ from v8.errors import ArtifactError, shown
 from v8.networks.onnx_graph import WINDOW, ConversionError, to_onnx
 from v8.networks.published import forecast_windows, forecasts_apart
 from v8.rounding import MAX_STEPS
-from v8.storage import digest_bytes, write_with
+from v8.storage import digest_bytes, write_bytes
 from v8.windows.span import Span
 
 COMPARED_WINDOWS: Final = 64  # windows of the test span, spread over it, on which they are compared
@@ -164,16 +164,28 @@ def _session_of(model: onnx.ModelProto, file: Path) -> Any:
 
 
 def save_onnx_model(model: Any, file: Path, series: str, span: Span) -> float:
-    """Write a Keras model as ONNX file if both forecast the same.
+    """Write a Keras model as ONNX file if both forecast the same; arguments and errors as `converted_onnx`.
+
+    Returns:
+        By how many steps of single precision the forecasts differ at most (`v8.rounding`).
+    """
+    content, steps = converted_onnx(model, file, series, span)
+    write_bytes(file, content)
+    return steps
+
+
+def converted_onnx(model: Any, file: Path, series: str, span: Span) -> tuple[bytes, float]:
+    """Convert a Keras model, and compare what both forecast; nothing is written.
 
     Args:
         model: The published Keras model with this series' numbers.
-        file: Where to write.
+        file: Where the content will be written, for errors.
         series: Name of the series, which is noted in the file.
         span: Windows of the test span, of which `COMPARED_WINDOWS` are compared.
 
     Returns:
-        By how many steps of single precision the forecasts differ at most (`v8.rounding`).
+        The content of the file, and by how many steps of single precision the forecasts differ at most
+        (`v8.rounding`).
 
     Raises:
         ArtifactError: If the model has a layer without counterpart, or a forecast differs by more than
@@ -194,8 +206,7 @@ def save_onnx_model(model: Any, file: Path, series: str, span: Span) -> float:
     values, expected = (forecast_windows(one, compared_NTF) for one in (model_of_file, model))
     steps_by_output = forecasts_apart(values, expected, span.last_close[places])
     require_same_forecasts(steps_by_output, file, fix)
-    write_with(file, lambda aside: aside.write_bytes(content))
-    return max(steps_by_output.values())
+    return content, max(steps_by_output.values())
 
 
 def require_same_forecasts(steps_by_output: Mapping[str, float], file: Path, fix: str) -> None:
