@@ -89,7 +89,12 @@ _MARKED_NUMBER: Final = re.compile(
 )
 """Digits with such marks between them, and perhaps points; or with several points."""
 
-_DECIMAL_COMMA: Final = re.compile(r"[^,]*,(\d{1,2}|\d{4,})|.*\..*,\d*")
+_NUMBER_WITH_UNIT: Final = re.compile(
+    r"[-+]?[$\u20ac\u00a3\u00a5\u20bf] ?\d[\d.,]*|[-+]?\d[\d.,]* ?[KMBTkmbt%$\u20ac\u00a3\u00a5\u20bf]"
+)
+"""Numbers with the sign of a currency, in thousands, millions or billions, or in percent."""
+
+_DECIMAL_COMMA: Final = re.compile(r"[^,]*,(\d{1,2}|\d{4,})([eE].*)?|.*\..*,\d*")
 _THOUSANDS_COMMA: Final = re.compile(r".*,.*[,.].*")
 
 _FIRST = np.datetime64("1970-01-01")
@@ -216,21 +221,27 @@ def _require_plain_numbers(name: str, values: pd.Series, location: str) -> None:
     if is_real(values):
         return
     texts = [value.strip() for value in values.astype(object) if isinstance(value, str)]
-    odd = [text for text in texts if len(text) <= _MAX_TEXT and _MARKED_NUMBER.fullmatch(text)]
+    odd = [text for text in texts if len(text) <= _MAX_TEXT and _is_decorated(text)]
     if odd:
-        rule = "a number has a decimal point and no marks between thousands"
+        rule = "a number has a decimal point, no marks between thousands and no unit"
         got = f"{odd[0]} in {name}: {_cause(odd)}"
-        raise DataError(where=location, rule=rule, got=got, fix="Write it without, such as 64628.01")
+        raise DataError(where=location, rule=rule, got=got, fix="Write plain numbers, such as 64628.01")
+
+
+def _is_decorated(text: str) -> bool:
+    return _MARKED_NUMBER.fullmatch(text) is not None or _NUMBER_WITH_UNIT.fullmatch(text) is not None
 
 
 def _cause(texts: Sequence[str]) -> str:
-    """Name what is wrong with numbers that have commas, blanks or apostrophes in them.
+    """Name what is wrong with numbers that have commas, blanks, apostrophes or units in them.
 
     >>> _cause(["64628,01"]), _cause(["1.234,567"]), _cause(["64,628.01"]), _cause(["64 628"])
     ('decimal comma', 'decimal comma', 'thousands comma', 'blank between thousands')
-    >>> _cause(["64,628"]), _cause(["64'628"])
-    ('decimal or thousands comma', 'mark between thousands')
+    >>> _cause(["64,628"]), _cause(["64'628"]), _cause(["1.2K"])
+    ('decimal or thousands comma', 'mark between thousands', 'unit')
     """
+    if any(_NUMBER_WITH_UNIT.fullmatch(text) for text in texts):
+        return "unit"
     if any(_DECIMAL_COMMA.fullmatch(text) for text in texts):
         return "decimal comma"
     if any(_THOUSANDS_COMMA.fullmatch(text) for text in texts):

@@ -121,7 +121,7 @@ def test_of_freqtrade_s_files_only_those_of_trades_are_read(
     assert FilesSource(tmp_path).series() == (HOURLY,)
 
 
-@pytest.mark.parametrize("name", ["BTC_USDT_USDT-1h-mark", "BTCUSDT_mark_1h", "mark-BTCUSDT-1h"])
+@pytest.mark.parametrize("name", ["BTC_USDT_USDT-1h-mark", "BTCUSDT_mark_1h", "BTCUSDT-1h.mark"])
 def test_mark_prices_are_no_series(tmp_path: Path, frame: pd.DataFrame, valid_frame: Any, name: str) -> None:
     put_freqtrade(tmp_path, f"{name}.json", frame)
     put_freqtrade(tmp_path, "BTC_USDT_USDT-15m-futures.json", valid_frame(50, 900)[COLUMNS])
@@ -324,8 +324,8 @@ def test_a_volume_that_is_missing_everywhere_is_none(
     put_rows(tmp_path, [[*row[:5], blank] for row in rows_of(*(frame[name] for name in COLUMNS))])
     candles = read(tmp_path)
     assert (len(candles), candles.has_volume) == (NUM_BARS, False)
-    put_rows(tmp_path, [[*row[:5], "1.2K"] for row in rows_of(*(frame[name] for name in COLUMNS))])
-    assert "1.2K in volume" in refusal(tmp_path).got
+    put_rows(tmp_path, [[*row[:5], "many"] for row in rows_of(*(frame[name] for name in COLUMNS))])
+    assert "such as many in volume" in refusal(tmp_path).got
 
 
 # --- bars that are not closed ----------------------------------------------------------------------------
@@ -466,11 +466,38 @@ def test_numbers_as_a_spreadsheet_writes_them_are_shown_and_their_cause_named(
     assert error.got == f"{table['open'].iloc[0]} in open: {cause}"
 
 
-def test_a_few_numbers_with_a_comma_are_not_dropped_in_silence(tmp_path: Path, frame: pd.DataFrame) -> None:
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("1,234.5", "thousands comma"),
+        ("5,78E+04", "decimal comma"),
+        ("1.2K", "unit"),
+        ("$1234.5", "unit"),
+        ("12 %", "unit"),
+    ],
+)
+def test_a_few_numbers_that_are_not_plain_are_not_dropped_in_silence(
+    tmp_path: Path, frame: pd.DataFrame, text: str, cause: str
+) -> None:
     table = frame.astype({"volume": object})
-    table.loc[7, "volume"] = "1,234.5"
+    table.loc[7, "volume"] = text
     put_csv(tmp_path, table)
-    assert refusal(tmp_path).got == "1,234.5 in volume: thousands comma"
+    assert refusal(tmp_path).got == f"{text} in volume: {cause}"
+
+
+def test_decimal_commas_between_commas_are_shown(tmp_path: Path, frame: pd.DataFrame) -> None:
+    (tmp_path / "BTCUSDT-1h.csv").write_text(frame.to_csv(index=False).replace(".", ","))
+    error = refusal(tmp_path)
+    assert error.got.startswith("11 values in line 2, and 6 columns: 1704067200000, 100, 0, 100, 83 ...")
+    assert "decimal point" in error.fix
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+def test_date_and_time_apart_without_a_header_are_to_be_joined(tmp_path: Path, separator: str) -> None:
+    row = ["2024.01.01", "00:00", *"11111"]
+    (tmp_path / "BTCUSDT-1h.csv").write_text(f"{separator.join(row)}\n")
+    error = refusal(tmp_path)
+    assert "2024.01.01" in error.got and "date and time in one column" in error.fix
 
 
 @pytest.mark.parametrize("clock", ["%H:%M:%S", "%H:%M", "%H%M%S"])

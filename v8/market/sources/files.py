@@ -57,6 +57,7 @@ _SECOND_WORDS: Final = {*QUOTE_CURRENCIES, "PERP"}
 _ARCHIVE_FOLDERS: Final = ("priceklines", "premiumindexklines", "fundingrate")
 """How folders of the exchange archive end that hold other prices, small letters; the files do not say so."""
 
+_PUNCTUATION: Final = re.compile(r"[.()\[\]+]")
 _DATE: Final = re.compile(r"\d{8}")
 _LAST_DAY: Final = re.compile(r"\d{6}")
 _SPOT: Final = MARKETS["spot"]
@@ -94,7 +95,7 @@ def read_name(stem: str) -> FileName:
         others += before if start == 0 else []
         start = match.end()
     others += _words(stem[start:_MOST_LETTERS])
-    small = [word.lower() for word in others]
+    small = [part for word in others for part in _PUNCTUATION.split(word.lower()) if part]
     joined = [f"{first}_{second}" for first, second in pairwise(small)]
     return FileName(_series(pairs), frozenset((*small, *joined)))
 

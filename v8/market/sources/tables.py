@@ -60,6 +60,7 @@ digests; from 3.1 on it is exact and the argument is deprecated."""
 SEPARATORS: Final[str] = ",;\t|"
 _MOST_LINES_TO_HEADER: Final = 5  # `sep=`, an address, an empty line, the header; or its levels and times
 _MAX_LINE: Final = 65_536
+_CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 _FEWEST_UNNAMED: Final = 6  # values of a row without a header; fewer could be anything
 _EVEN: Final = "be a CSV with as many values in each row as columns"
 _LEVELS: Final = (
@@ -108,8 +109,10 @@ def require_even(text: str, separator: str, num_columns: int, location: str) -> 
         if line.count(separator) >= num_columns:
             values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
             if len(values) > num_columns:
-                got = f"{len(values)} values in line {number:,}, and {num_columns} columns"
-                raise DataError(where=location, rule=f"must {_EVEN}", got=got, fix="Correct the file")
+                first = listed([shown(value, 20) for value in values])
+                got = f"{len(values)} values in line {number:,}, and {num_columns} columns: {first}"
+                fix = "Correct the file; numbers with commas need another separator, and a decimal point"
+                raise DataError(where=location, rule=f"must {_EVEN}", got=got, fix=fix)
 
 
 def read_csv_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
@@ -185,7 +188,17 @@ def _open_table(text: str, series: Series, location: str) -> tuple[io.StringIO, 
                 above.append(names)
         if len(best) > 1 and not above:
             break
-    raise unlike_a_table(location, f"{len(best)} columns that begin {listed(best)}")
+    raise _no_header(best, location)
+
+
+def _no_header(values: Sequence[str], location: str) -> DataError:
+    """Return the error for a line that is neither a header nor a row of candles."""
+    more_fix = ""
+    if len(values) > 1 and _CLOCK.match(values[1]):
+        more_fix = ", and join date and time in one column, in UTC"
+    elif len(values) == 1 and len(values[0].split()) > len(OHLC):
+        more_fix = ", with commas and not blanks between the values, and date and time in one column"
+    return unlike_a_table(location, f"{len(values)} columns that begin {listed(values)}", more_fix)
 
 
 def _is_time_only(names: Sequence[str]) -> bool:
@@ -459,10 +472,11 @@ def _too_long(location: str, got: str, most_bytes: int) -> DataError:
     return DataError(where=location, rule=f"unpacks to at most {most_bytes:,} bytes", got=got, fix=fix)
 
 
-def unlike_a_table(location: str, got: str) -> DataError:
-    """Return the error for a file that is not a table of candles."""
+def unlike_a_table(location: str, got: str, more_fix: str = "") -> DataError:
+    """Return the error for a file that is not a table of candles, with what else is to be done."""
     names = f"open time (or timestamp, time, date), {', '.join(OHLC)} and volume"
     rows = f"rows of these six values or of the {len(ARCHIVE_COLUMNS)} of the exchange archive"
     rule = f"needs a header that names {names}, or {rows}"
-    fix = "Add a header line that names the columns"
-    return DataError(where=location, rule=rule, got=got, fix=fix)
+    return DataError(
+        where=location, rule=rule, got=got, fix=f"Add a header line that names the columns{more_fix}"
+    )
