@@ -361,7 +361,6 @@ def contest(spans: Sequence[Evaluated], figure: str, baseline: str) -> dict[str,
         diebold_mariano(
             span.losses[figure][MODEL] - span.losses[figure][baseline],
             horizon_bars=span.span.horizon_bars,
-            bar_numbers=span.span.bar_numbers,
         )
         for span in spans
     ]

@@ -681,7 +681,6 @@ def compare_methods(folds: Sequence[Fold], name: str, other: str) -> MethodCompa
     """Compare a method with another on the same windows."""
     ratios = []
     differences = []
-    bars = []
     for fold in folds:
         ours = errors_of(fold, name)
         theirs = errors_of(fold, other)
@@ -690,12 +689,10 @@ def compare_methods(folds: Sequence[Fold], name: str, other: str) -> MethodCompa
         usual_S = np.nanmean(theirs, axis=0)
         ratios.append(np.nanmean(ours, axis=0) / usual_S)
         differences.append(np.nanmean((ours - theirs) / usual_S, axis=1))
-        bars.append(fold.market.times_s[fold.evaluated] // fold.market.series[0].bar_s)
     moved = np.concatenate(differences)
-    numbers = np.concatenate(bars)
     is_finite = np.isfinite(moved)
     flat = np.concatenate(ratios)
-    test = diebold_mariano(moved[is_finite], horizon_bars=HORIZON, bar_numbers=numbers[is_finite])
+    test = diebold_mariano(moved[is_finite], horizon_bars=HORIZON)
     flat = flat[np.isfinite(flat)]
     return MethodComparison(
         float(np.median(flat)), int((flat < 1).sum()), len(flat), test.p_value, float(flat.mean())
@@ -852,9 +849,9 @@ def contest(cells: Sequence[Decoded], task: str, name: str, other: str) -> Metho
             for cell in cells
         ]
     )
-    numbers, places = np.unique(bars, return_inverse=True)
+    _, places = np.unique(bars, return_inverse=True)
     mean = np.bincount(places, weights=moved) / np.bincount(places)
-    test = diebold_mariano(mean, horizon_bars=HORIZON, bar_numbers=numbers)
+    test = diebold_mariano(mean, horizon_bars=HORIZON)
     ratios = [cell.losses[task][name].mean() / cell.losses[task][other].mean() for cell in cells]
     flat = np.array(ratios)
     return MethodComparison(

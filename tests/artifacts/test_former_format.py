@@ -111,9 +111,10 @@ def test_a_back_test_of_format_1_gives_the_figures_that_version_1_0_gave(former:
     former_task = written["pools"][0]["tasks"]["volatility"]
     task = pool.tasks["volatility"]
     assert task.relative_mae == with_current_names(former_task["multiples"])
-    assert (task.p_naive, task.p_best, task.difference) == tuple(
-        former_task[key] for key in ("p_naive", "p_best", "difference")
-    )
+    assert task.difference == former_task["difference"]
+    # Of so few windows version 1.0 still made a test.
+    assert former_task["p_naive"] < 0.05
+    assert (task.p_naive, task.p_best) == (None, None)
 
 
 @pytest.mark.tf

@@ -11,6 +11,7 @@ from typing import Any
 import evaluating
 import numpy as np
 import pytest
+import scipy.fft
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def test_naive_evaluated_as_a_model_equals_naive_and_neither_beats_nor_loses(mak
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
-    made = make_span(num_windows=60)
+    made = make_span(num_windows=240)
     evaluation = evaluate(replace(made, model=made.test.actual))
     assert [evaluation.against(task).skill for task in made.model] == [1.0, 1.0, 1.0]
     assert [step.rate for step in evaluation.direction] == [1.0, 1.0, 1.0]
@@ -117,9 +118,7 @@ def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones(make_c
 
 
 def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span) -> None:
-    # A hole after window 40: bars 0 to 39, then 1,000 to 1,049.
-    bars = np.arange(90) + np.repeat([0, 960], [40, 50])
-    made = make_market_span(num_windows=90).told(bar_numbers=bars)
+    made = make_market_span(num_windows=240)
     evaluation = evaluate(made)
     for task, actual in made.test.actual.items():
         unit = 1.0 if task == "volatility" else made.test.history_close[:, -1:, None]
@@ -128,11 +127,10 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
             theirs = np.abs((made.forecast(name)[task] - actual) / unit).mean(axis=(1, 2))
             test = evaluation.tasks[task].significance[name]
             assert test.mean_difference == pytest.approx((ours - theirs).mean(), rel=1e-9)
-            # 1.3 x sqrt(90) = 12.3, so pairs up to 13 bars apart count, none of them across the hole.
-            assert (test.lag_bars, test.num_windows) == (13, 90)
-            deviations = ours - theirs - (ours - theirs).mean()
-            weights = np.maximum(0, 1 - np.abs(bars[:, None] - bars) / 14)
-            error = np.sqrt(deviations @ weights @ deviations) / 90
+            # 0.3 x sqrt(240) = 4.6, so the first four waves count.
+            assert (test.degrees_of_freedom, test.num_windows) == (4, 240)
+            waves = scipy.fft.dct(ours - theirs, type=2, norm="ortho")[1:5]
+            error = np.sqrt(np.mean(waves**2) / 240)
             assert test.standard_error == pytest.approx(error, rel=1e-9)
             assert evaluation.against(task, name).p_value == test.p_value
 
@@ -151,7 +149,7 @@ def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -
     assert list(content["tasks"]["bands"]) == ["columns", "errors", "significance"]
     assert list(content["tasks"]["bands"]["errors"]["offset"]["mae_price"]) == ["by_step_and_column"]
     test = content["tasks"]["bands"]["significance"]["offset"]
-    assert list(test) == ["mean_difference", "standard_error", "num_windows", "lag_bars"]
+    assert list(test) == ["mean_difference", "standard_error", "num_windows", "degrees_of_freedom"]
 
 
 def test_an_evaluation_of_format_2_is_read_and_what_followed_from_it_is_passed_over(make_span) -> None:
@@ -179,12 +177,12 @@ def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_sho
     section = content["tasks"]["bands"]
     for part in ("errors", "significance"):
         section[part]["**x** <b>"] = section[part].pop("offset")
-    with pytest.raises(ArtifactError, match="evaluation of format 5"):
+    with pytest.raises(ArtifactError, match="evaluation of format 6"):
         Evaluation.from_json(content)
 
 
 def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_span) -> None:
-    evaluation = evaluate(make_span(num_windows=60))
+    evaluation = evaluate(make_span(num_windows=240))
     for task, evaluated in evaluation.tasks.items():
         errors = {name: evaluation.error(task, name).overall for name in evaluated.significance}
         best = evaluation.best_baseline(task)
@@ -296,7 +294,7 @@ def test_float32_forecasts_as_models_give_them_are_evaluated(make_span) -> None:
         (("tasks", "bands", "significance", "naive", "mean_difference"), -0.001),
         (("tasks", "bands", "significance", "naive", "mean_difference"), None),
         (("tasks", "bands", "significance", "naive", "standard_error"), -1.0),
-        (("tasks", "bands", "significance", "naive", "lag_bars"), 60),
+        (("tasks", "bands", "significance", "naive", "degrees_of_freedom"), 60),
         (("tasks", "bands", "significance", "naive", "num_windows"), 99),
         (("tasks", "bands", "significance"), {}),
         (("direction", 0, "num_effective"), 99.0),
@@ -309,7 +307,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
         section = section[key]
     section[path[-1]] = value
     with pytest.raises(
-        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 5"
+        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 6"
     ):
         Evaluation.from_json(content, where="metadata of X, key evaluation")
 
@@ -317,7 +315,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 5; got format None"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 6; got format None"
     ):
         Evaluation.from_json(content)
 
@@ -325,7 +323,7 @@ def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
 def test_an_evaluation_of_the_first_format_is_refused(make_span) -> None:
     content = {**evaluate(make_span()).to_json(), "format": 1}
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 5; got format 1"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 6; got format 1"
     ):
         Evaluation.from_json(content)
 

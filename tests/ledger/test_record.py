@@ -124,7 +124,7 @@ def test_the_test_is_that_of_the_evaluation_with_missed_closes_left_out(
     fill(losses, numbers)
     live = live_record(ledger, PLACE).series[0].tasks["ohlc"]
     differences = losses[:, 0, 0] - losses[:, 1, 0]
-    expected = diebold_mariano(differences, horizon_bars=2, bar_numbers=numbers.astype(np.int64))
+    expected = diebold_mariano(differences, horizon_bars=2)
     assert live.naive.p_value == pytest.approx(expected.p_value, rel=1e-9)
 
 

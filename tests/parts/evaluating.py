@@ -48,9 +48,7 @@ def evaluate_arrays(actual: Arrays, model: Arrays, history_close: np.ndarray, of
         ours, losses = measure_errors(span, task, model[task])
         theirs = {name: measure_errors(span, task, made[name][task]) for name in OF_CLOSES}
         tests = {
-            name: diebold_mariano(
-                losses - other, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
-            )
+            name: diebold_mariano(losses - other, horizon_bars=span.horizon_bars)
             for name, (_, other) in theirs.items()
         }
         errors = {MODEL: ours, **{name: each for name, (each, _) in theirs.items()}}

@@ -50,7 +50,7 @@ def test_a_figure_says_its_direction_in_a_word(
     # The best baseline errs 0.8 times as much as naive.
     for share, words in ((0.1, [lower, higher]), (0.5, [lower, lower]), (-0.1, [higher, higher])):
         with language(name):
-            for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=90)):
+            for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=240)):
                 figures = re.findall(r"<strong[^>]*>([\d.]+ %)<small>(.*?)</small></strong>", card)
                 assert [word for _, word in figures] == words
                 assert than_naive in card
@@ -58,7 +58,7 @@ def test_a_figure_says_its_direction_in_a_word(
 
 def test_a_figure_has_a_colour_where_it_is_significant(make_metadata: Any) -> None:
     for share, style in ((0.5, "better"), (-0.5, "worse")):
-        for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=90)):
+        for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=240)):
             assert re.findall('<strong class="(.*?)"', card)[0] == style
             assert f'<span class="chip {style}">significant</span>' in card
 
@@ -67,7 +67,7 @@ def test_a_figure_has_no_colour_where_the_significant_series_differ_from_the_med
     make_metadata: Any,
 ) -> None:
     # One of three series is significantly better, but the median of their errors is higher.
-    metadata = [make_metadata("AUSDT-1h", share=0.5, num_windows=90)]
+    metadata = [make_metadata("AUSDT-1h", share=0.5, num_windows=240)]
     metadata += [make_metadata(name, share=-0.001) for name in ("BUSDT-1h", "CUSDT-1h")]
     for card in cards(*metadata):
         assert '<strong class="unclear">0.1 %<small>higher error</small></strong>' in card
@@ -78,7 +78,7 @@ def test_a_figure_has_a_colour_where_most_series_differ_significantly(make_metad
     for num_sure, style in ((1, "unclear"), (2, "unclear"), (3, "better")):
         metadata = []
         for number in range(4):
-            share, num_windows = (0.5, 90) if number < num_sure else (0.5, 10)
+            share, num_windows = (0.5, 240) if number < num_sure else (0.5, 10)
             metadata.append(make_metadata(f"{'ABCD'[number]}USDT-1h", share=share, num_windows=num_windows))
         rows = rank_results(map(read_result, metadata))
         for card in re.findall(r'<section class="card">.*?</section>', first_screen(rows, None)):

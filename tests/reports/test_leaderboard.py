@@ -59,7 +59,7 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
     ("share", "verdict"), [(0.5, "beats naive"), (0.0, "equals naive"), (-0.1, "loses to naive")]
 )
 def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) -> None:
-    (row,) = leaderboard([make_metadata(share=share, num_windows=90)])
+    (row,) = leaderboard([make_metadata(share=share, num_windows=240)])
     assert row.tasks["ohlc"].naive.verdict == verdict
 
 
@@ -101,7 +101,7 @@ def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make
     tasks = {name: ("ohlc",) if name == "B" else ("ohlc", "bands") for name in shares}
     rows = leaderboard(
         [
-            make_metadata(f"{name}USDT-1h", share=share, tasks=tasks[name], num_windows=90, seed=number)
+            make_metadata(f"{name}USDT-1h", share=share, tasks=tasks[name], num_windows=240, seed=number)
             for number, (name, share) in enumerate(shares.items())
         ]
     )
@@ -122,7 +122,7 @@ def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make
 
 def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) -> None:
     # Errors over naive's per series, a: 0.9, 0.7, 0.7 and b: 0.6, 0.8, 0.8. The medians choose a for all.
-    metadata = [make_metadata(f"{name}USDT-1h", share=0.25, num_windows=90) for name in "ABC"]
+    metadata = [make_metadata(f"{name}USDT-1h", share=0.25, num_windows=240) for name in "ABC"]
     for content, a, b in zip(metadata, (0.9, 0.7, 0.7), (0.6, 0.8, 0.8), strict=True):
         let_baselines_err(content, {"last_close": a, "offset": b})
     rows = leaderboard(metadata)
@@ -149,7 +149,7 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
 
 def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
     metadata = [
-        make_metadata(f"{name}USDT-1h", share=share, num_windows=90, seed=number)
+        make_metadata(f"{name}USDT-1h", share=share, num_windows=240, seed=number)
         for number, (name, share) in enumerate({"A": 0.1, "B": 0.02, "C": 0.3}.items())
     ]
     for content in metadata:
@@ -183,7 +183,7 @@ def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) 
 
 
 def test_one_series_alone_needs_no_correction(make_metadata) -> None:
-    (row,) = leaderboard([make_metadata(num_windows=90)])
+    (row,) = leaderboard([make_metadata(num_windows=240)])
     for score in row.tasks.values():
         for against in (score.naive, score.best):
             assert against.corrected_p_value == against.p_value
@@ -194,7 +194,7 @@ def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
     shares = {"A": 0.5, "B": 0.2, "C": -0.2}
     rows = leaderboard(
-        [make_metadata(f"{name}USDT-1h", share=share, num_windows=90) for name, share in shares.items()]
+        [make_metadata(f"{name}USDT-1h", share=share, num_windows=240) for name, share in shares.items()]
     )
     assert list(dict.fromkeys(task for task, _ in compared(rows))) == ["ohlc", "bands", "volatility"]
     assert median_multiple(rows, "bands", "naive") == pytest.approx(0.8)
@@ -215,7 +215,7 @@ def test_the_summary_of_no_series_has_no_medians() -> None:
 def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:
     path = tmp_path / "leaderboard.csv"
     write_leaderboard_csv(
-        path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=90)])
+        path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=240)])
     )
     (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
     assert list(line) == [
@@ -280,7 +280,7 @@ def test_tasks_and_numbers_that_do_not_exist_are_empty_cells(make_metadata, tmp_
 
 def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
     path = tmp_path / "leaderboard.csv"
-    rows = leaderboard([make_metadata(num_windows=90), make_metadata("AUSDT-1h", num_windows=90, seed=2)])
+    rows = leaderboard([make_metadata(num_windows=240), make_metadata("AUSDT-1h", num_windows=240, seed=2)])
     write_leaderboard_csv(path, rows)
     lines = csv.DictReader(path.read_text("utf-8").splitlines())
     for line, row in zip(lines, rows, strict=True):

@@ -84,8 +84,8 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
 
 def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> None:
     metadata = [
-        make_metadata("AUSDT-1h", share=0.25, num_windows=90),
-        make_metadata("BUSDT-1h", share=-0.25, num_windows=90, seed=4),
+        make_metadata("AUSDT-1h", share=0.25, num_windows=400),
+        make_metadata("BUSDT-1h", share=-0.25, num_windows=400, seed=4),
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert (

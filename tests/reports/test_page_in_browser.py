@@ -38,7 +38,7 @@ def sample_of(series: str) -> ForecastSample:
 @pytest.fixture(scope="module")
 def metadata(make_metadata: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
     made = [
-        make_metadata(name, share=share, num_windows=90)
+        make_metadata(name, share=share, num_windows=240)
         for name, share in zip(NAMES, (0.25, -0.1), strict=True)
     ]
     for content in made:

@@ -143,7 +143,7 @@ def pages(
     folder = tmp_path_factory.mktemp("pages")
     names = ("BTCUSDT-15m", "ETHUSDT-1h")
     metadata = [
-        make_metadata(name, share=share, num_windows=90, source="demo", best_epoch=best, epochs_run=runs)
+        make_metadata(name, share=share, num_windows=240, source="demo", best_epoch=best, epochs_run=runs)
         for name, share, best, runs in zip(names, (0.25, -0.1), (2, 0), (3, 0), strict=True)
     ]
     for content in metadata:

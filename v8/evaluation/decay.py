@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 
 from v8.baselines.baselines import NAIVE, called
 from v8.evaluation.evaluation import MODEL, Evaluation
 from v8.evaluation.significance import (
     ALPHA,
-    MIN_WINDOWS_PER_LAG,
     Losses,
     Significance,
-    choose_lag,
     corrected_p_values,
+    min_windows,
 )
 from v8.wording import chance, number, plural
 
@@ -90,27 +88,10 @@ def is_worse(test: Significance, p_value: float | None) -> bool:
 def too_few_windows(num_windows: int, horizon_bars: int) -> str | None:
     """Say, as a clause, that there are too few windows for a test; None if there are enough.
 
-    >>> too_few_windows(4, 10), too_few_windows(30, 10)
-    ('only 4 windows that neither was trained on; a test needs 30', None)
+    >>> too_few_windows(4, 10), too_few_windows(200, 10)
+    ('only 4 windows that neither was trained on; a test needs 200', None)
     """
-    needed = _min_windows(horizon_bars)
+    needed = min_windows(horizon_bars)
     if num_windows >= needed:
         return None
     return f"only {plural(num_windows, 'window')} that neither was trained on; a test needs {needed}"
-
-
-@cache
-def _min_windows(horizon_bars: int) -> int:
-    """Return the number of windows from which on a test always has a standard error.
-
-    The lag is rounded up, so 21 windows may be enough where 22 are not.
-
-    >>> _min_windows(2), _min_windows(10)
-    (24, 30)
-    """
-    upper_bound = MIN_WINDOWS_PER_LAG * horizon_bars + 100  # from there on the lag grows slower than windows
-    largest_failing = 0
-    for num_windows in range(1, upper_bound):
-        if num_windows < MIN_WINDOWS_PER_LAG * (choose_lag(num_windows, horizon_bars) + 1):
-            largest_failing = num_windows
-    return largest_failing + 1

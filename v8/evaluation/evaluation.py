@@ -30,8 +30,10 @@ from v8.evaluation.significance import (
     Losses,
     Significance,
     best_of,
+    degrees_of_freedom,
     error_ratio,
     is_equal,
+    with_degrees_of_freedom,
 )
 from v8.former_names import with_current_names
 from v8.quantile_levels import interval_names, intervals
@@ -69,7 +71,7 @@ class JsonRecord:
         rule = f"must be an {cls.kind} of format {cls.formats[-1]}"
         check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
         if content["format"] != cls.formats[-1]:
-            content = with_current_names(content)
+            content = with_degrees_of_freedom(with_current_names(content))
         record = checked(cls, content, where=where, fix=_FIX, rule=rule)
         faults = [*record.faults()]
         if faults:
@@ -95,9 +97,9 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    formats = (2, 3, 4, 5)
+    formats = (2, 3, 4, 5, 6)
     # 2 also held figures that follow from others, which are ignored; 2 and 3 have former names; up to 4 there
-    # were no errors on the validation span.
+    # were no errors on the validation span; up to 5 tests had a lag in place of degrees of freedom.
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
@@ -181,7 +183,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    formats = (1, 2)  # format 1 has former names
+    formats = (1, 2, 3)  # 1 has former names; up to 2 tests had a lag in place of degrees of freedom
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
@@ -382,8 +384,8 @@ def _fits(test: Significance, evaluation: Evaluation, task: str, baseline: str) 
     baseline_error = evaluation.error(task, baseline).overall
     deviation = abs(test.mean_difference - (model_error - baseline_error))
     is_same = deviation <= 1e-9 * max(model_error, baseline_error)
-    is_lag_possible = test.standard_error is None or test.lag_bars < test.num_windows
-    return is_same and is_lag_possible and test.num_windows == evaluation.num_windows
+    is_possible = test.degrees_of_freedom == degrees_of_freedom(test.num_windows, evaluation.horizon_bars)
+    return is_same and is_possible and test.num_windows == evaluation.num_windows
 
 
 def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:

@@ -406,10 +406,9 @@ def tested(cells: Sequence[Cell], task: str, other: str) -> tuple[float | None, 
         The p-value, None where there are too few windows for a test; and the mean difference as a share of
         the naive error, below 0 where the model is better.
     """
-    closes_s, differences = shared_differences(cells, task, other)
-    bars = closes_s // cells[0].series.bar_s
+    _, differences = shared_differences(cells, task, other)
     horizon = cells[0].evaluation.horizon_bars
-    test = significance.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
+    test = significance.diebold_mariano(differences, horizon_bars=horizon)
     return test.p_value, test.mean_difference
 
 

@@ -14,17 +14,19 @@ losses is zero.
 
 * Windows overlap: two that are fewer than a horizon apart forecast common bars, so their losses move
   together, and volatility stays high or low for longer still. The variance of the mean is therefore a
-  long-run variance (Newey & West 1987, doi:10.2307/1913610). Its Bartlett weights never make it
-  negative; the equal weights of the original test can.
-* Bartlett weights take away from every covariance they use, so a lag of horizon - 1 alone would make the
-  variance too small: by a third for ten steps of independent bars. The lag is the larger of horizon - 1
-  and 1.3 times the root of the number of windows (Lazarus, Lewis, Stock & Watson 2018,
-  doi:10.1080/07350015.2018.1506926).
-* The statistic is shrunk as Harvey, Leybourne & Newbold (1997, doi:10.1016/S0169-2070(96)00719-4) do and
-  compared with Student's t of N - 1 degrees. Their correction is for horizon - 1 covariances; here it
-  counts those really used, lag + 1 with the variance, which is the same where the lag is horizon - 1.
-* Candles may have gaps, so windows that are neighbours in the array can be far apart in time: the lag counts
-  bars, not array positions.
+  long-run variance: the mean square of the first B cosine coefficients of the differences, each of which
+  estimates it. The statistic is compared with Student's t of B degrees of freedom (Lazarus, Lewis, Stock &
+  Watson 2018, doi:10.1080/07350015.2018.1506926).
+* B is small (`degrees_of_freedom`), because persistence shows in the slowest waves only: with more of them
+  the variance is too small, and chance alone is called significant. The price is power, most of it where B is
+  below 4.
+* There is no test of fewer than `min_windows` windows. With fewer, chance alone is called significant in more
+  than 10 % of all cases where losses are as persistent as those of real candles, or B is below 4.
+* The waves count windows, not bars. Across a gap of the candles windows depend on each other less, never
+  more, so gaps only make the slow waves a better guide.
+
+tests/evaluation/test_size.py simulates how often chance alone is called significant, and
+docs/en/explanation/evaluation.md shows it.
 
 Testing many series together finds some differences by chance alone. `corrected_p_values` corrects for that
 (Benjamini & Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x). The correction bounds the share of false
@@ -51,11 +53,17 @@ from v8.wording import number
 ALPHA: Final = 0.05
 """P-values below this, corrected where several series are evaluated together, are called significant."""
 
-LAG_FACTOR: Final = 1.3
-"""Lag over the root of the number of windows, after Lazarus et al. (2018)."""
+DEGREES_PER_ROOT: Final = 0.3
+"""Degrees of freedom of a test over the root of the number of windows."""
 
-MIN_WINDOWS_PER_LAG: Final = 3
-"""A test needs windows for at least this many blocks of lag + 1 bars; with fewer the variance is unknown."""
+MIN_WINDOWS: Final = 200
+"""The least number of windows of a test of a few steps; see `min_windows`."""
+
+LAG_FACTOR: Final = 1.3
+"""Lag over the root of the number of values, after Lazarus et al. (2018), for the effective sample size."""
+
+MIN_VALUES_PER_LAG: Final = 3
+"""The effective sample size needs values for at least this many blocks of lag + 1 bars."""
 
 ROUNDING_SHARE: Final = 1e-5
 """Errors that differ by a smaller share than this count as equal.
@@ -85,15 +93,12 @@ class Significance:
     mean_difference: Number  # mean loss of the first minus that of the second, in returns
     standard_error: Annotated[Number, Field(gt=0)] | None  # of that mean, in returns
     num_windows: Count  # N
-    lag_bars: Count  # largest distance at which windows may depend on each other, in bars
+    degrees_of_freedom: Count  # of Student's t, B
 
     @property
     def statistic(self) -> float | None:
-        """Mean over standard error with the small-sample correction, unitless; None without an error."""
-        if self.standard_error is None:
-            return None
-        ratio = self.mean_difference / self.standard_error
-        return ratio * small_sample_factor(self.num_windows, self.lag_bars + 1)
+        """Mean over standard error, unitless; None without an error."""
+        return None if self.standard_error is None else self.mean_difference / self.standard_error
 
     @property
     def p_value(self) -> float | None:
@@ -101,7 +106,7 @@ class Significance:
         from scipy.special import stdtr  # noqa: PLC0415 - a third of the start of every command that trains
 
         statistic = self.statistic
-        return None if statistic is None else float(2.0 * stdtr(self.num_windows - 1, -abs(statistic)))
+        return None if statistic is None else float(2.0 * stdtr(self.degrees_of_freedom, -abs(statistic)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +130,7 @@ class Losses:
         """Test whether two forecasters differ; the losses of the second are multiplied by `times` before."""
         by_name = self.by_task[task]
         differences = by_name[first] - times * by_name[second]
-        return diebold_mariano(differences, horizon_bars=self.horizon_bars, bar_numbers=self.bar_numbers)
+        return diebold_mariano(differences, horizon_bars=self.horizon_bars)
 
     def tests(self, task: str, forecaster: str) -> dict[str, Significance]:
         """Test a forecaster against every other one; the result is by the name of the other one."""
@@ -276,32 +281,93 @@ def best_of(errors: Sequence[Mapping[str, float]]) -> str:
     return min(shared, key=lambda name: (median_relative_error(name), name != NAIVE))
 
 
-def diebold_mariano(
-    differences: NDArray[np.float64], *, horizon_bars: int, bar_numbers: NDArray[np.int64] | None = None
-) -> Significance:
+def diebold_mariano(differences: NDArray[np.float64], *, horizon_bars: int) -> Significance:
     """Test whether two forecasters are equally good.
 
     Args:
         differences: Losses of the first forecaster minus those of the second, in the order of time, in
             returns, shape (N,), N at least 1.
         horizon_bars: Steps that are forecast.
-        bar_numbers: As in `Losses`; None when the windows follow one another bar by bar.
     """
     num_windows = len(differences)
-    lag_bars = choose_lag(num_windows, horizon_bars)
     mean = math.fsum(differences) / num_windows
-    deviations = differences - mean
+    num_degrees = degrees_of_freedom(num_windows, horizon_bars)
     standard_error = None
-    # Where all differences are equal, rounding still leaves deviations of about this size.
-    is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(differences).max())
-    if not is_constant and num_windows >= MIN_WINDOWS_PER_LAG * (lag_bars + 1):
-        variance = long_run_variance(deviations, lag_bars, bar_numbers) / num_windows
-        standard_error = math.sqrt(variance) or None
-    return Significance(mean, standard_error, num_windows, lag_bars)
+    if num_windows >= min_windows(horizon_bars):
+        variance = slow_variance(differences - mean, num_degrees)
+        standard_error = math.sqrt(variance / num_windows)
+        # Where the differences are all equal, rounding still leaves a standard error of about this size.
+        if standard_error <= 1e-12 * float(np.abs(differences).max()):
+            standard_error = None
+    return Significance(mean, standard_error, num_windows, num_degrees)
+
+
+def degrees_of_freedom(num_windows: int, horizon_bars: int) -> int:
+    """Return B, the number of cosine coefficients that the variance of a test is estimated from.
+
+    It grows with the root of N, so that the waves become slower in bars while there are more of them. The
+    fastest takes at least four horizons: in faster ones overlapping windows cancel each other.
+
+    >>> degrees_of_freedom(1_200, 10), degrees_of_freedom(1_200, 120), degrees_of_freedom(31, 10)
+    (10, 5, 1)
+    """
+    return min(int(DEGREES_PER_ROOT * math.sqrt(num_windows)), num_windows // (2 * horizon_bars))
+
+
+def min_windows(horizon_bars: int) -> int:
+    """Return the least number of windows of a test: with fewer there is no p-value.
+
+    From there on a test has at least 4 degrees of freedom.
+
+    >>> min_windows(1), min_windows(10), min_windows(60)
+    (200, 200, 480)
+    """
+    return max(MIN_WINDOWS, 8 * horizon_bars)
+
+
+def with_degrees_of_freedom(content: Any) -> Any:
+    """Let the tests in a JSON document of a former format have degrees of freedom, at any depth.
+
+    They had a lag in bars instead, which was at least horizon - 1. Their standard error stays, except where
+    there is no test any more.
+
+    >>> former = {"mean_difference": 0.1, "standard_error": 0.2, "num_windows": 1_200, "lag_bars": 46}
+    >>> with_degrees_of_freedom(former)["degrees_of_freedom"]
+    10
+    """
+    if isinstance(content, list):
+        return [with_degrees_of_freedom(value) for value in content]
+    if not isinstance(content, dict):
+        return content
+    num_windows = content.get("num_windows")
+    lag_bars = content.get("lag_bars")
+    if not isinstance(num_windows, int) or not isinstance(lag_bars, int):
+        return {key: with_degrees_of_freedom(value) for key, value in content.items()}
+    test = {key: value for key, value in content.items() if key != "lag_bars"}
+    test["degrees_of_freedom"] = degrees_of_freedom(num_windows, lag_bars + 1)
+    if num_windows < min_windows(lag_bars + 1):
+        test["standard_error"] = None
+    return test
+
+
+def slow_variance(deviations: NDArray[np.float64], num_waves: int) -> float:
+    """Return the mean square of the first cosine coefficients: the limit of N times the variance of the mean.
+
+    A coefficient is the root of 2 / N times the sum of cos(pi j (n - 1/2) / N) times the n-th value, j from 1
+    to `num_waves` (Lazarus et al. 2018).
+
+    Args:
+        deviations: Values minus their mean, in the order of time, shape (N,).
+        num_waves: Number of coefficients.
+    """
+    num_values = len(deviations)
+    turns_N = np.pi * (np.arange(num_values) + 0.5) / num_values
+    waves = np.cos(np.outer(np.arange(1, num_waves + 1), turns_N))
+    return float(np.mean((waves @ deviations) ** 2)) * 2.0 / num_values
 
 
 def choose_lag(num_windows: int, horizon_bars: int) -> int:
-    """Return the lag in bars, at least horizon - 1; see the top of this module.
+    """Return the lag of `num_effective` in bars, at least horizon - 1.
 
     >>> choose_lag(1_200, 10), choose_lag(25, 10)
     (46, 9)
@@ -316,14 +382,14 @@ def long_run_variance(
 ) -> float:
     """Return the Bartlett-weighted sum of autocovariances: the limit of N times the variance of the mean.
 
-    The weight of two bars that are k apart is 1 - k / (lag + 1). The weighted sum equals the mean square of
-    all sums over lag + 1 consecutive bars, where bars without a window count as zero. That is cheap to
-    compute, and never negative.
+    After Newey & West (1987), doi:10.2307/1913610. The weight of two bars that are k apart is
+    1 - k / (lag + 1). The weighted sum equals the mean square of all sums over lag + 1 consecutive bars,
+    where bars without a window count as zero. That is cheap to compute, and never negative.
 
     Args:
         deviations: Values minus their mean, in the order of time, shape (N,).
         lag_bars: Largest distance at which values may depend on each other, in bars.
-        bar_numbers: As in `diebold_mariano`.
+        bar_numbers: As in `Losses`; None when the values follow one another bar by bar.
     """
     bars = np.arange(len(deviations)) if bar_numbers is None else bar_numbers
     # Positions on an axis of bars. A gap longer than the lag is shortened to lag + 1 bars: values on its two
@@ -338,16 +404,6 @@ def long_run_variance(
     return float(np.sum(sums**2)) / (lag_bars + 1) / len(deviations)
 
 
-def small_sample_factor(num_windows: int, num_covariances: int) -> float:
-    """Return the factor of Harvey, Leybourne & Newbold (1997): root of (N + 1 - 2h + h (h - 1) / N) / N.
-
-    >>> round(small_sample_factor(16, 4), 4)  # (16 + 1 - 8 + 12 / 16) / 16 = 0.609375
-    0.7806
-    """
-    spare = num_windows - num_covariances
-    return math.sqrt(spare * (spare + 1)) / num_windows
-
-
 def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[np.int64] | None) -> float:
     """Return the effective sample size: how many independent values would give the mean the same variance.
 
@@ -357,13 +413,13 @@ def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[n
     Args:
         values: In the order of time, shape (N,), N at least 1; each looks `step` bars ahead.
         step: Bars that a value looks ahead.
-        bar_numbers: As in `diebold_mariano`.
+        bar_numbers: As in `long_run_variance`.
     """
     num_values = len(values)
     deviations = values - values.mean()
     variance = float(np.mean(deviations**2))
     lag_bars = choose_lag(num_values, step)
-    if variance == 0.0 or num_values < MIN_WINDOWS_PER_LAG * (lag_bars + 1):
+    if variance == 0.0 or num_values < MIN_VALUES_PER_LAG * (lag_bars + 1):
         return max(1.0, num_values / step)
     share = variance / max(variance, long_run_variance(deviations, lag_bars, bar_numbers))
     return max(1.0, num_values * share)
