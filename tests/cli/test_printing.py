@@ -307,6 +307,19 @@ def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixtur
     )
 
 
+def test_a_board_names_the_series_whose_spans_are_too_short_to_test(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02)), board_row("BUSDT-1h", ohlc=score(0.9))]
+    print_leaderboard(rows, Path())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "Not tested, too few windows: BUSDT-1h."
+    assert {line.split()[0]: line.split()[1] for line in lines if "USDT-1h " in line} == {
+        "AUSDT-1h": "0.900*",
+        "BUSDT-1h": "0.900",
+    }
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_prose_on_a_terminal_breaks_at_spaces_whatever_its_width(
     monkeypatch: pytest.MonkeyPatch, width: int

@@ -570,11 +570,11 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
         "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their actual values"
         in shown.stdout
     )
-    assert "over 11 forecasts of 1 day: not yet known." in shown.stdout
+    assert "over 11 forecasts of 1 day: too few windows." in shown.stdout
     told = json.loads(call(*words, "--format", "json").stdout)
     assert [one["series"] for one in told["series"]] == [SHORT, LONG]
     naive = told["series"][0]["tasks"]["ohlc"]["naive"]
-    assert (naive["verdict"], naive["p_value"]) == ("not yet known", None)
+    assert (naive["verdict"], naive["p_value"]) == ("too few windows", None)
     rows = [*csv.DictReader(call(*words, "--format", "csv", "--series", SHORT).stdout.splitlines())]
     assert [row["task"] for row in rows] == ["ohlc", "volatility"]
     assert float(rows[0]["relative_mae"]) == naive["relative_mae"]

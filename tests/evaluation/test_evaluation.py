@@ -68,7 +68,7 @@ def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
     worse = evaluate(flat_span(104.0, 94.0))
     assert worse.against("ohlc").skill == pytest.approx(-1.5)
     # One window is too few for a test, so nothing is known of either.
-    assert {one.against("ohlc").verdict for one in (evaluation, worse)} == {"not yet known"}
+    assert {one.against("ohlc").verdict for one in (evaluation, worse)} == {"too few windows"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
         (0.9999, 10.0, "not significantly different from naive"),
         (1.0001, 10.0, "not significantly different from naive"),
         (1.5, 0.01, "loses to naive"),
-        (1.5, None, "not yet known"),
+        (1.5, None, "too few windows"),
         (1.0, 0.01, "equals naive"),
     ],
 )
@@ -199,7 +199,7 @@ def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span)
     assert evaluation.against("ohlc").skill is None
     assert evaluation.relative_error("ohlc", "rmse") is None
     assert evaluation.error("ohlc", "naive").by_step == (0.0,)
-    assert evaluation.against("ohlc").verdict == "not yet known"
+    assert evaluation.against("ohlc").verdict == "too few windows"
     text = json.dumps(evaluation.to_json(), allow_nan=False)
     assert Evaluation.from_json(json.loads(text)) == evaluation
 

@@ -162,8 +162,8 @@ _EVALUATIONS: dict[float, Evaluation] = {}
 def _evaluation(share: float) -> Evaluation:
     """Judge a forecast `share` of the way from naive to the actual values; its multiple is 1 - share."""
     if share not in _EVALUATIONS:
-        rng = np.random.default_rng(3)
-        num_windows = 6 if share == SHORT else 60
+        seed, num_windows = (3, 6) if share == SHORT else (15, 240)
+        rng = np.random.default_rng(seed)
         closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
         naive = rolled(closes, HORIZON_BARS)
         actual = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}

@@ -312,9 +312,10 @@ def of_promotion(_: Path, metadata: Metadata) -> str:
 
 
 def of_decay(_: Path, metadata: Metadata) -> str:
-    losses = {name: np.linspace(1.0, 2.0, 100) for name in metadata.evaluation.errors["ohlc"]}
+    drawn = np.random.default_rng(1).uniform(1.0, 2.0, 300)
+    losses = dict.fromkeys(metadata.evaluation.errors["ohlc"], drawn)
     losses["model"] = 5.0 * losses["model"]  # worse than all, so the reason names each comparison
-    newer = Losses(dict.fromkeys(metadata.evaluation.tasks, losses), np.arange(100), HORIZON_BARS, "since")
+    newer = Losses(dict.fromkeys(metadata.evaluation.tasks, losses), np.arange(300), HORIZON_BARS, "since")
     return detect_decay(metadata.evaluation, newer, references(metadata.verdicts))[1]
 
 

@@ -52,7 +52,7 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     (one,) = record.series
     ohlc, volatility = one.tasks["ohlc"], one.tasks["volatility"]
     assert ohlc.errors == {"model": 1.5, "naive": 3.0, "har": 4.0}
-    assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "not yet known")
+    assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "too few windows")
     assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
     assert (volatility.best.baseline, volatility.best.relative_mae) == ("har", 4.0)
     assert (ohlc.num_scored, ohlc.num_days, one.counts.num_scored) == (2, 1, 2)
@@ -110,7 +110,7 @@ def test_fewer_than_a_week_of_days_is_not_yet_known(ledger: Ledger, fill: Callab
     num_before = (MIN_DAYS - 1) * 96
     fill(drawn(num_before, 1.0, 2.0, 3.0))
     against = live_record(ledger, PLACE).series[0].tasks["ohlc"].naive
-    assert (against.p_value, against.is_significant, against.verdict) == (None, False, "not yet known")
+    assert (against.p_value, against.is_significant, against.verdict) == (None, False, "too few windows")
     fill(drawn(1, 1.0, 2.0, 3.0), numbers=[num_before])
     against = live_record(ledger, PLACE).series[0].tasks["ohlc"].naive
     assert against.is_significant and against.verdict == "beats naive"

@@ -16,7 +16,7 @@ from v8.reports.charts import plotly
 from v8.reports.figures import verdict_figures
 from v8.reports.first_screen import _price_range, _range_verdict, first_screen
 
-UNKNOWN = "not tested: too few candles"
+UNKNOWN = "not tested: too few windows"
 
 
 def cards(*metadata: dict[str, Any]) -> list[str]:

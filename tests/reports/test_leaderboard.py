@@ -47,7 +47,7 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
         assert score.naive.relative_mae == pytest.approx(0.75)
         assert score.naive.skill == pytest.approx(0.25)
         # Six windows are too few to tell more than that.
-        assert score.naive.verdict == "not yet known"
+        assert score.naive.verdict == "too few windows"
         for against in (score.naive, score.best):
             assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]

@@ -76,7 +76,7 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     assert f"Candles{same}0.6 %higher errorthan the best baseline, “offset”{unknown}" in page.text
     # Nothing is better than naive there, so it stands alone.
     assert f"Bollinger bands{same}No baseline is better than no change." in page.text
-    assert "Candles: not yet known; Bollinger bands: not yet known;" in page.text
+    assert "Candles: too few windows; Bollinger bands: too few windows;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
         assert content in page.text

@@ -56,7 +56,7 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
 
 
 NAIVE, BEST = "error than the naive forecast", "than the best baseline"
-SURE, UNSURE, UNKNOWN = "significant", "not significant", "not tested: too few candles"
+SURE, UNSURE, UNKNOWN = "significant", "not significant", "not tested: too few windows"
 STILL = BaselineComparison("naive", 0.1, 0.0)
 
 

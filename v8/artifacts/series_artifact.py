@@ -39,7 +39,7 @@ from v8.artifacts.run_folder import ERROR_FILE
 from v8.baselines.baselines import NAIVE
 from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
-from v8.evaluation.significance import ALPHA, LOSES
+from v8.evaluation.significance import ALPHA, LOSES, min_windows
 from v8.evaluation.verdict import Verdict, Verdicts
 from v8.features.standalone import obstacle
 from v8.former_names import with_current_names
@@ -69,7 +69,7 @@ _QUALITY_NOTE: Final = (
     "volatility follow from that. Below 1 the model has the lower error. The best baseline is the forecast "
     "without a network that has the lowest error here. The model beats a baseline or loses to it where the "
     "difference is statistically significant (Diebold-Mariano test, p below {alpha:g}); otherwise it is "
-    "not significant."
+    "not significant. A test needs {min_windows} windows."
 )
 
 _STANDALONE_NOTE: Final = (
@@ -324,7 +324,9 @@ def _quality(metadata: Metadata) -> str:
         )
         for task, quality in metadata.quality.items()
     ]
-    explanation = _QUALITY_NOTE.format(num_windows=evaluation.num_windows, alpha=ALPHA)
+    explanation = _QUALITY_NOTE.format(
+        num_windows=evaluation.num_windows, alpha=ALPHA, min_windows=min_windows(evaluation.horizon_bars)
+    )
     lines = [explanation, Table(header, rows).markdown()]
     verdicts = metadata.verdicts
     lost = [task for task, verdict in verdicts.items() if verdict.naive.outcome == LOSES]

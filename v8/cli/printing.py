@@ -24,7 +24,7 @@ from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.baselines.baselines import NAIVE
 from v8.cli.wrapping import for_stream
 from v8.errors import V8Error, listed
-from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared
+from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
 from v8.evaluation.significance import reading_marks
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
@@ -318,6 +318,9 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
         print_lines(f"Best baselines: {best}.")
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
+        without_test = untested(rows)
+        if without_test:
+            print_lines(f"Not tested, too few windows: {listed(without_test)}.")
     else:
         why = "the test spans hold too few windows to test."
         print_lines(f"Below 1 the model has the lower error. Nothing is known yet: {why}")

@@ -26,7 +26,7 @@ from v8.errors import ArtifactError
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.importance import Importance
 from v8.evaluation.price_range import RangeCoverage
-from v8.evaluation.significance import BaselineComparison
+from v8.evaluation.significance import UNKNOWN, BaselineComparison
 from v8.evaluation.verdict import Verdicts, are_of_one_table, timeframe_of, verdicts_of
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
@@ -173,6 +173,15 @@ def rank_results(
             verdicts = verdicts_of({result.series: result.evaluation for result in finished})
     rows = (LeaderboardRow(**vars(result), tasks=verdicts[result.series]) for result in finished)
     return sorted(rows, key=_rank)
+
+
+def untested(rows: Iterable[LeaderboardRow]) -> list[str]:
+    """List the series of which a comparison is not tested, because there are too few windows."""
+    return [
+        row.series
+        for row in rows
+        if any(UNKNOWN in (score.naive.outcome, score.best.outcome) for score in row.tasks.values())
+    ]
 
 
 BEST: Final = "best baseline"

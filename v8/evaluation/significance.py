@@ -6,8 +6,8 @@ back-tests and the live record all use the functions here.
 
 One rule says how two errors compare (`outcome_of`): the smaller one *beats* the other, and the larger one
 *loses to* it, where the difference is statistically significant. Where it is not, they are *not
-significantly different*, whatever the two numbers are. Where there are too few windows for a test, the result
-is *not yet known*.
+significantly different*, whatever the two numbers are. Where there is no test, the result is *too few
+windows*.
 
 The test is that of Diebold and Mariano. Its null hypothesis: the mean difference of the two forecasters'
 losses is zero.
@@ -71,11 +71,13 @@ ROUNDING_SHARE: Final = 1e-5
 Published models compute in single precision. Its rounding is 6e-8 of a price, which is about 1e-5 of an error
 of half a percent."""
 
-ComparisonResult = Literal["beats", "equals", "not significantly different from", "not yet known", "loses to"]
+ComparisonResult = Literal[
+    "beats", "equals", "not significantly different from", "too few windows", "loses to"
+]
 """How a forecaster's error compares with a baseline's, by the rule of `outcome_of`."""
 
 BEATS: Final = "beats"
-UNKNOWN: Final = "not yet known"
+UNKNOWN: Final = "too few windows"
 LOSES: Final = "loses to"
 
 LossesByTask = Mapping[str, Mapping[str, NDArray[np.float64]]]
@@ -177,7 +179,7 @@ class BaselineComparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome as a phrase: "beats naive", "not significantly different from har", "not yet known"."""
+        """The outcome as a phrase: "beats naive", "not significantly different from har"."""
         return UNKNOWN if self.outcome == UNKNOWN else f"{self.outcome} {self.name}"
 
     @property
@@ -254,7 +256,7 @@ def outcome_of(model_error: float, baseline_error: float, p_value: float | None)
     >>> outcome_of(1.0, 1.0000001, None), outcome_of(1.0, 1.1, 0.01), outcome_of(1.2, 1.1, 0.01)
     ('equals', 'beats', 'loses to')
     >>> outcome_of(1.2, 1.1, 0.85), outcome_of(1.2, 1.1, None)
-    ('not significantly different from', 'not yet known')
+    ('not significantly different from', 'too few windows')
     """
     if is_equal(model_error, baseline_error):
         return "equals"

@@ -18,7 +18,7 @@ from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
 from v8.columns import is_covariate, neighbours
-from v8.errors import shown
+from v8.errors import listed, shown
 from v8.evaluation.evaluation import MODEL
 from v8.evaluation.importance import importance_rows
 from v8.evaluation.leaderboard import (
@@ -28,6 +28,7 @@ from v8.evaluation.leaderboard import (
     compared,
     median,
     rank_results,
+    untested,
 )
 from v8.evaluation.price_range import RANGE_SHARE, pooled
 from v8.evaluation.significance import ALPHA
@@ -124,7 +125,7 @@ def model_card(
         horizon=horizon,
         columns=_columns(first),
         verdict="\n\n".join(verdict(rows)),
-        significance=_significance(len(rows), is_tested=is_tested),
+        significance=_significance(rows, is_tested=is_tested),
         leaderboard=_leaderboard(rows, is_tested=is_tested),
         intervals=intervals,
         importance=_importance(results),
@@ -169,10 +170,12 @@ def _columns(metadata: Metadata) -> str:
     return ", ".join(f"`{name}`" for task in tasks for name in task.columns)
 
 
-def _significance(num_series: int, *, is_tested: bool) -> str:
+def _significance(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     if not is_tested:
         return str(_PARTS["no_test"])
-    return str(_PARTS["test"]).format(num_series=num_series, alpha=ALPHA)
+    test = str(_PARTS["test"]).format(num_series=len(rows), alpha=ALPHA)
+    without_test = untested(rows)
+    return f"{test} Not tested, too few windows: {listed(without_test)}." if without_test else test
 
 
 def _changes(decisions: Iterable[Decision]) -> str:

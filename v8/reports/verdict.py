@@ -61,7 +61,7 @@ class RelativeError:
         if self.multiple and is_equal(self.multiple, 1.0):
             return ""
         if set(self.outcomes) == {UNKNOWN}:
-            return say("not tested: too few candles")
+            return say("not tested: too few windows")
         return say("not significant")
 
     def _significance_of(self, num_lower: int, num_higher: int) -> str:

@@ -185,8 +185,10 @@ def _rule_label(result: RuleResult) -> str:
 def _verdict_of(result: RuleResult) -> str:
     """Say how the model compares with the best alternative, and which way where that may be chance."""
     best = result.best
+    if best.outcome == UNKNOWN:
+        return say("too few days")
     verdict = in_words(best.outcome, term(spaced(best.baseline)))
-    if best.outcome in (BEATS, LOSES, UNKNOWN) or is_equal(best.model_error, best.baseline_error):
+    if best.outcome in (BEATS, LOSES) or is_equal(best.model_error, best.baseline_error):
         return verdict
     if best.model_error > best.baseline_error:  # errors are gains with the sign reversed
         return say("{verdict} (lower, but it may be chance)", verdict=verdict)
