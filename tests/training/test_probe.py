@@ -50,6 +50,22 @@ def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Pr
 
 
 @pytest.mark.tf
+def test_a_network_that_is_its_own_short_one_is_compiled_once(make_profile: Callable[..., Profile]) -> None:
+    network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
+    small = make_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    assert probe.shortened(small) is small
+    whole = probe.step_speed("ours", small, "float32", 0.05)
+    (compiled,) = probe._newest_steps.values()
+    short = probe.step_speed("ours", small, "float32", 0.05, is_short=True)
+    assert [*probe._newest_steps.values()] == [compiled]
+    assert (whole["is_short"], short["is_short"]) == (False, True)
+    assert short["compile_s"] == whole["compile_s"] == compiled.seconds
+    assert short["windows_per_s"] > 0
+    probe.step_speed("ours", small, "mixed_bfloat16", 0.05, is_short=True)
+    assert [key[2] for key in probe._newest_steps] == ["mixed_bfloat16"]  # the one before is let go of
+
+
+@pytest.mark.tf
 def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
     # Three stretches of one repetition take 0.5, 2.0 and 0.5 s: median 2 a second, mean 1.5.
     durations, now = iter([0.5, 2.0, 0.5]), [0.0]

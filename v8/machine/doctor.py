@@ -24,6 +24,8 @@ SMI_LIMIT_S = 20  # of nvidia-smi, which hangs when the driver does, in seconds
 MOST_PROBED_WORKERS = 8
 """Worker processes measured together; more cores than that are extrapolated, and the report says so."""
 LARGE_FLEET = 40  # models of the fleet that is measured on a GPU, as many as the default universe has
+SHORT_SHARE = 0.25
+"""Time of a measurement of the small network, as a share of the others': its steps are short."""
 BUSY_SHARE = 0.5  # load per core above which other programs disturb a measurement
 ALL_THREADS = "all threads"
 ONE_THREAD = "one thread"
@@ -173,8 +175,8 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     measurements = [list(worker) for _ in range(num_probed)]
     # The small network is measured in two of these processes, which have started anyway, our layers in one
     # and stock layers in the other: compiling the whole network in every format would take a minute.
-    measurements[0] += _formats("ours", seconds / 2, is_short=True)
-    measurements[-1] += _formats("stock", seconds / 2, is_short=True)
+    measurements[0] += _formats("ours", seconds * SHORT_SHARE, is_short=True)
+    measurements[-1] += _formats("stock", seconds * SHORT_SHARE, is_short=True)
     title = f"our layers, {num_probed} single-threaded processes together; then 16-bit formats in short"
     for result in _measure(findings, profile, title, measurements, ONE_THREAD):
         findings.workers += [line for line in result.measured if not line.get("is_short", True)]
@@ -184,7 +186,8 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
         )
     findings.notes.append(
         "16-bit formats were measured on a small network (one LSTM and one dense layer of the first "
-        "layer's width), in one thread; compare them with float32 on the same network"
+        "layer's width, or the profile's own if that computes less), in one thread; compare them with "
+        "float32 on the same network"
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from v8.hardware import has_gpu
+from v8.invocation import collected_later
 from v8.machine.processes import MeasurementRequest, handle_request
 from v8.machine.starting import light_start
 
@@ -39,4 +40,5 @@ def measure(
 
 if __name__ == "__main__":
     has_gpu()  # looking for GPUs counts as part of the start of the process
-    handle_request(MeasurementRequest, measure)
+    with collected_later():  # compiling leaves little garbage
+        handle_request(MeasurementRequest, measure)

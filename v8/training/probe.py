@@ -12,7 +12,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import keras
 import numpy as np
@@ -47,6 +48,20 @@ Line: TypeAlias = dict[str, Any]
 """One measurement as JSON values."""
 Work: TypeAlias = Callable[[int], Any]
 """Does a number of repetitions, waits for the last one and returns one of its tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledSteps:
+    """Training steps that can be repeated; see the results of `step_speed`."""
+
+    work: Work
+    how: str
+    device: str
+    seconds: float  # until the first steps were finished
+
+
+_newest_steps: Final[dict[tuple[str, str, str, int], CompiledSteps]] = {}
+"""The steps that were compiled last in this process, by what they depend on; one entry at most."""
 
 
 def _repeated(
@@ -124,12 +139,8 @@ def step_speed(
         compiled.
     """
     profile = shortened(profile) if is_short else profile
-    make_work = {"stock": _keras_steps, "ours": _our_steps}[path]
-    work, how = make_work(profile, precision, num_models)
-    started = time.perf_counter()
-    device = device_of(work(NUM_WARMING_STEPS))  # asked now: a later step may reuse the tensor's memory
-    compile_s = time.perf_counter() - started
-    windows_per_s = median_rate(work, seconds) * num_models * profile.training.windows_per_step
+    compiled = _compiled(path, profile, precision, num_models)
+    windows_per_s = median_rate(compiled.work, seconds) * num_models * profile.training.windows_per_step
     gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
     return {
         "path": path,
@@ -138,10 +149,27 @@ def step_speed(
         "is_short": is_short,
         "windows_per_s": windows_per_s,
         "gflop_per_s": gflop_per_s,
-        "compile_s": compile_s,
-        "device": device,
-        "how": how,
+        "compile_s": compiled.seconds,
+        "device": compiled.device,
+        "how": compiled.how,
     }
+
+
+def _compiled(path: str, profile: Profile, precision: str, num_models: int) -> CompiledSteps:
+    """Compile training steps; the ones that were compiled last are taken again.
+
+    The short network of a profile whose own is cheap to compute is that own one, see `shortened`.
+    """
+    key = (path, profile.model_dump_json(), precision, num_models)
+    if key not in _newest_steps:
+        _newest_steps.clear()  # before compiling: two programs may not fit into the memory of a device
+        make_work = {"stock": _keras_steps, "ours": _our_steps}[path]
+        work, how = make_work(profile, precision, num_models)
+        started = time.perf_counter()
+        device = device_of(work(NUM_WARMING_STEPS))  # asked now: a later step may reuse the tensor's memory
+        seconds = time.perf_counter() - started
+        _newest_steps[key] = CompiledSteps(work=work, how=how, device=device, seconds=seconds)
+    return _newest_steps[key]
 
 
 def format_speeds(
