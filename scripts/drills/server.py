@@ -1,10 +1,12 @@
 """Drills with connections to `app` that send nothing or very slowly: other clients are answered all the same.
 
-What the server prints meanwhile must stay short.
+What the server prints meanwhile must stay short. A page of another site, whose host name leads to this
+machine (DNS rebinding), reads nothing.
 """
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import subprocess
@@ -35,11 +37,11 @@ Send = Callable[[int], bytes]
 
 
 @contextmanager
-def served(place: Place, run: Path) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
-    """Serve a run with few files to open, while the block lasts."""
+def served(place: Place, run: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
+    """Serve a run with few files to open, while the block lasts; `words` are further options."""
     if not hasattr(psutil.Process, "rlimit"):
         raise ImpossibleHereError("another process' limits cannot be set")
-    with killed_after(place.start(["app", str(run), "--source", "demo", "--port", "0"])) as process:
+    with killed_after(place.start(["app", str(run), "--source", "demo", "--port", "0", *words])) as process:
         psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE, (NUM_FILES, NUM_FILES))
         match = None
         while not match:
@@ -102,3 +104,30 @@ def silent(ground: Ground, place: Place) -> str:
 def dripping(ground: Ground, place: Place) -> str:
     """Begin a request and leave it at that."""
     return crowd(ground, place, lambda number: b"GET / HTTP/1.1\r\nX-Part: "[: 1 + number % 24])
+
+
+@drill(KIND, "requests by the host name of another site, --host 127.0.0.1", "small")
+def rebound(ground: Ground, place: Place) -> str:
+    """Ask as a page does whose host name was made to lead to this machine."""
+    with served(place, ground.undisturbed(), "--host", "127.0.0.1") as (process, address):
+        for path in ("/", "/api/series", "/api/health", "/metrics", "/openapi.json"):
+            for host in ("evil.example", f"evil.example:{address[1]}", "127.0.0.1.evil.example", ""):
+                status = status_of(address, path, host)
+                place.require(status == 400, f"{path} is answered with {status} to the host {host!r}")
+        place.require(
+            status_of(address, "/api/series", f"localhost:{address[1]}") == 200, "localhost is refused"
+        )
+        kill(process, 2)
+        ended = place.finish(process)
+    place.require(ended.status == 130, f"ended with {ended.status}")
+    return "names of this machine alone are answered"
+
+
+def status_of(address: tuple[str, int], path: str, host: str) -> int:
+    """Ask for a path with a header Host, and return the status."""
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
