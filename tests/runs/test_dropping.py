@@ -34,6 +34,16 @@ def run(place: Path, *words: object) -> Result:
     return CliRunner().invoke(app, ["run", *map(str, (*common, "--runs", place / "runs", *words))])
 
 
+@pytest.mark.parametrize("option", ["--series", "--redo"])
+def test_a_run_whose_every_series_is_taken_out_is_a_contradiction(place: Path, option: str) -> None:
+    before = (place / "runs/tiny/run.json").read_bytes()
+    done = run(place, option, "BTCUSDT-15m", "--drop", "BTCUSDT-15m")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --drop BTCUSDT-15m: takes ")
+    assert f"got {option} BTCUSDT-15m together with it" in done.stderr
+    assert (place / "runs/tiny/run.json").read_bytes() == before
+
+
 def recorded(place: Path) -> dict[str, Any]:
     content = json.loads((place / "runs" / "tiny" / "run.json").read_text())
     return {name: state["status"] for name, state in content["series"].items()}

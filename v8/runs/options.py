@@ -85,6 +85,12 @@ class RunOptions(BaseModel):
             raise contradiction("param:fresh", "param:resume", "starts a new run")
         if self.fresh and self.drop:
             raise contradiction("param:drop", "param:fresh", "takes a series out of a run that is there")
+        if self.series and {*self.series} <= {*self.drop}:  # of several, those that are left are trained
+            names = listed(self.series)
+            raise contradiction(f"param:drop {names}", f"param:series {names}", "takes series out of the run")
+        for name in self.redo:
+            if name in self.drop:
+                raise contradiction(f"param:drop {name}", f"param:redo {name}", "takes it out of the run")
         if self.publish and not self.evaluate:
             raise contradiction("param:publish", "param:evaluate turned off", "publishes what was evaluated")
         if self.no_mixed_precision and self.precision not in (None, "float32"):
