@@ -15,30 +15,108 @@ the folder of an annex removes what it adds and the annexes that need it, and no
 """
 
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import yaml
 
 PACKAGE: Final = "v8"
 FILE: Final = "annex.yaml"
+_PLACE: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 @cache
 def annexes() -> Mapping[str, Mapping[str, Any]]:
-    """Read what each usable annex adds, by the name of its folder, in alphabetical order.
+    """Read what each usable annex of v8 adds, by the name of its folder, in alphabetical order."""
+    return read_annexes(files(PACKAGE))
 
-    An annex is usable if its folder is there, and so is every annex that it needs.
+
+def read_annexes(package: Traversable) -> Mapping[str, Mapping[str, Any]]:
+    """Read what each usable annex in a folder adds, by name.
+
+    An annex is usable if its file can be read and has the form above, and so has that of every annex that it
+    needs. Any other is left out, like one that is not there.
     """
-    contents = {}
-    for folder in sorted(files(PACKAGE).iterdir(), key=lambda folder: folder.name):
+    contents: dict[str, Mapping[str, Any]] = {}
+    for folder in sorted(package.iterdir(), key=lambda folder: folder.name):
         file = folder / FILE
         if file.is_file():
-            contents[folder.name] = yaml.safe_load(file.read_text("utf-8"))
-    return {name: annex for name, annex in contents.items() if contents.keys() >= {*annex.get("needs", ())}}
+            with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+                content = yaml.safe_load(file.read_text("utf-8"))
+                if _has_form(content):
+                    contents[folder.name] = content
+    num_before = -1
+    while num_before != len(contents):  # one that is left out may be needed by another
+        num_before = len(contents)
+        contents = {
+            name: annex for name, annex in contents.items() if contents.keys() >= {*annex.get("needs", ())}
+        }
+    return contents
+
+
+def _has_form(content: Any) -> bool:
+    """Return whether the content of an annex's file has the form that is described above."""
+    if not isinstance(content, dict):
+        return False
+    for key, value in content.items():
+        check = _FORMS.get(key, _is_list_of_entries)
+        if not isinstance(key, str) or not check(value):
+            return False
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_list_of_entries(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, dict) and all(map(_is_text, entry)) and _is_text(entry.get("name"))
+        for entry in value
+    )
+
+
+def _is_place(value: Any) -> bool:
+    """Return whether a value names a function, as `module:function`."""
+    return isinstance(value, str) and _PLACE.fullmatch(value) is not None
+
+
+def _is_mapping_to_places(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value)) and all(map(_is_place, value.values()))
+
+
+def _is_mapping_to_commands(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(map(_is_text, value))
+        and all(
+            isinstance(added, dict)
+            and added.keys() == {"group", "call"}
+            and _is_text(added["group"])
+            and _is_place(added["call"])
+            for added in value.values()
+        )
+    )
+
+
+_FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "sentence": _is_text,
+    "needs": _is_list_of_texts,
+    "commands": _is_mapping_to_commands,
+    "python": _is_mapping_to_places,
+    "hooks": _is_mapping_to_places,
+}
+"""By key; every other key names a registry, and holds entries of it."""
 
 
 @dataclass(frozen=True)

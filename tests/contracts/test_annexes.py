@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.annexes import FILE, annexes
+from v8.annexes import FILE, annexes, read_annexes
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -106,6 +106,46 @@ def copy_without(checkout: Path, folder: Path, *annexes_left_out: str) -> Path:
 def test_there_are_nine_annexes() -> None:
     names = "app comparison extra_sources ledger promotion ray search tracking trading"
     assert sorted(annexes()) == names.split()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"commands: [",
+        b"\xff\xfe",
+        b"",
+        b"7",
+        b"- needs",
+        b"[" * 100_000,
+        b"needs: 7",
+        b"needs: [[other]]",
+        b"commands: [a]",
+        b"commands: {x: {group: Train}}",
+        b"commands: {x: {group: Train, call: 'v8.x.commands:x', more: 1}}",
+        b"commands: {x: {group: Train, call: nowhere}}",
+        b"python: {x: 5}",
+        b"hooks: {5: 'v8.x:y'}",
+        b"sources: {name: x}",
+        b"sources: [x]",
+        b"sources: [{sentence: no name}]",
+        b"!!python/object/apply:os.system ['true']",
+    ],
+)
+def test_an_annex_whose_file_cannot_be_used_is_left_out_with_those_that_need_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    files = {
+        "broken": content,
+        "first": b"needs: [broken]",
+        "second": b"needs: [first]",
+        "sound": b"needs: []",
+    }
+    for name, text in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / FILE).write_bytes(text)
+    (tmp_path / "no_annex").mkdir()
+    (tmp_path / "a_file.py").touch()
+    assert read_annexes(tmp_path) == {"sound": {"needs": []}}
 
 
 def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() -> None:
