@@ -9,6 +9,7 @@ sentences into `v8/locale`, and compiles what translators write there into the f
 """
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,12 +60,18 @@ def term(word: str) -> str:
 
 @cache
 def catalogue(name: str) -> NullTranslations:
-    """Return the translations of a language; those of English leave every sentence as it is."""
+    """Return the translations of a language.
+
+    Those of English leave every sentence as it is, and so does a catalogue that is not there or not readable.
+    """
     if name == ENGLISH:
         return NullTranslations()
     compiled = files("v8") / "locale" / name.replace("-", "_") / "LC_MESSAGES" / "v8.mo"
-    with compiled.open("rb") as stream:
-        return GNUTranslations(stream)
+    try:
+        with compiled.open("rb") as stream:
+            return GNUTranslations(stream)
+    except (OSError, ValueError, LookupError, struct.error):
+        return NullTranslations()
 
 
 def preferred(accepted: str) -> str:

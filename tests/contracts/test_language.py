@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gettext import GNUTranslations
+from pathlib import Path
 
 import pytest
 from catalogues.checks import problems
@@ -10,6 +11,25 @@ from catalogues.extraction import template
 from catalogues.files import TRANSLATED, po_file, read_catalogue
 
 from v8.language import ENGLISH, LANGUAGES, catalogue, language, say, term
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xde\x12\x04\x95", b"no catalogue", b"\xde\x12\x04\x95" + b"\xff" * 60]
+)
+def test_without_a_catalogue_that_can_be_read_pages_are_english(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    if content is not None:
+        compiled = tmp_path / "locale/zh_TW/LC_MESSAGES/v8.mo"
+        compiled.parent.mkdir(parents=True)
+        compiled.write_bytes(content)
+    monkeypatch.setattr("v8.language.files", lambda package: tmp_path)
+    catalogue.cache_clear()
+    try:
+        with language("zh-TW"):
+            assert say("{n} days", n=2) == "2 days"
+    finally:
+        catalogue.cache_clear()
 
 
 @pytest.mark.parametrize("name", TRANSLATED)
