@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +22,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.errors import ProfileError
 from v8.runs.trackers import TrackedRun, TrackerError
+from v8.storage import digest_file, write_json
 from v8.tracking.mlflow import MlflowRuns, check
 from v8.tracking.mlflow_loader import _load_pyfunc
 
@@ -141,7 +145,8 @@ def test_curves_parameters_and_the_model_are_handed_over(stand_in: Any, run: Tra
     expected = {"series": SERIES, "source": "live", "name": "frontier", "training.epochs": "3"}
     assert client.params == expected
     assert client.files == [
-        *("features.py", "metadata.json", "mlflow_loader.py", "model.keras", "requirements.txt"),
+        *("digests.json", "features.py", "metadata.json", "mlflow_loader.py", "model.keras"),
+        "requirements.txt",
     ]
     assert client.ended == ["FINISHED"]
 
@@ -183,6 +188,41 @@ def test_mlflow_itself_refuses_such_an_address_in_a_sentence(
         check()
 
 
+def with_digests(folder: Path) -> Path:
+    """Write the digests of all files, as `MlflowRuns` does."""
+    write_json(folder / "digests.json", {file.name: digest_file(file) for file in folder.iterdir()})
+    return folder
+
+
+def another(file: Path) -> None:
+    file.write_text("raise SystemExit('this was run')")
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda folder: another(folder / "features.py"), "other content of features.py"),
+        (lambda folder: another(folder / "metadata.json"), "other content of metadata.json"),
+        (lambda folder: another(folder / "keras.py"), "other content of keras.py"),
+        (lambda folder: (folder / "features.py").unlink(), "No such file"),
+        (lambda folder: (folder / "digests.json").unlink(), "No such file"),
+        (lambda folder: (folder / "digests.json").write_text("[" * 100_000), "recursion"),
+        (lambda folder: (folder / "digests.json").write_text("[]"), "items"),
+        (lambda folder: (folder / "digests.json").write_text("{}"), "other content of"),
+    ],
+)
+def test_the_loader_runs_no_code_but_what_was_logged(
+    tmp_path: Path, change: Callable[[Path], Any], got: str
+) -> None:
+    for name in ("features.py", "metadata.json", "model.keras"):
+        (tmp_path / name).write_text("1")
+    change(with_digests(tmp_path))
+    with pytest.raises(
+        ValueError, match=rf"^{re.escape(str(tmp_path))}: must hold the files .*; got .*{got}"
+    ):
+        _load_pyfunc(str(tmp_path))
+
+
 @pytest.mark.nightly
 @pytest.mark.tf
 def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: Any) -> None:
@@ -190,12 +230,14 @@ def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: An
 
     folder = run.path / SERIES
     (folder / "features.py").write_text(features_file(read_metadata(folder)))
+    with_digests(folder)
     forecast = _load_pyfunc(str(folder)).predict(hours())
     ours = Forecaster.load(folder).predict(hours())
     np.testing.assert_allclose(forecast.to_numpy(), ours.to_numpy(), rtol=1e-5)
     # A model with features of the package ta has no features.py: v8 itself loads it.
     frame = trained_run.candles.to_frame()
-    of_package = _load_pyfunc(str(trained_run.folder)).predict(frame)
+    of_package = _load_pyfunc(str(with_digests(Path(shutil.copytree(trained_run.folder, run.path / "ta")))))
+    of_package = of_package.predict(frame)
     pd.testing.assert_frame_equal(of_package, Forecaster.load(trained_run.folder).predict(frame))
 
 

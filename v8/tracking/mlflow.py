@@ -26,6 +26,8 @@ from v8.artifacts.run_folder import flat_keys
 from v8.errors import ProfileError, message_of
 from v8.features.standalone import FEATURES_FILE
 from v8.runs.trackers import TrackedRun, TrackerError
+from v8.storage import digest_file, write_json
+from v8.tracking.mlflow_loader import DIGESTS_FILE
 
 MLFLOW_FOLDER: Final = "mlflow"
 MODEL_NAME: Final = "model"  # of the logged model, in the artifacts of a run
@@ -102,6 +104,7 @@ class MlflowRuns:
             code = features_file(metadata)
             if code:
                 (data / FEATURES_FILE).write_text(code, "utf-8")
+            write_json(data / DIGESTS_FILE, {file.name: digest_file(file) for file in data.iterdir()})
             loader = Path(__file__).with_name(_LOADER)
             requirements = ["keras>=3.10", "tensorflow>=2.18", "numpy", "pandas"]
             pyfunc.save_model(
