@@ -59,29 +59,36 @@ def explained_start() -> Iterator[None]:
 
 @contextmanager
 def explained_imports() -> Iterator[None]:
-    """Exit with a message at a `V8Error`, and if a package is missing or cannot be loaded.
+    """Exit with a message at a `V8Error`, and if a package is missing or cannot be loaded."""
+    try:
+        with import_errors_translated():
+            yield
+    except V8Error as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+@contextmanager
+def import_errors_translated() -> Iterator[None]:
+    """Raise a `V8Error` if a package is missing or cannot be loaded.
 
     TensorFlow and other packages are imported late, by the first function that needs them, so an import may
     fail anywhere.
     """
     try:
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            package = _package_of(error)
-            if package in ("", "v8", *sys.stdlib_module_names):
-                raise
-            raise _wrong_python(f"needs the package {package}", "none") from error
-        except ImportError as error:
-            cause = error  # TensorFlow wraps the message of the operating system in long ones of its own
-            while isinstance(cause.__context__, ImportError):
-                cause = cause.__context__
-            if _package_of(cause) == "v8":
-                raise
-            raise _not_loaded(cause) from error
-    except V8Error as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(error.exit_code)
+        yield
+    except ModuleNotFoundError as error:
+        package = _package_of(error)
+        if package in ("", "v8", *sys.stdlib_module_names):
+            raise
+        raise _wrong_python(f"needs the package {package}", "none") from error
+    except ImportError as error:
+        cause = error  # TensorFlow wraps the message of the operating system in long ones of its own
+        while isinstance(cause.__context__, ImportError):
+            cause = cause.__context__
+        if _package_of(cause) == "v8":
+            raise
+        raise _not_loaded(cause) from error
 
 
 def _package_of(error: ImportError) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from v8.cli.options import opening
 from v8.net import reporting_waiting_to, with_progress
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,12 +35,19 @@ COMMANDS = {
 
 PROGRAM = """
 import sys
+from importlib.machinery import ModuleSpec
 from v8.cli.app import main
 
 class Heavy:
     def find_spec(self, name, path, target=None):
         if name in ("pandas", "pyarrow", "scipy", "tensorflow", "keras", "huggingface_hub", "rich"):
-            raise SystemExit(99)
+            return ModuleSpec(name, self)  # it is there, and to import it ends the process
+
+    def create_module(self, spec):
+        raise SystemExit(99)
+
+    def exec_module(self, module):
+        pass
 
 sys.meta_path.insert(0, Heavy())
 for words in sys.argv[1:]:
@@ -78,6 +86,14 @@ def test_a_command_says_what_it_begins_before_anything_heavy_is_imported(
     sign, *_, end = said[words]
     assert sign.startswith(COMMANDS[words])
     assert end == "exit 99"
+
+
+def test_where_there_is_no_tensorflow_none_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opening(tmp_path).endswith("TensorFlow starts, which takes some seconds.")
+    for package in ("tensorflow", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)  # what Python takes for: not there
+    for runtime in ("keras", "auto", "onnx"):
+        assert opening(tmp_path, runtime) == f"Opening {tmp_path}."
 
 
 def test_long_work_tells_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import v8
+from v8.errors import V8Error
 from v8.machine.processes import Measurement, MeasurementRequest, run_processes
 from v8.profile import Profile
 from v8.runs.measuring import measure
@@ -54,3 +57,24 @@ def test_an_error_of_ours_comes_back_as_its_sentence(order: MeasurementRequest) 
     assert answer.refusal is not None
     assert "nonsense" in answer.refusal
     assert answer.exit_code == 0
+
+
+LIGHT = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("keras", "tensorflow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.mark.process
+def test_training_from_python_without_keras_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LIGHT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(V8Error, match="needs the package keras; got none"):
+        v8.train("demo", series="BTCUSDT-1h", smoke=True, progress=False)

@@ -50,8 +50,8 @@ def run_command(called: str, words: Sequence[str], *, progress: bool) -> int:
         parts: dict[str, Any] = {name: _as_arguments(getattr(answer.error, name)) for name in PARTS}
         raise type(answer.error)(**parts) from answer.error
     if not answer.measured:
-        last_words = " ".join(answer.errors.split()[-60:])
-        got = last_words or f"exit code {answer.exit_code}"
+        last_line = answer.errors.strip().rpartition("\n")[2]  # of a traceback: the error itself
+        got = last_line or f"exit code {answer.exit_code}"
         raise V8Error(where=called, rule="must come to its end", got=got, fix="Mend that and repeat")
     return int(answer.measured[0]["exit_code"])
 

@@ -296,11 +296,11 @@ def train(
     if answer.error:
         raise answer.error
     if not answer.measured:
-        last_words = " ".join(answer.errors.split()[-60:])
+        last_line = answer.errors.strip().rpartition("\n")[2]  # of a traceback: the error itself
         raise V8Error(
             where="v8.train",
             rule="must end with a trained series",
-            got=last_words or f"exit code {answer.exit_code}",
+            got=last_line or f"exit code {answer.exit_code}",
             fix="Mend that and repeat",
         )
     run = Run(answer.measured[0]["path"])

@@ -284,7 +284,8 @@ def opening(place: Path | str, runtime: str = "keras") -> str:
     """
     if isinstance(place, Path) and not place.is_dir():
         return ""
-    if runtime == "onnx" or (runtime == "auto" and _may_use_onnx(place)):
+    has_tensorflow = find_spec("tensorflow") is not None
+    if not has_tensorflow or runtime == "onnx" or (runtime == "auto" and _may_use_onnx(place)):
         return f"Opening {place}."
     return f"Opening {place}: TensorFlow starts, which takes some seconds."
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel
 
 from v8 import errors
 from v8.errors import PARTS, V8Error
-from v8.invocation import children_with_safe_path, program_of
+from v8.invocation import children_with_safe_path, import_errors_translated, program_of
 from v8.machine.interruption import EXIT_TIMEOUT_S
 from v8.plugins import load_plugins
 from v8.profile import Profile
@@ -141,9 +141,10 @@ def handle_request(kind: type[Request], carry_out: Callable[[Request], Iterator[
     request = sys.stdin.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        load_plugins()  # a request may name what they register
-        for result in carry_out(kind.model_validate_json(request)):
-            _send(measured=result)
+        with import_errors_translated():
+            load_plugins()  # a request may name what they register
+            for result in carry_out(kind.model_validate_json(request)):
+                _send(measured=result)
     except V8Error as error:
         _send(refused=[type(error).__name__, {name: getattr(error, name) for name in PARTS}])
 
