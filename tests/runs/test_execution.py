@@ -278,6 +278,18 @@ def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
     assert all(str(failure.reason).isprintable() for failure in summary.failures)
 
 
+def test_a_traceback_that_is_kept_moves_no_cursor(plan: Plan) -> None:
+    class Hostile(Market):
+        def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+            raise RuntimeError("\x1b]0;title\x07\x1b[2J\u202e\r\tone\ntwo\udc80")
+
+    with opened(plan) as folder:
+        carried_out(plan, folder, Hostile(), HollowEngine())
+    trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text("utf-8")
+    assert trace.endswith("\nRuntimeError: \\x1b]0;title\\x07\\x1b[2J\\u202e\\r\tone\ntwo\\udc80\n")
+    assert all(line.replace("\t", "").isprintable() for line in trace.split("\n"))
+
+
 def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), HollowEngine())
