@@ -273,7 +273,7 @@ def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(
 MOMENT = "2024-01-01T00:00:00+00:00"
 SPAN = {"rows": [0, 9], "first_open": MOMENT, "last_open": MOMENT, "num_windows": 1}
 METADATA = {
-    "format": 1,
+    "format": 2,
     "series": "BTCUSDT-15m",
     "created_at": MOMENT,
     "is_demo_market": False,

@@ -2,6 +2,7 @@
 
 `tests/data/format_1.zip` was made by commit 967f431 on a simulated market (`run`, `forecast`, `update`,
 `track --format json`, `publish` to a Hub on loopback, `predict --repo ... --format json`, `backtest`).
+Metadata of format 1 are not read any more: those in it have the current names.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +20,12 @@ from later_candles import with_future
 from v8.artifacts.backtest_results import read_results
 from v8.artifacts.finished_series import read_finished
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import ARTIFACT_FORMAT, read_metadata
+from v8.artifacts.metadata import checked_metadata, read_metadata
 from v8.artifacts.nested_runs import read_plan, read_serving
 from v8.artifacts.run_folder import RUN_FORMAT, read_run
+from v8.artifacts.series_artifact import artifact_readme
 from v8.baselines.baselines import NAIVE
+from v8.errors import ArtifactError
 from v8.forecasts.issuing import error_lines
 from v8.former_names import KEYS, VALUES, with_current_names
 from v8.ledger.database import Ledger
@@ -41,21 +45,56 @@ def former(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_metadata_of_format_1_have_the_current_names(former: Path) -> None:
-    folder = former / "runs/frontier" / SERIES
-    written = json.loads((folder / "metadata.json").read_text())
-    assert (written["format"], ARTIFACT_FORMAT) == (1, 2)
-    metadata = read_metadata(folder, series=SERIES)
-    assert set(metadata.evaluation.errors["volatility"]) >= {"model", NAIVE, "har"}
-    errors = written["judgement"]["tasks"]["volatility"]["errors"]
-    cells = errors["model"]["mae_return"]["by_step_and_column"]
-    naive_cells = errors["roll_forward"]["mae_return"]["by_step_and_column"]
-    expected = np.mean(cells) / np.mean(naive_cells)
-    assert metadata.evaluation.relative_error("volatility") == pytest.approx(expected, rel=1e-12)
+def test_metadata_of_format_1_and_its_names_under_the_current_format_are_refused(former: Path) -> None:
+    content = json.loads((former / "runs/frontier" / SERIES / "metadata.json").read_text())
+    use_metadata(content)
+    with pytest.raises(ArtifactError) as refusal:
+        checked_metadata(content | {"format": 1})
+    assert refusal.value.got == "format 1"
+    assert "Train the series again" in refusal.value.fix
+    used = 0
+    for former_name, name in (*KEYS.items(), *VALUES.items()):
+        renamed = with_names({name: former_name}, {**content, "seconds": {}})
+        if renamed != {**content, "seconds": {}}:
+            used += 1
+            with pytest.raises(ArtifactError):
+                use_metadata(renamed)
+    assert used >= 5
+
+
+@pytest.mark.parametrize("key", ["judgement", "note"])
+def test_keys_that_v8_does_not_write_are_refused(former: Path, key: str) -> None:
+    content = json.loads((former / "runs/frontier" / SERIES / "metadata.json").read_text())
+    with pytest.raises(ArtifactError) as refusal:
+        checked_metadata({**content, key: content.pop("evaluation")})
+    assert refusal.value.got == f"the unknown keys {key}"
+    for place in (content["features"][0], content["training"], content["tasks"]["ohlc"]):
+        place[key] = 1
+        with pytest.raises(ArtifactError, match=f"the unknown key '{key}'"):
+            checked_metadata(content)
+        del place[key]
+
+
+def use_metadata(content: dict[str, Any]) -> None:
+    """Read metadata, and the sections that are read when they are first used."""
+    metadata = checked_metadata(content)
+    assert metadata.is_evaluated
+    assert metadata.quantiles
     assert metadata.value_ranges
-    assert {task.form.value for task in metadata.scaling.tasks} <= set(VALUES.values())
-    assert metadata.quantiles is not None
-    assert metadata.trained_profile.digest == written["profile_digest"]
+    assert metadata.scaling
+    assert artifact_readme(metadata)
+
+
+def with_names(names: dict[str, str], node: Any) -> Any:
+    """Rename keys and texts of JSON values at any depth, but for those of the profile."""
+    if isinstance(node, dict):
+        return {
+            names.get(key, key): value if key == "profile" else with_names(names, value)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [with_names(names, value) for value in node]
+    return names.get(node, node) if isinstance(node, str) else node
 
 
 def test_a_forecast_of_format_1_says_that_its_best_baseline_is_that_of_the_series(former: Path) -> None:
@@ -120,7 +159,7 @@ def test_a_back_test_of_format_1_gives_the_figures_that_version_1_0_gave(former:
 @pytest.mark.tf
 def test_a_published_model_of_format_1_forecasts_what_it_forecast(former: Path) -> None:
     written = json.loads((former / "pulled.json").read_text())
-    forecaster = Forecaster.load(former / "published/models" / SERIES)
+    forecaster = Forecaster.load(former / "runs/frontier" / SERIES)
     assert forecaster.about.model_sha256 == written["model"]["sha256"]
     # The exchange of that trial: 4,000 candles of the simulated market, and 18 hours after them.
     candles = with_future(SERIES, 4000, 18)

@@ -152,17 +152,6 @@ def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -
     assert list(test) == ["mean_difference", "standard_error", "num_windows", "degrees_of_freedom"]
 
 
-def test_an_evaluation_of_format_2_is_read_and_what_followed_from_it_is_passed_over(make_span) -> None:
-    evaluation = evaluate(make_span(num_windows=60))
-    content = {**evaluation.to_json(), "format": 2, "naive": "naive", "loses": []}
-    section = content["tasks"]["bands"]
-    section |= {"verdict": "beats naive", "relative_mae": {"mae": 0.5}, "skill": {}}
-    section["errors"]["model"]["mae_return"] |= {"overall": 0.0, "by_step": [0.0], "by_column": {}}
-    section["significance"]["offset"] |= {"statistic": 0.0, "p_value": 1.0}
-    content["direction"][0] |= {"rate": 0.0, "low_95": 0.0, "high_95": 0.0}
-    assert Evaluation.from_json(content) == evaluation
-
-
 def test_a_test_of_other_errors_is_refused_however_sound_it_is(make_span) -> None:
     content = evaluate(make_span(num_windows=60)).to_json()
     tests = content["tasks"]["bands"]["significance"]

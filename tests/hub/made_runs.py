@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from evaluating import evaluate_arrays, rolled
 
-from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
+from v8.artifacts.metadata import ARTIFACT_FORMAT, HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RunFolder, RunRecord, SeriesState
 from v8.evaluation.evaluation import Evaluation
 from v8.features.indicators import definitions
@@ -107,7 +107,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
     profile = load_profile("aligned")
     meanings = definitions(profile.features)
     return {
-        "format": 1,
+        "format": ARTIFACT_FORMAT,
         "series": series,
         "created_at": "2026-11-01T12:00:00+00:00",
         "is_demo_market": source == "demo",

@@ -102,7 +102,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
     span = {"rows": [0, 3], "first_open": first, "last_open": last, "num_windows": 3}
     profile = job.profile
     return {
-        "format": 1,
+        "format": 2,
         "series": str(job.series),
         "created_at": last,
         "is_demo_market": False,

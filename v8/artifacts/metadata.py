@@ -9,24 +9,23 @@ plain words. The large sections are checked when they are first used.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import StrictBool
+from pydantic import ConfigDict, StrictBool
 
 from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName, pin_of
-from v8.errors import ArtifactError
+from v8.errors import ArtifactError, listed
 from v8.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.evaluation.leaderboard import SeriesResult, read_result
 from v8.evaluation.price_range import RangeCoverage
 from v8.evaluation.verdict import Verdicts, verdicts_of
 from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import FEATURES, fault_of, warmup_bars
-from v8.former_names import with_current_names
 from v8.market.candles import Candles
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.quantile_levels import quantile_output
@@ -36,12 +35,16 @@ from v8.tasks import TASKS
 from v8.windows.scaling import Scaling
 
 ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
-_FORMATS: Final = (1, ARTIFACT_FORMAT)  # that are read; format 1 has the keys of `v8.former_names`
 MODEL_FILE = "model.keras"
 ONNX_FILE: Final = "model.onnx"  # the same model for onnxruntime; most models have none
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
+_FORMAT_FIX: Final = "Train the series again, or use the v8 that wrote it"
 _FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
+
+
+_STRICT: Final = ConfigDict(extra="forbid")
+"""Refuses keys that v8 does not write: where a key may be missing, another name for it would go unnoticed."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class CandlesInfo(CandlePin):
 class FeatureInfo:
     """A feature and how it is computed; fields with a default are missing in files of older versions."""
 
+    __pydantic_config__: ClassVar = _STRICT
+
     name: ColumnName
     kind: Plain | None = None  # what kind of number it is, which says how it is scaled
     definition: Plain  # a sentence
@@ -87,6 +92,8 @@ class FeatureInfo:
 @dataclass(frozen=True)
 class TaskInfo:
     """Columns of a task and their unit."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     columns: tuple[Word, ...]
     unit: Plain
@@ -118,6 +125,8 @@ class ProfileInfo:
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
     """How it was fitted, in the order of the file; an older v8 did not write what is None by default."""
+
+    __pydantic_config__: ClassVar = _STRICT
 
     precision: Word
     batch_size: Count | None = None  # windows of one micro-batch
@@ -285,7 +294,7 @@ class Metadata:
     def verdicts(self) -> Verdicts:
         """Per task the verdict that its run gave; that on this series alone where none is stored.
 
-        A run stores it when it ends; none is stored by format 1.
+        A run stores it when it ends.
         """
         if self.result.verdict is not None:
             return self.result.verdict
@@ -412,6 +421,14 @@ class MetadataDraft:
         }
 
 
+_KEYS: Final = frozenset(
+    {field.name for field in fields(Metadata)} - {"content"}
+    | {"format", "warmup_bars", "table_digest", "scaling", "calibration", "seed", "verdict"}
+    | {"evaluation", "quantiles", "price_range", "importance"}
+)
+"""Keys that `metadata.json` may have: those of `Metadata`, and those that are read from its content."""
+
+
 def not_evaluated(location: str) -> ArtifactError:
     """Return the error for a model that was not evaluated, where an evaluation is needed."""
     rule = "must have been evaluated when it was trained"
@@ -428,7 +445,7 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     """
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
-    if content.get("format") in _FORMATS and series not in (None, content.get("series")):
+    if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
         rule = f"must be of {series}, as the name of its folder says"
         got = repr(content.get("series"))[:80]
         fix = "Restore the artefact's folder or train the series again"
@@ -442,11 +459,13 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     Raises:
         ArtifactError: If it has an unknown format, or a key is missing or damaged.
     """
-    records.check_format(content, _FORMATS, kind="artefact", where=where)
-    if content["format"] != ARTIFACT_FORMAT:
-        content = with_current_names(content)
-    fields = {**content, "content": content}
-    return records.checked(Metadata, fields, where=where, fix=_FIX, rule=AS_WRITTEN)
+    records.check_format(content, (ARTIFACT_FORMAT,), kind="artefact", where=where, fix=_FORMAT_FIX)
+    unknown = content.keys() - _KEYS
+    if unknown:
+        got = f"the unknown keys {listed(sorted(unknown))}"
+        raise ArtifactError(where=where, rule=AS_WRITTEN, got=got, fix=_FIX)
+    values = {**content, "content": content}
+    return records.checked(Metadata, values, where=where, fix=_FIX, rule=AS_WRITTEN)
 
 
 @contextmanager

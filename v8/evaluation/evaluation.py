@@ -35,7 +35,6 @@ from v8.evaluation.significance import (
     is_equal,
     with_degrees_of_freedom,
 )
-from v8.former_names import with_current_names
 from v8.quantile_levels import interval_names, intervals
 from v8.records import Count, Number, Word, adapter, check_format, checked
 from v8.tasks import TASKS
@@ -71,7 +70,7 @@ class JsonRecord:
         rule = f"must be an {cls.kind} of format {cls.formats[-1]}"
         check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
         if content["format"] != cls.formats[-1]:
-            content = with_degrees_of_freedom(with_current_names(content))
+            content = with_degrees_of_freedom(content)
         record = checked(cls, content, where=where, fix=_FIX, rule=rule)
         faults = [*record.faults()]
         if faults:
@@ -97,9 +96,7 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    formats = (2, 3, 4, 5, 6)
-    # 2 also held figures that follow from others, which are ignored; 2 and 3 have former names; up to 4 there
-    # were no errors on the validation span; up to 5 tests had a lag in place of degrees of freedom.
+    formats = (5, 6)  # in 5 tests had a lag in place of degrees of freedom
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
@@ -183,7 +180,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    formats = (1, 2, 3)  # 1 has former names; up to 2 tests had a lag in place of degrees of freedom
+    formats = (2, 3)  # in 2 tests had a lag in place of degrees of freedom
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
@@ -220,8 +217,8 @@ class QuantileEvaluation(JsonRecord):
 def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
     """Return the best baseline of a task over several series, by the rule of `best_of`.
 
-    The errors on the validation span decide. Where they are not known of all series (files of format 4 and
-    before), those on the evaluated span do.
+    The errors on the validation span decide. Where they are not known of all series, those on the
+    evaluated span do.
     """
     errors: list[Mapping[str, float]] = [
         evaluation.validation_mae.get(task, {}) for evaluation in evaluations
