@@ -11,7 +11,6 @@ its candles are read; its files are left as they are. What shows results is an o
 (`v8.reports.outputs`).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +25,8 @@ from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.profile import Profile
-from v8.runs.candle_findings import candle_findings
 from v8.runs.estimate import ProgressEstimate
-from v8.runs.events import CandleFinding, Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
+from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
 from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
@@ -107,10 +105,6 @@ def execute(
     recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
     reader = CandleReader(plan, folder, source, observer=observer, recorder=recorder)
     reading = reader.read_all()
-    candles = [checked.candles for checked in reading.ready]
-    is_simulated = not source.is_publishable
-    for finding in candle_findings(plan.profile, candles, time.time(), is_simulated=is_simulated):
-        observer.on_event(CandleFinding(finding))
     failures = [*damaged.values(), *reading.failures]
     jobs: list[Job] = []
     if reading.ready:

@@ -5,6 +5,7 @@ are other ones, or cannot be read, fails by itself; that those of a finished ser
 noted.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,7 +17,17 @@ from v8.market.companions import Companions
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, with_nearest
 from v8.net import reporting_waiting_to
-from v8.runs.events import NewerCandles, Note, SeriesOutcome, StageStarted, Waiting, run_isolated, with_error
+from v8.runs.candle_findings import candle_findings
+from v8.runs.events import (
+    CandleFinding,
+    NewerCandles,
+    Note,
+    SeriesOutcome,
+    StageStarted,
+    Waiting,
+    run_isolated,
+    with_error,
+)
 from v8.runs.observers import RunObserver
 from v8.runs.plan import Plan
 
@@ -66,12 +77,16 @@ class CandleReader:
         self._companions = Companions.of(plan.profile)
 
     def read_all(self) -> CandleReading:
-        """Read the candles of every series and pin the series to them."""
+        """Read the candles of every series and pin the series to them; say what is to be known of them."""
         reading = CandleReading()
         for series, status in self._plan.series.items():
             self._read_into(reading, series, is_done=status == "done")
         if reading.ready:
             self._folder.save_record()  # before anything is made of the candles: the pins
+        candles = [checked.candles for checked in reading.ready]
+        is_simulated = not self._source.is_publishable
+        for finding in candle_findings(self._plan.profile, candles, time.time(), is_simulated=is_simulated):
+            self._observer.on_event(CandleFinding(finding))
         return reading
 
     def _read_into(self, reading: CandleReading, series: Series, *, is_done: bool) -> None:

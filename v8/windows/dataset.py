@@ -64,10 +64,7 @@ class SeriesData:
         return len(self.spans[span])
 
     def describe_split(self, num_candles: int) -> dict[str, Any]:
-        """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values.
-
-        So many candles, those of the series, would have the windows without holes.
-        """
+        """Return rows, times (ISO, UTC) and windows of spans of so many candles, and the embargo, as JSON."""
         without_holes = windows_without_holes(num_candles, self.profile)
         described: dict[str, Any] = {}
         for name, (first, end) in self.split.items():
